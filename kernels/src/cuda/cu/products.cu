@@ -7,7 +7,7 @@
 // One warp or several of a block add up a row. Which numbers a lane adds, and in which order, depends on the matrix alone:
 // neither on how many vectors there are nor on how many blocks. Every sum is written as `fmaf`, so that no compiler rounds
 // the same sum otherwise for another number of vectors.
-#include "dialect.cuh"
+#include "vectors.cuh"
 
 namespace products {
 
@@ -23,11 +23,29 @@ struct Planes {
     uint32_t unused;
 };
 
+// What a matrix is multiplied with.
+struct Vectors {
+    // Numbers [n, width], for weights that are floats.
+    const float *x;
+    // Or integers, as `quantise` writes them.
+    const int8_t *codes;
+    const float *steps;
+    const uint32_t *sums;
+    uint32_t n;
+    // Numbers of a vector, and of a row as far as it is in use.
+    uint32_t width;
+};
+
 // A matrix, and where its products go.
 struct Slot {
+    Vectors vectors;
     Planes w;
     // [n, y_width].
     float *y;
+    // Where they go as integers as well, once all of 32 are there: how many blocks of threads have arrived at each 32, zero before
+    // and behind a launch; none where nobody reads them so.
+    uint32_t *arrived;
+    vectors::Integers to;
     // Rows to compute; those from `live` on are zero.
     uint32_t rows;
     uint32_t live;
@@ -39,17 +57,8 @@ struct Slot {
     uint32_t unused;
 };
 
-// Matrices that are multiplied with the same vectors.
+// Matrices of one format, multiplied with as many vectors each.
 struct Product {
-    // Numbers [n, width], for weights that are floats.
-    const float *x;
-    // Or integers, as `quantise` writes them.
-    const int8_t *codes;
-    const float *steps;
-    const uint32_t *sums;
-    uint32_t n;
-    // Numbers of a vector, and of a row as far as it is in use.
-    uint32_t width;
     uint32_t count;
     uint32_t unused;
     Slot slots[4];
@@ -65,7 +74,7 @@ DEVICE size_t block_of(const Planes &w, uint32_t row, uint32_t block, uint32_t l
 }
 
 // A vector of several that there is: a place behind the last is given the last, whose product is not kept.
-DEVICE uint32_t vector_of(const Product &a, uint32_t first, int j) {
+DEVICE uint32_t vector_of(const Vectors &a, uint32_t first, int j) {
     const uint32_t t = first + j;
     return t < a.n ? t : a.n - 1;
 }
@@ -107,7 +116,7 @@ struct Q8_0 {
     static constexpr uint32_t UNIT = 16;
 
     template <int COUNT>
-    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
         const int4 q = read<int4>(w.codes, block_of(w, row, unit, 16));
         const int codes[4] = {q.x, q.y, q.z, q.w};
         const float scale = float_of_half(read<uint16_t>(w.scales, block_of(w, row, unit / 2, 32)));
@@ -130,7 +139,7 @@ struct Q4_0 {
     static constexpr uint32_t UNIT = 32;
 
     template <int COUNT>
-    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
         const size_t block = block_of(w, row, unit, 32);
         const Codes codes = nibbles(w, block);
         const float scale = float_of_half(read<uint16_t>(w.scales, block));
@@ -168,7 +177,7 @@ DEVICE ScaleMinimum scale_and_minimum(const Planes &w, uint32_t row, uint32_t su
 }
 
 template <int COUNT>
-DEVICE void add_with_minimum(const Product &a, const Codes &codes, const ScaleMinimum &of, uint32_t unit, uint32_t first,
+DEVICE void add_with_minimum(const Vectors &a, const Codes &codes, const ScaleMinimum &of, uint32_t unit, uint32_t first,
                              float *sums) {
     UNROLL
     for (int j = 0; j < COUNT; j++) {
@@ -185,7 +194,7 @@ struct Q4K {
     static constexpr uint32_t UNIT = 32;
 
     template <int COUNT>
-    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
         const Codes codes = nibbles(w, block_of(w, row, unit, 32));
         add_with_minimum<COUNT>(a, codes, scale_and_minimum(w, row, unit), unit, first, sums);
     }
@@ -203,7 +212,7 @@ struct Q5K {
     static constexpr uint32_t UNIT = 32;
 
     template <int COUNT>
-    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
         const size_t block = block_of(w, row, unit, 32);
         Codes codes = nibbles(w, block);
         const uint32_t fifth = read<uint32_t>(w.high, block);
@@ -230,7 +239,7 @@ struct Q6K {
     static constexpr uint32_t UNIT = 32;
 
     template <int COUNT>
-    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
         const size_t block = block_of(w, row, unit, 32);
         Codes codes = nibbles(w, block);
         const uint2 high = read<uint2>(w.high, block);
@@ -269,7 +278,7 @@ struct Wide {
     static constexpr uint32_t UNIT = 16;
 
     template <int COUNT>
-    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
         const size_t block = block_of(w, row, unit, 16);
         const int4 q = read<int4>(w.codes, block);
         const int codes[4] = {q.x, q.y, q.z, q.w};
@@ -320,7 +329,7 @@ template <class As> struct Floats {
     static constexpr uint32_t UNIT = 16 / sizeof(Bits);
 
     template <int COUNT>
-    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
         const uint4 q = read<uint4>(w.codes, block_of(w, row, unit, UNIT));
         const uint32_t words[4] = {q.x, q.y, q.z, q.w};
         float numbers[UNIT];
@@ -355,15 +364,40 @@ template <class As> struct Floats {
     }
 };
 
+// Rounds products of 32 rows to integers in the block that arrives there last: it sees what all others have written, which
+// need not run at the same time. The next matrix then reads them without a launch in between.
+template <int COUNT> DEVICE void round_behind_others(const Slot &slot, uint32_t row, uint32_t first) {
+    SHARED(uint32_t, is_last, 1);
+    const uint32_t which = row / 32;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const uint32_t blocks = ceil_div(min(32u, slot.rows - 32 * which), WARPS / slot.split);
+        is_last[0] = atomicAdd(slot.arrived + which, 1u) + 1 == blocks;
+        if (is_last[0]) slot.arrived[which] = 0;
+    }
+    __syncthreads();
+    if (!is_last[0]) return;
+    __threadfence();
+    const uint32_t lane = threadIdx.x % WARP, i = 32 * which + lane;
+    for (uint32_t j = threadIdx.x / WARP; j < COUNT && first + j < slot.vectors.n; j += WARPS) {
+        // Past the cache of this multiprocessor, which may have been filled before others wrote.
+        const volatile float *y = slot.y + static_cast<size_t>(first + j) * slot.y_width;
+        const uint64_t at = static_cast<uint64_t>(first + j) * ceil_div(slot.rows, 32) + which;
+        vectors::quantise_one(slot.to, at, i < slot.rows ? y[i] : 0.0f);
+    }
+}
+
 // The rows of a block with some vectors; the grid goes over the blocks of one matrix after the other, and over groups of vectors.
-template <class Format, int COUNT> DEVICE void multiply(const Product &a) {
+template <class Format, int COUNT> DEVICE void multiply(const Product &product) {
     SHARED(float, room, WARPS * COUNT);
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     uint32_t which = 0, block = blockIdx.x;
-    while (which + 1 < a.count && block >= a.slots[which].blocks) block -= a.slots[which++].blocks;
-    const Slot &slot = a.slots[which];
+    while (which + 1 < product.count && block >= product.slots[which].blocks) block -= product.slots[which++].blocks;
+    const Slot &slot = product.slots[which];
     const uint32_t split = slot.split, of_block = WARPS / split;
     const uint32_t row = block * of_block + warp / split;
+    const Vectors &a = slot.vectors;
     const uint32_t first = blockIdx.y * COUNT;
     float sums[COUNT] = {};
     if (row < slot.live) {
@@ -378,13 +412,14 @@ template <class Format, int COUNT> DEVICE void multiply(const Product &a) {
         if (lane == 0) room[warp * COUNT + j] = sum;
     }
     __syncthreads();
-    if (threadIdx.x >= of_block * COUNT) return;
     const uint32_t mine = threadIdx.x / COUNT, j = threadIdx.x % COUNT;
     const uint32_t to = block * of_block + mine;
-    if (to >= slot.rows || first + j >= a.n) return;
-    float sum = 0;
-    for (uint32_t part = 0; part < split; part++) sum += room[(mine * split + part) * COUNT + j];
-    slot.y[static_cast<size_t>(first + j) * slot.y_width + to] = sum;
+    if (mine < of_block && to < slot.rows && first + j < a.n) {
+        float sum = 0;
+        for (uint32_t part = 0; part < split; part++) sum += room[(mine * split + part) * COUNT + j];
+        slot.y[static_cast<size_t>(first + j) * slot.y_width + to] = sum;
+    }
+    if (slot.arrived != nullptr) round_behind_others<COUNT>(slot, block * of_block, first);
 }
 
 struct Embed {

@@ -43,6 +43,26 @@ DEVICE void rotate_block(float x[4], uint32_t lane) {
     x[3] = (c - d) * ROTATION_UNIT;
 }
 
+// The step of a block, and whether its numbers count.
+struct Step {
+    float length;
+    float inverse;
+    bool counts;
+};
+
+// Of the bits of its largest magnitude.
+DEVICE Step step_of(uint32_t largest) {
+    const float most = __uint_as_float(largest);
+    const bool finite = largest < 0x7f800000u, counts = finite && most >= SMALLEST;
+    const float length = finite ? (counts ? most / 127.0f : 0.0f) : __uint_as_float(0x7fc00000u);
+    return {length, counts ? 127.0f / most : 0.0f, counts};
+}
+
+DEVICE int code_of(const Step &step, float x) {
+    const float scaled = step.counts ? __fmul_rn(x, step.inverse) : 0.0f;
+    return static_cast<int>(scaled + copysignf(BELOW_HALF, scaled));
+}
+
 // Rounds four numbers of a row, those from `column` on, for one matrix. Eight lanes in a row have a block, whose index among
 // those of all rows is `at`; lanes of no block take part in what others exchange.
 DEVICE void quantise_four(const Integers &to, uint64_t at, uint32_t column, uint32_t width, bool exists,
@@ -69,15 +89,12 @@ DEVICE void quantise_four(const Integers &to, uint64_t at, uint32_t column, uint
         const uint32_t other = __shfl_xor_sync(EVERY_LANE, largest, apart);
         largest = other > largest ? other : largest;
     }
-    const float most = __uint_as_float(largest);
-    const bool finite = largest < 0x7f800000u, counts = finite && most >= SMALLEST;
-    const float inverse = counts ? 127.0f / most : 0.0f;
+    const Step step = step_of(largest);
     uint32_t packed = 0;
     int sum = 0;
     UNROLL
     for (int i = 0; i < 4; i++) {
-        const float scaled = counts ? __fmul_rn(x[i], inverse) : 0.0f;
-        const int code = static_cast<int>(scaled + copysignf(BELOW_HALF, scaled));
+        const int code = code_of(step, x[i]);
         packed |= static_cast<uint32_t>(code & 255) << 8 * i;
         sum += code;
     }
@@ -87,7 +104,27 @@ DEVICE void quantise_four(const Integers &to, uint64_t at, uint32_t column, uint
     if (!exists) return;
     reinterpret_cast<uint32_t *>(to.codes)[at * 8 + lane] = packed;
     if (lane == 0) {
-        to.steps[at] = finite ? (counts ? most / 127.0f : 0.0f) : __uint_as_float(0x7fc00000u);
+        to.steps[at] = step.length;
+        to.sums[at] = static_cast<uint32_t>(sum & 0xffff) | static_cast<uint32_t>(other) << 16;
+    }
+}
+
+// Rounds a number of each lane of a warp, all of one block, for matrices that read them as they are.
+DEVICE void quantise_one(const Integers &to, uint64_t at, float x) {
+    uint32_t largest = __float_as_uint(x) & 0x7fffffffu;
+    for (int apart = WARP / 2; apart > 0; apart /= 2) {
+        const uint32_t other = __shfl_xor_sync(EVERY_LANE, largest, apart);
+        largest = other > largest ? other : largest;
+    }
+    const Step step = step_of(largest);
+    const int code = code_of(step, x);
+    int sum = code;
+    for (int apart = WARP / 4; apart > 0; apart /= 2) sum += __shfl_xor_sync(EVERY_LANE, sum, apart);
+    const int other = __shfl_xor_sync(EVERY_LANE, sum, WARP / 2);
+    const uint32_t lane = threadIdx.x % WARP;
+    to.codes[at * 32 + lane] = static_cast<int8_t>(code);
+    if (lane == 0) {
+        to.steps[at] = step.length;
         to.sums[at] = static_cast<uint32_t>(sum & 0xffff) | static_cast<uint32_t>(other) << 16;
     }
 }

@@ -2,7 +2,7 @@
 
 use super::faults::Faults;
 use super::{F32, bytes, count, floats};
-use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
+use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
 /// Numbers that share a scale in the types that have blocks.
 const BLOCK: usize = 32;

@@ -8,13 +8,13 @@ use std::ops::Range;
 mod launches;
 mod producer;
 
-use launches::{Target, Vectors, multiply, prepare};
+use launches::{Target, Targets, Vectors, lay, multiply, round};
 pub use producer::{Gated, Norm, Producer};
 
 use super::matrix::DeviceMatrix;
 use super::{F32, bytes};
 use crate::cpu::Input;
-use crate::cuda::device::{Device, DeviceError, Memory};
+use crate::cuda::device::{Device, DeviceError, Memory, Span};
 
 /// Memory of a device that operations need for themselves and keep for the next.
 #[derive(Debug)]
@@ -23,8 +23,12 @@ pub struct Workspace<D: Device> {
     input: Room<D>,
     /// Inner vectors.
     inner: Room<D>,
-    /// One of them as integers.
-    second: Room<D>,
+    /// Each of them as integers.
+    second: Vec<Room<D>>,
+    /// Zeros, by which launches count who has arrived.
+    arrived: Option<D::Memory>,
+    /// Whether what can be done by one launch is done by several.
+    apart: bool,
 }
 
 impl<D: Device> Default for Workspace<D> {
@@ -32,9 +36,40 @@ impl<D: Device> Default for Workspace<D> {
         Workspace {
             input: Room(None),
             inner: Room(None),
-            second: Room(None),
+            second: Vec::new(),
+            arrived: None,
+            apart: false,
         }
     }
+}
+
+impl<D: Device> Workspace<D> {
+    /// One for products that are computed launch by launch, for tests: the numbers are the same.
+    pub fn one_by_one() -> Self {
+        Workspace {
+            apart: true,
+            ..Workspace::default()
+        }
+    }
+}
+
+/// So many zeros, and as many behind every launch that counts with them.
+fn zeros<'a, D: Device>(
+    device: &D,
+    memory: &'a mut Option<D::Memory>,
+    count: usize,
+) -> Result<&'a D::Memory, DeviceError> {
+    const LEAST: usize = 4096;
+    let kept = match memory.take() {
+        Some(memory) if memory.bytes() >= count * size_of::<u32>() => memory,
+        _ => {
+            let zeros = vec![0; count.next_multiple_of(LEAST).max(LEAST) * size_of::<u32>()];
+            let memory = device.allocate(zeros.len())?;
+            device.upload(&zeros, &memory, 0)?;
+            memory
+        }
+    };
+    Ok(memory.insert(kept))
 }
 
 /// An allocation that grows.
@@ -79,6 +114,9 @@ pub struct Slot<'a, D: Device> {
     pub y: &'a D::Memory,
 }
 
+/// Rows that a launch counts together where it rounds what it computes.
+const COUNTED: usize = 32;
+
 /// What allocations are aligned to.
 const ALIGNED: usize = 256;
 
@@ -116,11 +154,13 @@ pub fn product_behind<D: Device>(
         y: bytes(y, "y", 0, &[n, matrix.rows()], F32)?,
         rows: matrix.rows(),
         live: matrix.rows(),
+        rounded: None,
     };
-    let all = [(matrix, to)];
+    let all = vec![(matrix, to)];
     let mut vectors = Vectors::new(n, width, x);
-    prepare(device, before, &mut vectors, &all, &mut workspace.input)?;
-    multiply(device, &vectors, &all)
+    lay(device, &mut vectors, &all, &mut workspace.input)?;
+    round(device, before, &vectors, false)?;
+    multiply(device, &[(vectors, all)])
 }
 
 /// Every slot, applied to every row of `x [n, in]`: those of [`Input::Vector`] to the row itself, others to the inner vector
@@ -166,28 +206,61 @@ pub fn project_behind<D: Device>(
         })
         .collect();
     let room = workspace.inner.of(device, end)?;
+    while workspace.second.len() < factors.len() {
+        workspace.second.push(Room(None));
+    }
+    let counts = factors.iter().map(|factor| factor.rows.div_ceil(COUNTED));
+    let arrived = match counts.clone().sum() {
+        0 => None,
+        count => Some(zeros(device, &mut workspace.arrived, count)?),
+    };
+    let mut counted = 0;
     let mut inner = Vec::with_capacity(factors.len());
     // What reads the input: slots, and factors.
     let mut first = targets(n, slots, Input::Vector)?;
-    for (factor, start) in factors.iter().zip(places) {
+    let of_factors = factors
+        .iter()
+        .zip(places)
+        .zip(counts)
+        .zip(&mut workspace.second);
+    for (index, (((factor, start), count), of_inner)) in of_factors.enumerate() {
         let x = bytes(room, "an inner vector", start, &[n, factor.rows], F32)?;
+        let mut vectors = Vectors::new(n, factor.rows, x);
+        let second = targets(n, slots, Input::Inner(index))?;
+        lay(device, &mut vectors, &second, of_inner)?;
+        let arrived = arrived.map_or(Ok(Span::NONE), |memory| {
+            bytes(memory, "counts", 4 * counted, &[count], 4)
+        })?;
+        counted += count;
+        let rounded = match workspace.apart {
+            true => None,
+            false => vectors.rounded(factor.matrix, arrived),
+        };
         let to = Target {
             y: x,
             rows: factor.rows,
             live: factor.rank,
+            rounded,
         };
         first.push((factor.matrix, to));
-        inner.push(Vectors::new(n, factor.rows, x));
+        inner.push((vectors, second, rounded.is_some()));
     }
     let mut vectors = Vectors::new(n, width, x);
-    prepare(device, before, &mut vectors, &first, &mut workspace.input)?;
-    multiply(device, &vectors, &first)?;
-    for (index, mut vectors) in inner.into_iter().enumerate() {
-        let second = targets(n, slots, Input::Inner(index))?;
-        prepare(device, None, &mut vectors, &second, &mut workspace.second)?;
-        multiply(device, &vectors, &second)?;
+    lay(device, &mut vectors, &first, &mut workspace.input)?;
+    round(device, before, &vectors, false)?;
+    multiply(device, &[(vectors, first)])?;
+    let mut groups = Vec::with_capacity(inner.len());
+    for (vectors, second, rounded) in inner {
+        round(device, None, &vectors, rounded)?;
+        groups.push((vectors, second));
     }
-    Ok(())
+    let together = if workspace.apart {
+        1
+    } else {
+        groups.len().max(1)
+    };
+    let mut of_launches = groups.chunks(together);
+    of_launches.try_for_each(|groups| multiply(device, groups))
 }
 
 /// The matrices of slots that read `input`, and where their products go.
@@ -195,13 +268,14 @@ fn targets<'a, D: Device>(
     n: usize,
     slots: &[Slot<'a, D>],
     input: Input,
-) -> Result<Vec<(&'a DeviceMatrix<D>, Target)>, DeviceError> {
+) -> Result<Targets<'a, D>, DeviceError> {
     let of_input = slots.iter().filter(|slot| slot.input == input);
     let targets = of_input.map(|slot| {
         let to = Target {
             y: bytes(slot.y, "y", 0, &[n, slot.rows], F32)?,
             rows: slot.rows,
             live: slot.rows,
+            rounded: None,
         };
         Ok((slot.matrix, to))
     });

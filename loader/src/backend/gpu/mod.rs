@@ -114,6 +114,7 @@ impl<D: Device> Gpu<D> {
     #[must_use]
     pub fn one_by_one(mut self) -> Self {
         self.joins = false;
+        self.products = ops::Workspace::one_by_one();
         self
     }
 

@@ -23,17 +23,30 @@ pub(super) struct Target {
     pub rows: usize,
     /// Rows that are computed; those behind them are zero.
     pub live: usize,
+    /// Where they go as integers as well.
+    pub rounded: Option<Rounded>,
 }
+
+/// Where products are rounded to integers by the launch that computes them.
+#[derive(Clone, Copy)]
+pub(super) struct Rounded {
+    /// Zeros, one for each 32 rows.
+    arrived: Span,
+    to: Integers,
+}
+
+/// Matrices and where their products go.
+pub(super) type Targets<'a, D> = Vec<(&'a DeviceMatrix<D>, Target)>;
 
 /// Vectors, `n` rows of `width` numbers, and what there is of them as integers.
 pub(super) struct Vectors {
     n: usize,
     width: usize,
     x: Span,
-    /// As blocks read them.
-    integers: Integers,
-    /// As matrices in bands do that read them in a way of their own, in their order.
-    own: Vec<Integers>,
+    /// Where they are as integers: first as they are, if anyone reads them so, and then as matrices in bands do that read them
+    /// in a way of their own, in their order.
+    places: Vec<Integers>,
+    plain: bool,
 }
 
 impl Vectors {
@@ -42,8 +55,23 @@ impl Vectors {
             n,
             width,
             x,
-            integers: Integers::NONE,
-            own: Vec::new(),
+            places: Vec::new(),
+            plain: false,
+        }
+    }
+
+    /// Where `matrix` rounds them while it computes them, if it can and anyone reads them so: all it needs beside is a zero
+    /// for each 32 of them.
+    pub fn rounded<D: Device>(&self, matrix: &DeviceMatrix<D>, arrived: Span) -> Option<Rounded> {
+        let computes = matches!(matrix.held(), Held::Blocks(_)) && self.n <= TOGETHER;
+        let to = *self.places.first()?;
+        (computes && self.plain).then_some(Rounded { arrived, to })
+    }
+
+    fn split(&self) -> (Integers, &[Integers]) {
+        match self.places.split_first() {
+            Some((&first, own)) if self.plain => (first, own),
+            _ => (Integers::NONE, &self.places),
         }
     }
 }
@@ -86,8 +114,16 @@ unsafe impl Arguments for Quantise {}
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Slot {
+    x: Span,
+    codes: Span,
+    steps: Span,
+    sums: Span,
+    n: u32,
+    width: u32,
     w: Planes,
     y: Span,
+    arrived: Span,
+    to: Integers,
     rows: u32,
     live: u32,
     y_width: u32,
@@ -99,12 +135,6 @@ struct Slot {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Product {
-    x: Span,
-    codes: Span,
-    steps: Span,
-    sums: Span,
-    n: u32,
-    width: u32,
     count: u32,
     unused: u32,
     slots: [Slot; SLOTS],
@@ -150,11 +180,9 @@ fn parts_of<D: Device>(matrix: &DeviceMatrix<D>) -> &[BandsPart<D>] {
     }
 }
 
-/// Rounds vectors to integers where one of the matrices reads them so, in the launch of what has yet to be done to them if
-/// that fits.
-pub(super) fn prepare<D: Device>(
+/// Makes room for vectors as integers as far as matrices read them so.
+pub(super) fn lay<D: Device>(
     device: &D,
-    before: Option<Producer<'_, D>>,
     vectors: &mut Vectors,
     matrices: &[(&DeviceMatrix<D>, Target)],
     room: &mut Room<D>,
@@ -167,8 +195,21 @@ pub(super) fn prepare<D: Device>(
     let own = matrices.iter().flat_map(|&(matrix, _)| parts_of(matrix));
     let own = own.filter(|part| has_own(*part)).map(Some);
     let wanted: Vec<_> = plain.then_some(None).into_iter().chain(own).collect();
-    let mut places = places(device, vectors, &wanted, room)?;
-    let mut before = before;
+    vectors.places = places(device, vectors, &wanted, room)?;
+    vectors.plain = plain;
+    Ok(())
+}
+
+/// Rounds vectors to integers where there is [room](lay) for them, in the launch of what has yet to be done to them if that
+/// fits; but for those that were rounded as they were computed.
+pub(super) fn round<D: Device>(
+    device: &D,
+    mut before: Option<Producer<'_, D>>,
+    vectors: &Vectors,
+    done: bool,
+) -> Result<(), DeviceError> {
+    let places = &vectors.places;
+    let places = if done { vectors.split().1 } else { places };
     for places in places.chunks(SLOTS) {
         match before.take() {
             Some(before) if before.fits(vectors.x, [vectors.n, vectors.width]) => {
@@ -180,14 +221,7 @@ pub(super) fn prepare<D: Device>(
             }
         }
     }
-    if let Some(before) = before {
-        before.finish(device)?;
-    }
-    if plain {
-        vectors.integers = places.remove(0);
-    }
-    vectors.own = places;
-    Ok(())
+    before.map_or(Ok(()), |before| before.finish(device))
 }
 
 /// Room for vectors as integers, as blocks read them or as some matrices in bands do.
@@ -249,54 +283,66 @@ pub(super) fn slots_of(places: &[Integers]) -> [Integers; SLOTS] {
     std::array::from_fn(|i| places.get(i).copied().unwrap_or(Integers::NONE))
 }
 
-/// The products of the leading rows of matrices with vectors of as many numbers as leading columns are in use.
+/// The products of the leading rows of matrices with vectors of as many numbers as leading columns are in use, and as many
+/// vectors everywhere.
 pub(super) fn multiply<D: Device>(
     device: &D,
-    vectors: &Vectors,
-    matrices: &[(&DeviceMatrix<D>, Target)],
+    groups: &[(Vectors, Targets<'_, D>)],
 ) -> Result<(), DeviceError> {
-    let mut in_blocks = Vec::with_capacity(matrices.len());
+    let mut in_blocks = Vec::new();
     let mut in_bands = Vec::new();
-    for &(matrix, to) in matrices {
-        let found = matrix.cols();
-        match matrix.held() {
-            Held::Blocks(blocks) => {
-                let block = blocks.format.block();
-                if vectors.width > found || !vectors.width.is_multiple_of(block) {
-                    let what = "columns in use (whole blocks)";
-                    return Err(misfit(what, vectors.width, found / block * block));
+    for (vectors, matrices) in groups {
+        let (plain, own) = vectors.split();
+        let mut own = own.iter();
+        for &(matrix, to) in matrices {
+            let (width, found) = (vectors.width, matrix.cols());
+            match matrix.held() {
+                Held::Blocks(blocks) => {
+                    let block = blocks.format.block();
+                    if width > found || !width.is_multiple_of(block) {
+                        let what = "columns in use (whole blocks)";
+                        return Err(misfit(what, width, found / block * block));
+                    }
+                    let split = split_of(matrix, blocks.format);
+                    in_blocks.push((blocks, vectors, split, to));
                 }
-                in_blocks.push((blocks, split_of(matrix, blocks.format), to));
-            }
-            Held::Bands(bands) => {
-                if vectors.width != found {
-                    let what = "columns of a matrix in bands";
-                    return Err(misfit(what, vectors.width, found));
+                Held::Bands(bands) => {
+                    if width != found {
+                        return Err(misfit("columns of a matrix in bands", width, found));
+                    }
+                    for part in &bands.parts {
+                        let integers = match has_own(part) {
+                            true => *own.next().unwrap_or(&Integers::NONE),
+                            false => plain,
+                        };
+                        in_bands.push((part, integers, to));
+                    }
                 }
-                in_bands.extend(bands.parts.iter().map(|part| (part, to)));
             }
         }
     }
-    if vectors.n == 0 {
+    let n = groups.first().map_or(0, |(vectors, _)| vectors.n);
+    if n == 0 || groups.iter().any(|(vectors, _)| vectors.n != n) {
         return Ok(());
     }
     // Matrices of a format are multiplied together.
     while let Some(&(first, ..)) = in_blocks.first() {
-        let of_format = |&(blocks, ..): &(&Blocks<D>, u32, Target)| {
-            blocks.format.kernels() == first.format.kernels()
-        };
+        let of_format =
+            |&(blocks, ..): &Term<'_, D>| blocks.format.kernels() == first.format.kernels();
         let (same, others): (Vec<_>, Vec<_>) = in_blocks.into_iter().partition(of_format);
         for same in same.chunks(SLOTS) {
-            multiply_blocks(device, vectors, same)?;
+            multiply_blocks(device, n, same)?;
         }
         in_blocks = others;
     }
-    let mut own = vectors.own.iter().copied();
     for parts in in_bands.chunks(SLOTS) {
-        multiply_bands(device, vectors, parts, &mut own)?;
+        multiply_bands(device, n, parts)?;
     }
     Ok(())
 }
+
+/// A matrix in blocks, what it is multiplied with, warps for a row, and where its products go.
+type Term<'a, D> = (&'a Blocks<D>, &'a Vectors, u32, Target);
 
 /// Vectors that are taken together, one, two, four or eight, as an index and as a number.
 fn together(n: usize) -> (usize, usize) {
@@ -330,18 +376,27 @@ fn split_of<D: Device>(matrix: &DeviceMatrix<D>, format: Format) -> u32 {
 
 fn multiply_blocks<D: Device>(
     device: &D,
-    vectors: &Vectors,
-    matrices: &[(&Blocks<D>, u32, Target)],
+    n: usize,
+    matrices: &[Term<'_, D>],
 ) -> Result<(), DeviceError> {
     const WARPS: u32 = 4;
-    let Some(&(first, split, to)) = matrices.first() else {
+    let Some(&(first, ..)) = matrices.first() else {
         return Ok(());
     };
-    let slot = |blocks: &Blocks<D>, split, to: Target| {
+    let slot = |&(blocks, vectors, split, to): &Term<'_, D>| {
         let rows = count("rows", to.rows)?;
+        let (integers, _) = vectors.split();
         Ok(Slot {
+            x: vectors.x,
+            codes: integers.codes,
+            steps: integers.steps,
+            sums: integers.sums,
+            n: count("vectors", n)?,
+            width: count("columns", vectors.width)?,
             w: blocks.planes()?,
             y: to.y,
+            arrived: to.rounded.map_or(Span::NONE, |rounded| rounded.arrived),
+            to: to.rounded.map_or(Integers::NONE, |rounded| rounded.to),
             rows,
             live: count("rows", to.live)?,
             y_width: rows,
@@ -350,49 +405,34 @@ fn multiply_blocks<D: Device>(
             unused: 0,
         })
     };
-    let mut slots = [slot(first, split, to)?; SLOTS];
-    let mut blocks = 0;
-    for (slot_of, &(matrix, split, to)) in slots.iter_mut().zip(matrices) {
-        *slot_of = slot(matrix, split, to)?;
-        blocks += slot_of.blocks as usize;
-    }
-    let integers = vectors.integers;
+    let slots: Result<Vec<Slot>, DeviceError> = matrices.iter().take(SLOTS).map(slot).collect();
+    let slots = slots?;
+    let blocks: usize = slots.iter().map(|slot| slot.blocks as usize).sum();
     let arguments = Product {
-        x: vectors.x,
-        codes: integers.codes,
-        steps: integers.steps,
-        sums: integers.sums,
-        n: count("vectors", vectors.n)?,
-        width: count("columns", vectors.width)?,
-        count: matrices.len().min(SLOTS) as u32,
+        count: slots.len() as u32,
         unused: 0,
-        slots,
+        slots: std::array::from_fn(|i| slots[i.min(slots.len() - 1)]),
     };
-    let (index, together) = together(vectors.n);
+    let (index, together) = together(n);
     let kernel = Kernel::<Product>::new(first.format.kernels()[index], WARPS * 32);
-    let grid = [count("rows", blocks)?, groups(vectors.n, together)?, 1];
+    let grid = [count("rows", blocks)?, groups(n, together)?, 1];
     // SAFETY: warps read `live` rows of matrices that have `rows` of them, in blocks up to `width`, which their columns cover, and
-    // `n` vectors of so many numbers, or their integers, which `prepare` made where a format reads them, and write `rows` numbers
-    // for each, for which the spans have room.
+    // `n` vectors of so many numbers, or their integers, which were made where a format reads them, and write `rows` numbers
+    // for each, and their integers where that was asked for, for which the spans have room.
     unsafe { device.launch(&kernel, grid, 0, &arguments) }
 }
 
 fn multiply_bands<D: Device>(
     device: &D,
-    vectors: &Vectors,
-    parts: &[(&BandsPart<D>, Target)],
-    own: &mut impl Iterator<Item = Integers>,
+    n: usize,
+    parts: &[(&BandsPart<D>, Integers, Target)],
 ) -> Result<(), DeviceError> {
     const NAMES: [&str; 4] = ["bands_1", "bands_2", "bands_4", "bands_8"];
     /// Blocks that a multiprocessor runs at a time at most; each takes tile after tile.
     const AT_A_TIME: usize = 8;
     let mut slots = Vec::with_capacity(SLOTS);
     let (mut blocks, mut shared) = (0, 0);
-    for &(part, to) in parts {
-        let integers = match has_own(part) {
-            true => own.next().unwrap_or(Integers::NONE),
-            false => vectors.integers,
-        };
+    for &(part, integers, to) in parts {
         let of_part = (part.rows.div_ceil(32)).min(device.multiprocessors() * AT_A_TIME);
         let rows = count("rows", to.rows)?;
         slots.push(BandsSlot {
@@ -413,13 +453,13 @@ fn multiply_bands<D: Device>(
     };
     slots.resize(SLOTS, first);
     let arguments = BandsProduct {
-        n: count("vectors", vectors.n)?,
+        n: count("vectors", n)?,
         count: parts.len().min(SLOTS) as u32,
         slots: std::array::from_fn(|i| slots[i]),
     };
-    let (index, together) = together(vectors.n);
+    let (index, together) = together(n);
     let kernel = Kernel::<BandsProduct>::new(NAMES[index], 256);
-    let grid = [count("tiles", blocks)?, groups(vectors.n, together)?, 1];
+    let grid = [count("tiles", blocks)?, groups(n, together)?, 1];
     // SAFETY: warps read the tiles of matrices with the integers of `n` vectors of their columns, whole bands, and write those
     // of their rows that are wanted, for which the spans have room; tables are no longer than the launch says, which has room
     // for something always.
