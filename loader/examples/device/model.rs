@@ -215,7 +215,7 @@ fn stored(shape: &Shape, form: Form) -> Result<Vec<StoredTensor>, Box<dyn Error>
             ..all[0].clone()
         });
     }
-    all.sort_by(|a, b| a.role.execution_order().cmp(&b.role.execution_order()));
+    all.sort_by_key(|tensor| tensor.role.execution_order());
     Ok(all)
 }
 

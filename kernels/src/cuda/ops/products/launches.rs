@@ -236,7 +236,8 @@ fn places<D: Device>(
     }
     // Both are indices of a GPU, and so is what follows from them.
     let (n, width) = (vectors.n, vectors.width);
-    (count("vectors", n)?, count("columns", width)?);
+    count("vectors", n)?;
+    count("columns", width)?;
     let blocks = n * width.div_ceil(BLOCK);
     let codes = (blocks * BLOCK).next_multiple_of(ALIGNED);
     let numbers = (blocks * F32).next_multiple_of(ALIGNED);
