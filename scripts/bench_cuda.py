@@ -304,7 +304,7 @@ def show_decode(results):
             f"{shape} {options['form']}",
             f"{speed['median']:.1f} ({speed['low']:.1f} to {speed['high']:.1f})",
             number(bytes_of, "{:.1f}", 1e-6),
-            number(result["decode"]["bytes_per_second"], "{:.1f}", 1e-9),
+            number(result["decode"]["bytes_per_second"], "{:.3g}", 1e-9),
             number(result["decode"]["of_copy"], "{:.0f} %", 100),
             f"{number(gain, '{:.2f}')} / {number(saved, '{:.2f}')}",
             number(per_token.get("launches"), "{:.0f}"),
@@ -325,8 +325,8 @@ def show_slots(results):
             rows.append([
                 f"{result['options']['shape']} {slot['slot']}, {result['options']['form']}",
                 number(slot["bytes"], "{:.2f}", 1e-6),
-                number(slot["low_rank_bytes_per_second"]["median"], "{:.1f}", 1e-9),
-                number(slot["dense_bytes_per_second"]["median"], "{:.1f}", 1e-9),
+                number(slot["low_rank_bytes_per_second"]["median"], "{:.3g}", 1e-9),
+                number(slot["dense_bytes_per_second"]["median"], "{:.3g}", 1e-9),
                 f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})",
             ])
     return table(["slot", "MB", "low rank, GB/s", "dense, GB/s", "time, low rank over dense"], rows)
@@ -370,8 +370,12 @@ def show_l2(results):
 
 
 def show(results):
-    about = results["about"]
-    parts = [f"# Figures of {about['device'].get('name', about['device_asked'])}", ""]
+    about, device = results["about"], results["about"]["device"]
+    said = [device.get(key) for key in ("name", "architecture", "code")]
+    said += [f"{device[key]} {key}" for key in ("multiprocessors", "threads") if key in device]
+    said += [f"{device['l2_bytes'] / 2**20:.0f} MiB of L2 cache"] if "l2_bytes" in device else []
+    about = {**about, "device": ", ".join(part for part in said if part)}
+    parts = [f"# Figures of {device.get('name', about['device_asked'])}", ""]
     parts += [f"* {name}: {about[key]}" for name, key in (
         ("Date", "date"), ("Device", "device"), ("Driver", "driver"), ("Host", "host"), ("Program", "program"),
         ("Command", "command"), ("Seconds", "seconds")) if about.get(key)]
@@ -400,7 +404,7 @@ def show(results):
         low, high = heat["fractions"]
         parts += ["", "## Following the temperature", "", (
             f"{heat['seconds']:.0f} s: fractions from {low:.3f} to {high:.3f} between {heat['range'][0]:.0f} and "
-            f"{heat['range'][1]:.0f} °C, {heat['first']} °C at first and {heat['warmest']} °C at most, "
+            f"{heat['range'][1]:.0f} °C, {heat['first']:.0f} °C at first and {heat['warmest']:.0f} °C at most, "
             f"{heat['tokens_per_second']:.1f} tokens/s")]
     if results["skipped"]:
         parts += ["", "## Skipped", "", *(f"* {line}" for line in results["skipped"])]

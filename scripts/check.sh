@@ -55,6 +55,10 @@ must_not_depend htc-kernels htc-loader htc-math htc faer
 must_not_depend htc-loader htc-math htc faer ndarray ndarray-linalg openblas-src clap indicatif
 must_not_depend htc-math htc-kernels htc-loader htc clap indicatif
 
+echo "== what the measurement of a GPU computes, and what it would run"
+(cd scripts && python3 -B test_bench_cuda.py)
+scripts/bench_cuda.sh --dry-run >/dev/null
+
 echo "== every source file belongs to a module"
 python3 scripts/check_modules.py
 
