@@ -380,8 +380,10 @@ def show(results):
         ("Date", "date"), ("Device", "device"), ("Driver", "driver"), ("Host", "host"), ("Program", "program"),
         ("Command", "command"), ("Seconds", "seconds")) if about.get(key)]
     if results["decode"]:
-        copy = results["decode"][0]["copy_bytes_per_second"]
-        text = f"A copy on the device reads and writes {number(copy, '{:.1f}', 1e-9)} GB/s together."
+        copies = [r["copy_bytes_per_second"] for r in results["decode"] if r["copy_bytes_per_second"]]
+        copy = statistics.median(copies) if copies else None
+        text = (f"A copy on the device reads and writes {number(copy, '{:.1f}', 1e-9)} GB/s together, in the median; each "
+                "model's part is of a copy just before.")
         parts += ["", "## Decoding and prefill", "", text, "", show_decode(results["decode"])]
     if results["slots"]:
         parts += ["", "## Slots in low rank beside dense ones of the same bytes", "", show_slots(results["slots"])]

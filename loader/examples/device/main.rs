@@ -23,6 +23,7 @@ mod slots;
 mod thermal;
 
 use std::collections::BTreeMap;
+use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -45,11 +46,19 @@ const OPTIONS: &str = "shape form layers vocabulary device threads context token
 
 const MIB: usize = 1 << 20;
 
-fn main() -> Outcome<()> {
+fn main() -> ExitCode {
     let began = Instant::now();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    println!("{:#}", run(&arguments, began)?);
-    Ok(())
+    match run(&arguments, began) {
+        Ok(found) => {
+            println!("{found:#}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// The options that were given, by name.
