@@ -442,22 +442,23 @@ template <class Format> DEVICE void embed(const Embed &a) {
     a.out[static_cast<size_t>(a.to[which]) * a.width + i] = Format::number(a.w, a.rows[which], i) * a.factor;
 }
 
-#define KERNELS(name, Format)                                                  \
+// With registers for so many blocks of four vectors as spill none.
+#define KERNELS(name, Format, of_four)                                         \
     KERNEL_OF_BLOCKS(name##_1, Product, 128, 7) { multiply<Format, 1>(a); }    \
     KERNEL_OF_BLOCKS(name##_2, Product, 128, 6) { multiply<Format, 2>(a); }    \
-    KERNEL_OF_BLOCKS(name##_4, Product, 128, 6) { multiply<Format, 4>(a); }    \
+    KERNEL_OF_BLOCKS(name##_4, Product, 128, of_four) { multiply<Format, 4>(a); } \
     KERNEL_OF_BLOCKS(name##_8, Product, 128, 4) { multiply<Format, 8>(a); }    \
     KERNEL(name##_embed, Embed, 128) { embed<Format>(a); }
 
-KERNELS(f32, Floats<AsFloat>)
-KERNELS(f16, Floats<AsHalf>)
-KERNELS(bf16, Floats<AsBf16>)
-KERNELS(q8_0, Q8_0)
-KERNELS(q4_0, Q4_0)
-KERNELS(q4_k, Q4K)
-KERNELS(q5_k, Q5K)
-KERNELS(q6_k, Q6K)
-KERNELS(wide, Wide)
+KERNELS(f32, Floats<AsFloat>, 6)
+KERNELS(f16, Floats<AsHalf>, 6)
+KERNELS(bf16, Floats<AsBf16>, 6)
+KERNELS(q8_0, Q8_0, 6)
+KERNELS(q4_0, Q4_0, 6)
+KERNELS(q4_k, Q4K, 6)
+KERNELS(q5_k, Q5K, 6)
+KERNELS(q6_k, Q6K, 5)
+KERNELS(wide, Wide, 6)
 #undef KERNELS
 
 }  // namespace products
