@@ -4,8 +4,6 @@ use htc_tests::material::demo;
 use htc_tests::{Outcome, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::compile;
-
 fn run_on(device: &str, model: &std::path::Path) -> Outcome {
     let run = htc!["run", model, "-p", "the cat", "-n", "8", "--temp", "0"];
     run.args(["--ignore-eos", "--device", device]).run()
@@ -65,10 +63,11 @@ fn an_emulated_gpu_writes_and_measures_as_the_processor_does() {
         run_on("emulated", &model).ok().stdout,
         run_on("cpu", &model).ok().stdout
     );
-    // An artifact in bands with what it lacks beside it, a part of it, a draft, and keys and values in blocks.
-    let quantised = ["--method", "quantise", "--effort", "fast", "--planes", "2"];
-    let (artifact, _) = compile(&scratch, &model, "out.htz", &quantised);
-    let text = scratch.file("text.txt", "It was a bright cold day in April. ".repeat(40));
+    // An artifact in bands with what it lacks beside it, a part of it, a draft.
+    super::planes::elastic(&scratch, "e.htz", &["--tune", "0"])
+        .run()
+        .ok();
+    let (artifact, text) = (scratch.path("e.htz"), scratch.path("words.txt"));
     let measured = |device: &str| {
         let eval = htc![
             "eval",
@@ -76,12 +75,12 @@ fn an_emulated_gpu_writes_and_measures_as_the_processor_does() {
             "--text",
             &text,
             "--context",
-            "48",
+            "32",
             "--chunks",
             "2"
         ];
-        let eval = eval.args(["--fraction", "0.8", "--kv", "q8_0-rotated", "--json"]);
-        let json = eval.args(["--device", device]).run().ok().json();
+        let eval = eval.args(["--fraction", "0.8", "--json", "--device", device]);
+        let json = eval.run().ok().json();
         json["perplexity"].as_f64().unwrap()
     };
     let (cpu, emulated) = (measured("cpu"), measured("emulated"));

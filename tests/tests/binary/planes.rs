@@ -38,7 +38,7 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
         .args(options)
 }
 
-fn elastic(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
+pub(super) fn elastic(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let size = SIZE.to_string();
     let options = [&["--file-size", &size, "--planes", "2"], options].concat();
     compile(scratch, name, &options)
