@@ -2,7 +2,6 @@
 
 use htc_tests::material::demo;
 use htc_tests::{Outcome, Scratch, TinyModel, htc};
-use serde_json::Value;
 
 fn run_on(device: &str, model: &std::path::Path) -> Outcome {
     let run = htc!["run", model, "-p", "the cat", "-n", "8", "--temp", "0"];
@@ -108,7 +107,7 @@ fn an_emulated_gpu_writes_and_measures_as_the_processor_does() {
         ]);
         run.run().ok().json()
     };
-    let (cpu, emulated): (Value, Value) = (drafted("cpu"), drafted("emulated"));
+    let (cpu, emulated) = (drafted("cpu"), drafted("emulated"));
     assert_eq!(cpu["text"], emulated["text"]);
     assert!(emulated["drafted"].as_u64().unwrap() > 0, "{emulated}");
 }
