@@ -326,7 +326,7 @@ pub struct KvArgs {
 /// Where a model is executed.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct DeviceArgs {
-    /// Device that executes the model: auto (a GPU where there is one), cpu, cuda[:N], reference (the processor in
+    /// Device that executes the model: auto (a GPU where there is one), cpu, cuda or cuda:N, reference (the processor in
     /// float64, slow)
     #[arg(
         long,
