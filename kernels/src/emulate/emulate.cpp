@@ -13,6 +13,7 @@
 #include "../cuda/cu/dialect.cuh"
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #define SANITIZED 1
 #else
@@ -196,6 +197,10 @@ void go_on(unsigned index) {
         } else {
             fibre.stack = stacks.back();
             stacks.pop_back();
+#if SANITIZED
+            // Of the thread that had it, and never returned.
+            __asan_unpoison_memory_region(fibre.stack, STACK);
+#endif
         }
         // As if it had been left where it begins: an address to return to, and zeros for what was kept. Stacks begin at different
         // places of a page, or all of them would want the same lines of the processor's cache.
