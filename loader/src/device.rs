@@ -93,7 +93,10 @@ pub trait Executor {
     ///
     /// # Errors
     /// [`LoadError`] where there is no room for it.
-    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<Self::Backend>>, LoadError>;
+    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<Self::Backend>>, LoadError> {
+        let model = Model::load(model.file().clone(), &mut self.backend())?;
+        Ok(Arc::new(model))
+    }
 
     /// Whether the device has room for sessions of some models that have `positions` each, before any of it is asked for. The
     /// memory of the host is not looked at.
@@ -164,13 +167,6 @@ impl Executor for OnReference {
         Reference
     }
 
-    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<Reference>>, LoadError> {
-        Ok(Arc::new(Model::load(
-            model.file().clone(),
-            &mut self.backend(),
-        )?))
-    }
-
     fn name(&self) -> String {
         "the processor in float64".to_owned()
     }
@@ -185,13 +181,6 @@ impl<D: Device> Executor for OnGpu<D> {
 
     fn backend(&self) -> Gpu<D> {
         Gpu::new(&self.0)
-    }
-
-    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<Gpu<D>>>, LoadError> {
-        Ok(Arc::new(Model::load(
-            model.file().clone(),
-            &mut self.backend(),
-        )?))
     }
 
     fn check_room(

@@ -6,19 +6,11 @@ use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
 use super::{Emulated, ops};
 
 fn put(device: &Emulated, numbers: &[f32]) -> super::EmulatedMemory {
-    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let memory = device.allocate(bytes.len()).unwrap();
-    device.upload(&bytes, &memory, 0).unwrap();
-    memory
+    ops::put(device, numbers).unwrap()
 }
 
 fn get(device: &Emulated, memory: &super::EmulatedMemory, numbers: usize) -> Vec<f32> {
-    let mut bytes = vec![0; 4 * numbers];
-    device.download(memory, 0, &mut bytes).unwrap();
-    let numbers = bytes.chunks_exact(4);
-    numbers
-        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
-        .collect()
+    ops::get(device, memory, numbers).unwrap()
 }
 
 #[test]

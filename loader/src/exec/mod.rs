@@ -514,11 +514,15 @@ impl<B: Backend> Session<B> {
             .read(&self.buffers.logits, numbers, &mut self.room)
     }
 
-    /// What operations of the last batch have yet to say, which is taken back where one of them failed.
+    /// What operations of the last batches have yet to say. Where one of them failed, that batch is taken back, with all from the
+    /// position on that has no place.
     fn settle(&mut self) -> Result<(), ExecError> {
         let settled = self.backend.settle();
-        if settled.is_err() {
-            let before = self.kv.len().saturating_sub(self.rows);
+        if let Err(error) = &settled {
+            let mut before = self.kv.len().saturating_sub(self.rows);
+            if let ExecError::KvRange { position, .. } = error {
+                before = before.min(*position);
+            }
             self.truncate(before)?;
         }
         settled

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::kv::{Coordinates, KvHeads, KvRows, RowsArgument};
-use super::{F32, bytes, count, floats};
+use super::{F32, bytes, count, floats, get};
 use crate::cpu::Attention;
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
@@ -448,8 +448,5 @@ pub fn importance<D: Device>(
     unsafe { device.launch(&OF_QUERIES, grid, 0, &arguments)? };
     // SAFETY: a thread reads all queries and the key of a position and writes one number; the spans say all are there.
     unsafe { super::each(device, &OF_POSITIONS, kv_heads * end, &arguments)? };
-    let mut bytes = vec![0; F32 * kv_heads * end];
-    device.download(&out, 0, &mut bytes)?;
-    let numbers = bytes.as_chunks::<4>().0.iter();
-    Ok(numbers.map(|&bytes| f32::from_le_bytes(bytes)).collect())
+    get(device, &out, kv_heads * end)
 }

@@ -1,7 +1,7 @@
 //! Keys and values: rows of heads, in full or as coordinates.
 
 use super::faults::Faults;
-use super::{F32, bytes, count, floats};
+use super::{F32, bytes, count, floats, get};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
 /// Numbers that share a scale in the types that have blocks.
@@ -539,8 +539,6 @@ pub fn map<D: Device>(
     // SAFETY: a block reads a row below the capacity of `from` and its head's matrix, and writes a row of `to` and two squares;
     // the spans say all are there. Its shared memory holds a row.
     unsafe { device.launch(&KERNEL, grid, from.shape.size * F32, &arguments)? };
-    let mut bytes = vec![0; 2 * F32 * heads * n];
-    device.download(&squares, 0, &mut bytes)?;
-    let pairs = bytes.as_chunks::<4>().0.as_chunks::<2>().0.iter();
-    Ok(pairs.map(|pair| pair.map(f32::from_le_bytes)).collect())
+    let squares = get(device, &squares, 2 * heads * n)?;
+    Ok(squares.as_chunks::<2>().0.to_vec())
 }

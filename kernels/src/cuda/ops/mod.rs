@@ -34,6 +34,40 @@ use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
 /// Bytes of a number.
 const F32: usize = size_of::<f32>();
 
+/// An allocation that holds these numbers.
+///
+/// # Errors
+/// Of the device.
+pub fn put<D: Device>(device: &D, numbers: &[f32]) -> Result<D::Memory, DeviceError> {
+    let memory = device.allocate(size_of_val(numbers))?;
+    overwrite(device, numbers, &memory)?;
+    Ok(memory)
+}
+
+/// Copies numbers to the beginning of an allocation.
+///
+/// # Errors
+/// Of the device; [`DeviceError::Range`] where it is too short.
+pub fn overwrite<D: Device>(
+    device: &D,
+    numbers: &[f32],
+    to: &D::Memory,
+) -> Result<(), DeviceError> {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    device.upload(&bytes, to, 0)
+}
+
+/// The first `count` numbers of an allocation, once all before is done.
+///
+/// # Errors
+/// Of anything before; [`DeviceError::Range`] where there are fewer.
+pub fn get<D: Device>(device: &D, from: &D::Memory, count: usize) -> Result<Vec<f32>, DeviceError> {
+    let mut bytes = vec![0; count * F32];
+    device.download(from, 0, &mut bytes)?;
+    let numbers = bytes.as_chunks::<F32>().0.iter();
+    Ok(numbers.map(|&bytes| f32::from_le_bytes(bytes)).collect())
+}
+
 /// The span of `numbers` numbers at the beginning of an allocation.
 fn floats(
     memory: &impl Memory,

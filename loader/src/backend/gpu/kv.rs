@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use htc_kernels::cuda::{Device, DeviceError, ops};
 
+use super::device_error;
 use super::heads::Heads;
-use super::{bytes_of, device_error};
 use crate::error::ExecError;
 use crate::kv::{Energies, Kept, Kv, KvLayout, KvPlan, KvType, LayerBases};
 
@@ -245,7 +245,7 @@ impl<D: Device> GpuKv<D> {
                 heads: bases.kv_heads,
                 size: bases.ranks[side],
             };
-            let basis = put(device, &bases.components[side])?;
+            let basis = ops::put(device, &bases.components[side]).map_err(device_error)?;
             let rows = ops::KvRows::new(device, ops::KvNumbers::F16, shape, capacity);
             let to = ops::Coordinates {
                 rows: rows.map_err(device_error)?,
@@ -259,7 +259,7 @@ impl<D: Device> GpuKv<D> {
                 let from = &low.sides[side].rows;
                 match turns {
                     Some(turns) => {
-                        let turn = put(device, &turns[side])?;
+                        let turn = ops::put(device, &turns[side]).map_err(device_error)?;
                         let slot = (&self.faults, side);
                         ops::map(device, held, (from, 0), &turn, (&to.rows, 0), slot)
                             .map_err(device_error)?;
@@ -336,12 +336,10 @@ impl<D: Device> GpuKv<D> {
     ) -> Result<[Vec<f32>; 2], ExecError> {
         let of_side = |side: &ops::KvRows<D>| {
             let (shape, n) = (side.shape(), rows.len());
-            let mut bytes = vec![0; 4 * shape.heads * n * shape.size];
-            let to = device.allocate(bytes.len())?;
+            let numbers = shape.heads * n * shape.size;
+            let to = device.allocate(numbers * size_of::<f32>())?;
             ops::widen(device, side, [rows.start, n], &to, [0, n])?;
-            device.download(&to, 0, &mut bytes)?;
-            let numbers = bytes.as_chunks::<4>().0.iter();
-            Ok(numbers.map(|&b| f32::from_le_bytes(b)).collect())
+            ops::get(device, &to, numbers)
         };
         let [keys, values] = &self.layers[layer].full;
         let sides = [of_side(keys), of_side(values)].map(|side| side.map_err(device_error));
@@ -360,13 +358,6 @@ impl<D: Device> GpuKv<D> {
             _ => of_layer.replace(|side| side.moved(device, Some(&rows), used, side.capacity())),
         }
     }
-}
-
-fn put<D: Device>(device: &D, numbers: &[f32]) -> Result<D::Memory, ExecError> {
-    let bytes = bytes_of(numbers);
-    let memory = device.allocate(bytes.len()).map_err(device_error)?;
-    device.upload(&bytes, &memory, 0).map_err(device_error)?;
-    Ok(memory)
 }
 
 impl<D: Device> Kv for GpuKv<D> {

@@ -161,10 +161,6 @@ fn device_error(error: DeviceError) -> ExecError {
     ExecError::Device(Box::new(error))
 }
 
-fn bytes_of(numbers: &[f32]) -> Vec<u8> {
-    numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
-}
-
 impl<D: Device> Backend for Gpu<D> {
     type Buffer = GpuBuffer<D>;
     type Weight = ops::DeviceMatrix<D>;
@@ -184,10 +180,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn vector(&mut self, numbers: Vec<f32>) -> Result<GpuVector<D>, ExecError> {
-        let bytes = bytes_of(&numbers);
-        let memory = self.device.allocate(bytes.len()).map_err(device_error)?;
-        let uploaded = self.device.upload(&bytes, &memory, 0);
-        uploaded.map_err(device_error)?;
+        let memory = ops::put(&self.device, &numbers).map_err(device_error)?;
         let (memory, numbers) = (Arc::new(memory), numbers.len());
         Ok(GpuVector { memory, numbers })
     }
@@ -210,8 +203,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn upload(&mut self, from: &[f32], to: &mut GpuBuffer<D>) -> Result<(), ExecError> {
         self.finish()?;
-        let uploaded = self.device.upload(&bytes_of(from), to.memory()?, 0);
-        uploaded.map_err(device_error)
+        ops::overwrite(&self.device, from, to.memory()?).map_err(device_error)
     }
 
     fn read<'a>(
@@ -221,12 +213,7 @@ impl<D: Device> Backend for Gpu<D> {
         room: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], ExecError> {
         self.check()?;
-        let mut bytes = vec![0; numbers * size_of::<f32>()];
-        let read = self.device.download(from.memory()?, 0, &mut bytes);
-        read.map_err(device_error)?;
-        room.clear();
-        let numbers = bytes.as_chunks::<4>().0.iter();
-        room.extend(numbers.map(|&bytes| f32::from_le_bytes(bytes)));
+        *room = ops::get(&self.device, from.memory()?, numbers).map_err(device_error)?;
         Ok(room)
     }
 

@@ -53,7 +53,10 @@ impl Need {
     /// # Errors
     /// [`DeviceError::OutOfMemory`] where it has not, with the numbers.
     pub fn check(self, device: &impl Device) -> Result<(), DeviceError> {
-        let [free, total] = device.room()?;
+        self.fits(device.room()?)
+    }
+
+    fn fits(self, [free, total]: [usize; 2]) -> Result<(), DeviceError> {
         let needed = usize::try_from(self.bytes()).unwrap_or(usize::MAX);
         match needed > free {
             true => Err(DeviceError::OutOfMemory {
@@ -73,4 +76,52 @@ fn activations(hyper: &HyperParameters, rows: usize) -> u64 {
     let row = 3 * hyper.width + heads + 2 * hyper.ffn + hyper.ffn.max(hyper.width) / 2;
     let numbers = (row as u64).saturating_mul(rows as u64);
     4 * numbers.saturating_add(hyper.vocabulary as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_numbers() {
+        let need = Need {
+            weights: 100,
+            kv: 20,
+            activations: 3,
+        };
+        assert_eq!(need.fits([123, 200]), Ok(()));
+        let refused = DeviceError::OutOfMemory {
+            needed: 123,
+            free: 122,
+            total: 200,
+        };
+        assert_eq!(need.fits([122, 200]), Err(refused));
+        let endless = Need {
+            kv: u64::MAX,
+            ..need
+        };
+        assert!(endless.fits([usize::MAX - 1, usize::MAX]).is_err());
+    }
+
+    #[cfg(feature = "emulated")]
+    #[test]
+    fn a_model_needs_its_weights_and_its_positions() {
+        use crate::backend::EmulatedDevice;
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../assets/demo/reference-7m-f16.gguf"
+        );
+        let model = Model::open(path).unwrap();
+        let need = |n| Need::of::<EmulatedDevice>(&model, n, KvKind::default()).unwrap();
+        // Matrices in float16 have the file's bytes, but for what aligns them; the file is little more.
+        let file = model.file().size();
+        let weights = need(1).weights;
+        assert!(
+            weights <= file + (256 << 10) && weights > file * 9 / 10,
+            "{weights} {file}"
+        );
+        assert_eq!(need(100).kv, 100 * 4096);
+        assert!(need(100).activations > need(1).activations);
+        assert_eq!(need(BATCH).activations, need(10 * BATCH).activations);
+    }
 }

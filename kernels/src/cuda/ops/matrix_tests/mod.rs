@@ -38,17 +38,11 @@ impl Random {
 }
 
 fn put(device: &Emulated, numbers: &[f32]) -> EmulatedMemory {
-    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let memory = device.allocate(bytes.len()).unwrap();
-    device.upload(&bytes, &memory, 0).unwrap();
-    memory
+    crate::cuda::ops::put(device, numbers).unwrap()
 }
 
 fn get(device: &Emulated, memory: &EmulatedMemory, numbers: usize) -> Vec<f32> {
-    let mut bytes = vec![0; 4 * numbers];
-    device.download(memory, 0, &mut bytes).unwrap();
-    let numbers = bytes.as_chunks::<4>().0;
-    numbers.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    crate::cuda::ops::get(device, memory, numbers).unwrap()
 }
 
 /// Room for numbers that a test sees where nothing wrote them.
