@@ -11,9 +11,10 @@ use htc_formats::htz::KernelCode;
 use htc_kernels::Pool;
 use htc_kernels::cuda::{Device, DeviceError};
 
-use crate::backend::{Backend, Cpu, Gpu, Need, Reference};
-use crate::error::{ExecError, LoadError};
-use crate::kv::KvKind;
+#[cfg(any(feature = "cuda", feature = "emulated"))]
+use crate::backend::Need;
+use crate::backend::{Backend, Cpu, Gpu, Planned, Reference};
+use crate::error::LoadError;
 use crate::model::Model;
 
 /// A device by its name: `auto`, `cpu`, `reference`, `cuda`, `cuda:1`, `emulated`.
@@ -98,21 +99,6 @@ pub trait Executor {
         Ok(Arc::new(model))
     }
 
-    /// Whether the device has room for sessions of some models that have `positions` each, before any of it is asked for. The
-    /// memory of the host is not looked at.
-    ///
-    /// # Errors
-    /// [`ExecError`] where it has not, with the numbers.
-    fn check_room(
-        &self,
-        models: &[&Model],
-        positions: usize,
-        kind: KvKind,
-    ) -> Result<(), ExecError> {
-        let _ = (models, positions, kind);
-        Ok(())
-    }
-
     /// The device, for people.
     fn name(&self) -> String;
 
@@ -130,6 +116,11 @@ pub trait Work {
     /// Kernels that were compiled ahead of time and lie in its model. What is damaged is as if there were none.
     fn kernels(&self) -> Option<KernelCode> {
         None
+    }
+
+    /// What it will need of a device with memory of its own, which is looked at before any of it is asked for.
+    fn sessions(&self) -> Vec<Planned<'_>> {
+        Vec::new()
     }
 
     /// Does it.
@@ -183,23 +174,6 @@ impl<D: Device> Executor for OnGpu<D> {
         Gpu::new(&self.0)
     }
 
-    fn check_room(
-        &self,
-        models: &[&Model],
-        positions: usize,
-        kind: KvKind,
-    ) -> Result<(), ExecError> {
-        let mut all = Need::default();
-        for model in models {
-            let need = Need::of::<D>(model, positions, kind)?;
-            all.weights = all.weights.saturating_add(need.weights);
-            all.kv = all.kv.saturating_add(need.kv);
-            all.activations = all.activations.saturating_add(need.activations);
-        }
-        let checked = all.check(&self.0);
-        checked.map_err(|error| ExecError::Device(Box::new(error)))
-    }
-
     fn name(&self) -> String {
         self.0.name()
     }
@@ -210,11 +184,11 @@ impl<D: Device> Executor for OnGpu<D> {
 }
 
 impl DeviceChoice {
-    /// Does `work` on the device; the processor has the threads of `pool`. Where [`DeviceChoice::Auto`] finds no GPU, `told`
-    /// gets to know why.
+    /// Does `work` on the device; the processor has the threads of `pool`. Where [`DeviceChoice::Auto`] finds no GPU, or one
+    /// that has no room for it, `told` gets to know why.
     ///
     /// # Errors
-    /// [`ChoiceError`] where there is no such device.
+    /// [`ChoiceError`] where there is no such device, or no room on it.
     pub fn execute<W: Work>(
         self,
         pool: &Arc<Pool>,
@@ -254,11 +228,20 @@ pub fn open_cuda(
     crate::backend::CudaDevice::open(Which::Index(index), options)
 }
 
+/// The work comes back where there is no room for it.
+#[cfg(any(feature = "cuda", feature = "emulated"))]
+fn on_gpu<D: Device, W: Work>(device: D, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
+    match Need::of::<D>(&work.sessions()).check(&device) {
+        Ok(()) => Ok(work.on(&OnGpu(device))),
+        Err(error) => Err((error.into(), work)),
+    }
+}
+
 /// The work comes back where there is no device for it.
 #[cfg(feature = "cuda")]
 fn on_cuda<W: Work>(index: usize, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
     match open_cuda(index, work.kernels().as_ref()) {
-        Ok(device) => Ok(work.on(&OnGpu(device))),
+        Ok(device) => on_gpu(device, work),
         Err(error) => Err((error.into(), work)),
     }
 }
@@ -272,7 +255,7 @@ fn on_cuda<W: Work>(index: usize, work: W) -> Result<W::Outcome, (ChoiceError, W
 
 #[cfg(feature = "emulated")]
 fn on_emulated<W: Work>(work: W) -> Result<W::Outcome, ChoiceError> {
-    Ok(work.on(&OnGpu(crate::backend::EmulatedDevice::new(0))))
+    on_gpu(crate::backend::EmulatedDevice::new(0), work).map_err(|(error, _)| error)
 }
 
 #[cfg(not(feature = "emulated"))]

@@ -227,11 +227,7 @@ pub fn on_windows<E: Executor>(
     mut progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
 ) -> Result<Evaluation, EvaluateError> {
     let (context, chunks) = (windows.context(), windows.count());
-    // A reference keeps what it has read.
-    let whole = match execution.kv.kind {
-        KvKind::F32 => KvType::F32,
-        _ => KvType::F16,
-    };
+    let whole = whole(execution.kv.kind);
     let session = |model: &Arc<Model<E::Backend>>| {
         Session::with_kv_type(Arc::clone(model), executor.backend(), context, whole)
     };
@@ -269,6 +265,14 @@ pub fn on_windows<E: Executor>(
         progress(index + 1, chunks)?;
     }
     Ok(totals.finish(context, chunks))
+}
+
+/// How the reference of a model with such a cache stores keys and values: it keeps what it has read.
+pub fn whole(kind: KvKind) -> KvType {
+    match kind {
+        KvKind::F32 => KvType::F32,
+        _ => KvType::F16,
+    }
 }
 
 /// Scores `n` rows of the last batch, whose first row is position `start` of the window.

@@ -33,7 +33,7 @@ pub use error::CodesError;
 pub use pack::{Packer, stored_scale};
 pub use rotation::{ROTATION_UNIT, rotate};
 pub use tables::{LEVEL_TABLES, TABLES_VERSION, TRELLIS_TABLES, Trellis, level};
-pub use view::{Bands, BandsError, level_scales};
+pub use view::{Bands, BandsError, code_at, level_scales};
 
 /// Columns of a band.
 pub const BAND: usize = 32;

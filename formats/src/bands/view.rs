@@ -273,7 +273,10 @@ fn state_at(stream: &[u8], bit: usize) -> usize {
 
 /// The code of weight `i` of a chunk: planes of four, two and one bits, as many as the bits are made of,
 /// the lowest bits first; eight bits are bytes.
-fn code_at(chunk: &[u8], bits: usize, i: usize) -> u8 {
+///
+/// # Panics
+/// Where the chunk is shorter than its weights.
+pub fn code_at(chunk: &[u8], bits: usize, i: usize) -> u8 {
     if bits == 8 {
         return chunk[i];
     }

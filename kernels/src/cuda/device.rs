@@ -11,7 +11,7 @@ pub enum DeviceError {
     Unavailable(Unavailable),
     /// No room for an allocation.
     #[error(
-        "the device has no room for {needed} bytes more: {free} of {total} are free; use a smaller model, context or fraction"
+        "the device has no room for {needed} bytes more: {free} of {total} are free; use a smaller model or fewer positions, or the processor"
     )]
     OutOfMemory {
         /// Bytes that were asked for.

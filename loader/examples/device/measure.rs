@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use htc_formats::source::ModelFile;
-use htc_loader::kv::KvKind;
 use htc_loader::live::{Energy, Follow, Governor, GovernorOptions, Law, LawOptions, Phase};
 use htc_loader::live::{SensorSpec, open};
 use htc_loader::{Backend, ExecError, Model, Session};
@@ -64,7 +63,7 @@ pub fn loaded<M: Measured>(
     positions: usize,
 ) -> Outcome<(Arc<Model<M::Backend>>, f64)> {
     let model = Arc::new(Model::bind(file)?);
-    on.check_room(&[&model], positions, KvKind::default())?;
+    on.check_room(&model, positions)?;
     let started = Instant::now();
     let model = on.load(&model)?;
     Ok((model, started.elapsed().as_secs_f64()))
@@ -307,7 +306,7 @@ impl Task for First {
         let bytes = file.tensor_bytes();
         let model = Arc::new(Model::bind(file)?);
         let opened = since();
-        on.check_room(&[&model], 16, KvKind::default())?;
+        on.check_room(&model, 16)?;
         let model = on.load(&model)?;
         let loaded = since();
         let mut session = Session::new(model, on.backend(), 16)?;

@@ -9,7 +9,10 @@ use std::time::Instant;
 use htc_formats::htz::KernelCode;
 use htc_kernels::Pool;
 use htc_kernels::cuda::{Arguments, Device, DeviceError, Kernel};
+use htc_loader::Model;
+use htc_loader::backend::{Need, Planned};
 use htc_loader::device::{DeviceChoice, Executor, OnCpu, OnGpu, OnReference};
+use htc_loader::kv::KvKind;
 use serde_json::{Value, json};
 
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -28,6 +31,12 @@ pub trait Measured: Executor {
     /// Bytes a second of copying so many bytes from one place of the device's memory to another, those that are read and
     /// those that are written; `None` where that is not measured.
     fn copy_rate(&self, bytes: usize) -> Outcome<Option<f64>>;
+
+    /// Whether the device has room for a model and its positions.
+    fn check_room(&self, model: &Model, positions: usize) -> Outcome<()> {
+        let _ = (model, positions);
+        Ok(())
+    }
 
     /// Launches and copies so far; `None` where there are none.
     fn launches(&self) -> Option<[u64; 2]> {
@@ -366,6 +375,16 @@ impl<D: Device> Device for Counted<D> {
 }
 
 impl<D: Described> Measured for OnGpu<Counted<D>> {
+    fn check_room(&self, model: &Model, positions: usize) -> Outcome<()> {
+        let kind = KvKind::default();
+        let planned = Planned {
+            model,
+            positions,
+            kind,
+        };
+        Ok(Need::of::<Counted<D>>(&[planned]).check(&self.0)?)
+    }
+
     fn device(&self) -> Value {
         let mut all = self.0.device.describe();
         if let Ok([free, total]) = self.0.room() {

@@ -206,6 +206,8 @@ impl<B: Backend> Session<B> {
 
     /// Forgets the sequence.
     pub fn reset(&mut self) {
+        // What was wrong with it is of no meaning now.
+        let _ = self.backend.settle();
         self.kv.truncate(0);
         self.keeper.reset();
         self.rows = 0;
@@ -226,6 +228,10 @@ impl<B: Backend> Session<B> {
             return Err(ExecError::Truncate { asked, found });
         }
         self.keeper.check_truncate(positions)?;
+        // What was wrong with the positions behind, too, is forgotten; those before were asked for.
+        if positions < found {
+            let _ = self.backend.settle();
+        }
         if positions == 0 {
             self.keeper.reset();
         }
@@ -456,6 +462,7 @@ impl<B: Backend> Session<B> {
     fn prepare(&mut self, n: usize, blocks: Range<usize>) -> Result<(), ExecError> {
         self.check_batch(n)?;
         self.check_context(n)?;
+        self.settle()?;
         let (start, held) = (self.kv.len(), &self.held);
         if start > 0 && (blocks.start < held.start || blocks.end > held.end) {
             let (asked, held) = (blocks, held.clone());
@@ -494,6 +501,13 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`ExecError::Rows`] where the last batch does not have them.
     pub fn logits(&mut self, start: usize, end: usize) -> Result<&[f32], ExecError> {
+        let numbers = self.compute_logits(start, end)?;
+        self.backend
+            .read(&self.buffers.logits, numbers, &mut self.room)
+    }
+
+    /// As [`Session::logits`], which stay where they are: how many numbers they are.
+    pub(super) fn compute_logits(&mut self, start: usize, end: usize) -> Result<usize, ExecError> {
         if start > end || end > self.rows {
             return Err(ExecError::Rows {
                 start,
@@ -510,20 +524,19 @@ impl<B: Backend> Session<B> {
         let how = (cap, self.setting);
         project::logits(backend, head, start..end, &b.x, how, &mut b.logits, room)?;
         self.settle()?;
-        self.backend
-            .read(&self.buffers.logits, numbers, &mut self.room)
+        Ok(numbers)
     }
 
-    /// What operations of the last batches have yet to say. Where one of them failed, that batch is taken back, with all from the
-    /// position on that has no place.
-    fn settle(&mut self) -> Result<(), ExecError> {
+    /// What operations of the last batch have yet to say. Where one of them failed, the batch is taken back. It is asked in front of
+    /// whatever builds on that batch, so that no other is to blame.
+    pub(super) fn settle(&mut self) -> Result<(), ExecError> {
         let settled = self.backend.settle();
-        if let Err(error) = &settled {
-            let mut before = self.kv.len().saturating_sub(self.rows);
-            if let ExecError::KvRange { position, .. } = error {
-                before = before.min(*position);
+        if settled.is_err() {
+            let before = self.kv.len().saturating_sub(self.rows);
+            // Where positions are compressed or gone that came after it, nothing can be kept.
+            if self.truncate(before).is_err() {
+                self.reset();
             }
-            self.truncate(before)?;
         }
         settled
     }

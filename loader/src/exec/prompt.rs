@@ -62,6 +62,7 @@ impl<B: Backend> Session<B> {
     /// [`ExecError::KvRange`] for a coordinate that float16 does not hold; [`ExecError`] of the
     /// backend.
     pub fn end_prompt(&mut self) -> Result<(), ExecError> {
+        self.settle()?;
         let layers = self.held.clone();
         self.keeper
             .end_prompt(&mut self.backend, &mut self.kv, layers)

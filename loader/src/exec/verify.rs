@@ -20,11 +20,9 @@ impl<B: Backend> Session<B> {
         self.backend.keep_apart(true);
         let read = self.forward_with(tokens, tap);
         let rows = self.rows;
-        // Not what `logits` gives, which borrows the session.
-        let logits = read.and_then(|()| self.logits(0, rows).map(drop));
+        let computed = read.and_then(|()| self.compute_logits(0, rows));
         self.backend.keep_apart(false);
-        logits?;
-        let numbers = rows * self.model.hyper().vocabulary;
+        let numbers = computed?;
         self.backend
             .read(&self.buffers.logits, numbers, &mut self.room)
     }

@@ -14,6 +14,7 @@
 mod launches;
 mod live;
 mod models;
+mod neighbours;
 mod operations;
 mod products;
 mod sessions;
@@ -95,6 +96,7 @@ macro_rules! suite {
             numbers_come_back_as_they_went_in, embedding, norms, biases_and_sums, activations,
             rotations, attention, keys_beyond_their_type_are_refused_with_their_layer
         });
+        suite!(@tests $attribute $backend: neighbours::{neighbours_are_what_they_are_alone});
         suite!(@tests $attribute $backend: products::{projections, logits});
         suite!(@tests $attribute $backend: models::{architectures, demo, factorised});
         suite!(@tests $attribute $backend: sessions::{

@@ -371,7 +371,27 @@ pub fn a_key_without_a_place_leaves_all_as_it_was<B: Backend>(backends: fn() -> 
         assert_eq!((layer, side, position), (0, "key", 4), "{name}");
         assert_eq!(session.position(), 3, "{name}");
         fresh.step(&[3, 5, 4]).unwrap();
-        let expected = fresh.step(&[6, 8]).unwrap();
+        let expected = fresh.step(&[6, 8]).unwrap().to_vec();
         assert_eq!(session.step(&[6, 8]).unwrap(), expected, "{name}");
+        // A batch whose logits nobody asks for is told of by what comes next, and forgotten with its sequence.
+        let failed = session
+            .forward(&[TOKEN as u32])
+            .and_then(|()| session.forward(&[8]))
+            .unwrap_err();
+        assert!(
+            matches!(failed, ExecError::KvRange { position: 5, .. }),
+            "{failed}"
+        );
+        assert_eq!(session.position(), 5, "{name}");
+        let _ = session.forward(&[TOKEN as u32]);
+        session.reset();
+        session.step(&[3, 5, 4]).unwrap();
+        assert_eq!(session.step(&[6, 8]).unwrap(), expected, "{name}");
+        let prompt = session.read_prompt(&[6, TOKEN as u32]).unwrap_err();
+        assert!(
+            matches!(prompt, ExecError::KvRange { position: 6, .. }),
+            "{prompt}"
+        );
+        assert_eq!(session.position(), 5, "{name}");
     }
 }

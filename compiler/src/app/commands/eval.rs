@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use htc_formats::htz::KernelCode;
+use htc_loader::backend::Planned;
 use htc_loader::device::{Executor, Work};
 use htc_loader::dial::Setting;
 use htc_loader::tokenizer::Tokenizer;
@@ -121,6 +122,20 @@ impl Work for Measuring<'_> {
         self.model.0.kernels()
     }
 
+    fn sessions(&self) -> Vec<Planned<'_>> {
+        let (own, positions) = (self.args.kv.kv, self.args.context as usize);
+        let reference = self
+            .reference
+            .map(|(model, _)| (model, measure::whole(own).into()));
+        let models = [Some((self.model.0, own)), reference].into_iter().flatten();
+        let planned = models.map(|(model, kind)| Planned {
+            model,
+            positions,
+            kind,
+        });
+        planned.collect()
+    }
+
     fn on<E: Executor>(self, executor: &E) -> Self::Outcome {
         let (args, context) = (self.args, self.args.context as usize);
         if !executor.has_own_memory() {
@@ -129,10 +144,6 @@ impl Work for Measuring<'_> {
             let other = self.reference.map_or(0, |(model, _)| room(model));
             check_room(&args.model, room(self.model.0).saturating_add(other))?;
         }
-        let models = [Some(self.model.0), self.reference.map(|(model, _)| model)];
-        let models: Vec<&Model> = models.into_iter().flatten().map(|model| &**model).collect();
-        let has_room = executor.check_room(&models, context, args.kv.kv);
-        has_room.map_err(|error| failed(args, error.into()))?;
         let loaded = |path: &Path, model: &Arc<Model>| {
             let model = executor.load(model);
             model.map_err(|error| not_opened(path, error))

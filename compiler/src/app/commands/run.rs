@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use htc_formats::htz::KernelCode;
 use htc_loader::adapt::{Adaptation, Learnt};
+use htc_loader::backend::Planned;
 use htc_loader::device::{Executor, Work};
 use htc_loader::dial::Fraction;
 use htc_loader::generate::{GenerateError, Generator, Limits, OnFull, Stop, Summary};
@@ -76,6 +77,17 @@ struct Writing<'a> {
     context: usize,
 }
 
+impl Writing<'_> {
+    /// Positions that it is known to need.
+    fn positions(&self) -> usize {
+        match self.args.tokens {
+            Some(_) => self.context,
+            // How long it becomes is not known: what is known to be there.
+            None => self.tokens.len(),
+        }
+    }
+}
+
 impl Work for Writing<'_> {
     type Outcome = Result<(), Failure>;
 
@@ -83,20 +95,27 @@ impl Work for Writing<'_> {
         self.models.model.kernels()
     }
 
+    fn sessions(&self) -> Vec<Planned<'_>> {
+        let (positions, kind) = (self.positions(), self.args.kv.kv);
+        let planned = |model| Planned {
+            model,
+            positions,
+            kind,
+        };
+        self.models.all().map(planned).collect()
+    }
+
     fn on<E: Executor>(self, executor: &E) -> Result<(), Failure> {
         let (args, models, tokens) = (self.args, self.models, self.tokens);
+        let positions = self.positions();
         let (path, mut sampler) = (&models.path, self.sampler);
         let failed = |error| Failure::Generate {
             path: path.clone(),
             error,
         };
-        let positions = positions(args, tokens.len(), self.context);
         if !executor.has_own_memory() {
             check_memory(args, models, positions)?;
         }
-        let all: Vec<&Model> = models.all().collect();
-        let has_room = executor.check_room(&all, positions, args.kv.kv);
-        has_room.map_err(|error| failed(error.into()))?;
         let setting = setting_of(&models.model, models.fraction);
         let setting = setting.map_err(|error| failed(error.into()))?;
         let mut kv = KvOptions::new(args.kv.kv);
@@ -182,15 +201,6 @@ fn context_of(args: &RunArgs, model: &Model, read: usize) -> usize {
             Some(long) if read < long.original_context => long.original_context.min(full),
             _ => full,
         },
-    }
-}
-
-/// Positions that a run is known to need.
-fn positions(args: &RunArgs, read: usize, context: usize) -> usize {
-    match args.tokens {
-        Some(_) => context,
-        // How long it becomes is not known: what is known to be there.
-        None => read,
     }
 }
 

@@ -57,15 +57,27 @@ pub fn overwrite<D: Device>(
     device.upload(&bytes, to, 0)
 }
 
-/// The first `count` numbers of an allocation, once all before is done.
+/// The first numbers of an allocation, once all before is done.
 ///
 /// # Errors
 /// Of anything before; [`DeviceError::Range`] where there are fewer.
-pub fn get<D: Device>(device: &D, from: &D::Memory, count: usize) -> Result<Vec<f32>, DeviceError> {
-    let mut bytes = vec![0; count * F32];
+pub fn read<D: Device>(device: &D, from: &D::Memory, to: &mut [f32]) -> Result<(), DeviceError> {
+    let mut bytes = vec![0; size_of_val(to)];
     device.download(from, 0, &mut bytes)?;
-    let numbers = bytes.as_chunks::<F32>().0.iter();
-    Ok(numbers.map(|&bytes| f32::from_le_bytes(bytes)).collect())
+    for (to, &bytes) in to.iter_mut().zip(bytes.as_chunks::<F32>().0) {
+        *to = f32::from_le_bytes(bytes);
+    }
+    Ok(())
+}
+
+/// As [`read`], so many of them.
+///
+/// # Errors
+/// As [`read`].
+pub fn get<D: Device>(device: &D, from: &D::Memory, count: usize) -> Result<Vec<f32>, DeviceError> {
+    let mut numbers = vec![0.0; count];
+    read(device, from, &mut numbers)?;
+    Ok(numbers)
 }
 
 /// The span of `numbers` numbers at the beginning of an allocation.

@@ -65,6 +65,16 @@ pub(super) struct Turn<D: Device> {
     pub(super) sides: [Arc<D::Memory>; 2],
 }
 
+impl<D: Device> Clone for Turn<D> {
+    fn clone(&self) -> Self {
+        Turn {
+            which: self.which,
+            pairs: self.pairs,
+            sides: self.sides.each_ref().map(Arc::clone),
+        }
+    }
+}
+
 impl<D: Device> Turn<D> {
     fn is(&self, other: &Turn<D>) -> bool {
         let mut sides = self.sides.iter().zip(&other.sides);
@@ -243,30 +253,30 @@ impl<D: Device> Heads<D> {
             return self.launch(device, None, |_| None);
         }
         for part in &self.parts {
-            if let Some((bias, width)) = &part.bias {
-                let shape = ops::RowsShape {
-                    rows: part.numbers / (*width).max(1),
-                    width: *width,
-                };
-                ops::add_rows(device, shape, &part.x, bias)?;
-            }
             let size = self.size.unwrap_or(1).max(1);
-            if let Some((weight, epsilon)) = &part.norm {
-                let shape = ops::RowsShape {
-                    rows: part.numbers / size,
-                    width: size,
-                };
-                ops::rms_norm(device, shape, &part.x, weight, *epsilon, &part.x)?;
-            }
-            if let (true, Some(turn)) = (part.turned, &self.turn) {
-                let shape = ops::RopeShape {
+            let bias = part.bias.as_ref().map(|(bias, width)| Step::Bias {
+                rows: part.numbers / (*width).max(1),
+                bias: Arc::clone(bias),
+                width: *width,
+            });
+            let norm = part.norm.as_ref().map(|(weight, epsilon)| Step::Norm {
+                heads: part.numbers / size,
+                weight: Arc::clone(weight),
+                size,
+                epsilon: *epsilon,
+            });
+            let turn = self.turn.as_ref().filter(|_| part.turned);
+            let turn = turn.map(|turn| Step::Turn {
+                shape: ops::RopeShape {
                     rows,
                     heads: part.numbers / (rows * size).max(1),
                     size,
                     pairs: turn.pairs,
-                };
-                let sides = turn.sides.each_ref().map(|side| &**side);
-                ops::rope(device, turn.which, shape, &part.x, sides)?;
+                },
+                turn: turn.clone(),
+            });
+            for step in [bias, norm, turn].into_iter().flatten() {
+                step.launch(device, &part.x)?;
             }
         }
         Ok(())

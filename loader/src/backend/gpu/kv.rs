@@ -16,6 +16,14 @@ const FIRST_CAPACITY: usize = 256;
 /// Room comes and goes in so many positions where what is in full stays short.
 const STEP: usize = 64;
 
+/// Rows that there may be room for where a sequence has so many positions.
+pub(super) fn most_room(positions: usize) -> usize {
+    match positions <= FIRST_CAPACITY {
+        true => FIRST_CAPACITY,
+        false => positions.saturating_mul(2),
+    }
+}
+
 pub(super) const SIDES: [&str; 2] = ["key", "value"];
 
 /// Keys (after rotation) and values of every position, in the memory of a device: the same rows in the same order as a

@@ -15,7 +15,7 @@ use htc_kernels::cuda::{Device, DeviceError, Memory, ops};
 
 use self::heads::{Step, Turn};
 pub use self::kv::GpuKv;
-pub use self::need::Need;
+pub use self::need::{Need, Planned};
 use self::pending::Pending;
 use super::{Attention, Backend, Factor, HeadShape, Slot};
 use crate::error::ExecError;
@@ -118,11 +118,6 @@ impl<D: Device> Gpu<D> {
         self
     }
 
-    /// The device.
-    pub fn device(&self) -> &D {
-        &self.device
-    }
-
     /// Room for so many numbers, of unspecified value.
     fn grow(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<(), ExecError> {
         let needed = numbers * size_of::<f32>();
@@ -213,7 +208,8 @@ impl<D: Device> Backend for Gpu<D> {
         room: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], ExecError> {
         self.check()?;
-        *room = ops::get(&self.device, from.memory()?, numbers).map_err(device_error)?;
+        room.resize(numbers, 0.0);
+        ops::read(&self.device, from.memory()?, room).map_err(device_error)?;
         Ok(room)
     }
 
@@ -324,6 +320,8 @@ impl<D: Device> Backend for Gpu<D> {
             return Ok(());
         }
         self.finish()?;
+        // Until it is filled it is that of no position.
+        rotation.positions = 0..0;
         let pairs = frequencies.len();
         if rotation.frequencies.is_none() || rotation.pairs != pairs {
             let bytes: Vec<u8> = frequencies.iter().flat_map(|f| f.to_le_bytes()).collect();
@@ -335,14 +333,17 @@ impl<D: Device> Backend for Gpu<D> {
         for side in &mut rotation.sides {
             self.grow(side, n * pairs)?;
         }
-        (rotation.positions, rotation.pairs) = (positions.clone(), pairs);
+        rotation.pairs = pairs;
         let [cosines, sines] = &rotation.sides;
         let sides = [cosines.memory()?, sines.memory()?].map(|side| &**side);
         let Some(frequencies) = &rotation.frequencies else {
             return Ok(());
         };
         let of = (frequencies, pairs);
-        ops::rotate_to(&self.device, positions, of, factor, sides).map_err(device_error)
+        let filled = ops::rotate_to(&self.device, positions.clone(), of, factor, sides);
+        filled.map_err(device_error)?;
+        rotation.positions = positions;
+        Ok(())
     }
 
     fn rope(

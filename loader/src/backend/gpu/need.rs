@@ -3,7 +3,6 @@
 use htc_formats::model::HyperParameters;
 use htc_kernels::cuda::{Device, DeviceError, ops};
 
-use crate::error::ExecError;
 use crate::exec::BATCH;
 use crate::kv::{KvKind, KvShape};
 use crate::model::Model;
@@ -13,33 +12,51 @@ use crate::model::Model;
 pub struct Need {
     /// Weights, as they are laid out there.
     pub weights: u64,
-    /// Keys and values of all positions, in full.
+    /// Keys and values of all positions, in full, and the room that is kept for more.
     pub kv: u64,
     /// Activations of a batch and logits of a position.
     pub activations: u64,
 }
 
+/// Sessions that are going to be.
+#[derive(Clone, Copy)]
+pub struct Planned<'a> {
+    /// Their model.
+    pub model: &'a Model,
+    /// Positions of a session at most.
+    pub positions: usize,
+    /// How it stores them.
+    pub kind: KvKind,
+}
+
 impl Need {
-    /// What sessions of one model need together that have `positions` at most.
-    ///
-    /// # Errors
-    /// [`ExecError`] for a matrix that does not decode.
-    pub fn of<D: Device>(model: &Model, positions: usize, kind: KvKind) -> Result<Need, ExecError> {
-        let mut weights = 0;
-        for tensor in model.tensors() {
-            let source = match tensor.bands()? {
-                Some(bands) => ops::Source::Bands(bands),
-                None => ops::Source::Blocks(tensor.matrix()?),
-            };
-            weights += ops::DeviceMatrix::<D>::bytes_of(source) as u64;
+    /// What a session of each of these needs, all of them together. A matrix that does not decode is not counted: it is refused by its
+    /// name when it is loaded.
+    pub fn of<D: Device>(planned: &[Planned<'_>]) -> Need {
+        let mut all = Need::default();
+        for &Planned {
+            model,
+            positions,
+            kind,
+        } in planned
+        {
+            for tensor in model.tensors() {
+                let source = match tensor.bands() {
+                    Ok(Some(bands)) => Some(ops::Source::Bands(bands)),
+                    Ok(None) => tensor.matrix().ok().map(ops::Source::Blocks),
+                    Err(_) => None,
+                };
+                let bytes = source.map_or(0, ops::DeviceMatrix::<D>::bytes_of);
+                all.weights = all.weights.saturating_add(bytes as u64);
+            }
+            let hyper = model.hyper();
+            let position = KvShape::from(hyper).position_bytes(kind.stored()) as u64;
+            let kv = position.saturating_mul(super::kv::most_room(positions) as u64);
+            all.kv = all.kv.saturating_add(kv);
+            let activations = activations(hyper, positions.min(BATCH));
+            all.activations = all.activations.saturating_add(activations);
         }
-        let hyper = model.hyper();
-        let position = KvShape::from(hyper).position_bytes(kind.stored());
-        Ok(Need {
-            weights,
-            kv: (position as u64).saturating_mul(positions as u64),
-            activations: activations(hyper, positions.min(BATCH)),
-        })
+        all
     }
 
     /// All of it.
@@ -112,7 +129,14 @@ mod tests {
             "/../assets/demo/reference-7m-f16.gguf"
         );
         let model = Model::open(path).unwrap();
-        let need = |n| Need::of::<EmulatedDevice>(&model, n, KvKind::default()).unwrap();
+        let need = |positions| {
+            let (model, kind) = (&model, KvKind::default());
+            Need::of::<EmulatedDevice>(&[Planned {
+                model,
+                positions,
+                kind,
+            }])
+        };
         // Matrices in float16 have the file's bytes, but for what aligns them; the file is little more.
         let file = model.file().size();
         let weights = need(1).weights;
@@ -120,7 +144,8 @@ mod tests {
             weights <= file + (256 << 10) && weights > file * 9 / 10,
             "{weights} {file}"
         );
-        assert_eq!(need(100).kv, 100 * 4096);
+        assert_eq!(need(1000).kv, 2000 * 4096);
+        assert_eq!(need(1).kv, 256 * 4096);
         assert!(need(100).activations > need(1).activations);
         assert_eq!(need(BATCH).activations, need(10 * BATCH).activations);
     }

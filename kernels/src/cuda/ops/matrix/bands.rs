@@ -2,7 +2,7 @@
 
 use htc_formats::bands::{
     BAND, Bands, CHUNK, ClassedBands, Code, Codes, GROUP_ROWS, Kind, MAP_ROWS, MAX_CLASSES, QUAD,
-    QUADS, SCALE_BYTES, STATES, STRIP_ROWS, Trellis, level, level_scales,
+    QUADS, SCALE_BYTES, STATES, STRIP_ROWS, Trellis, code_at, level, level_scales,
 };
 
 use super::format::undecodable;
@@ -351,22 +351,4 @@ fn level_field(band: &[u8], groups: usize, bits: usize, row: usize, quad: usize)
         field |= code << (bits * i);
     }
     field
-}
-
-/// The code of weight `i` of a chunk: planes of four, two and one bits, as many as the bits are made of,
-/// the lowest bits first; eight bits are bytes.
-fn code_at(chunk: &[u8], bits: usize, i: usize) -> u8 {
-    if bits == 8 {
-        return chunk[i];
-    }
-    let (mut code, mut shift, mut at) = (0, 0, 0);
-    for width in [4, 2, 1] {
-        if bits & width != 0 {
-            let bytes = CHUNK * width / 8;
-            let field = chunk[at + i % bytes] >> (i / bytes * width);
-            code |= (field & ((1 << width) - 1)) << shift;
-            (shift, at) = (shift + width, at + bytes);
-        }
-    }
-    code
 }
