@@ -173,7 +173,11 @@ def hit_rates(text):
         if not places:
             continue
         scale = {"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}.get(row.get("Metric Unit", ""), 1)
-        value = float(row["Metric Value"].replace(",", "")) * scale
+        try:
+            value = float(row["Metric Value"].replace(",", "")) * scale
+        except ValueError:
+            # `n/a`, where a device counts no such thing.
+            continue
         found[f"{row['Kernel Name']} {row.get('Grid Size', '')}"][places[0]] += value
     return {kernel: tuple(sums) for kernel, sums in found.items()}
 
@@ -214,6 +218,9 @@ def l2(runner, budget, options):
             kernels = hit_rates(runner.run(budget, f"ncu {form}, session {session + 1}", command) or "")
             if form.startswith("dense"):
                 dense = kernels
+            if not dense and not options.dry_run:
+                budget.skip(f"session {session + 1}", "nothing is known of the dense model's kernels")
+                break
             # Kernels and grids that the dense model has not are those of the basis.
             own = [sums for kernel, sums in kernels.items() if kernel not in dense]
             if kernels:
@@ -274,7 +281,10 @@ def driver():
     if not smi:
         return None
     query = "--query-gpu=name,driver_version,clocks.max.mem,clocks.max.sm,power.limit,temperature.gpu"
-    ended = subprocess.run([smi, query, "--format=csv,noheader"], capture_output=True, text=True, timeout=20)
+    try:
+        ended = subprocess.run([smi, query, "--format=csv,noheader"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
     return ended.stdout.strip() or None
 
 
@@ -461,6 +471,9 @@ def main():
             if part in options.parts:
                 seconds = (QUICK if options.quick else BUDGETS)[part]
                 results[part] = parts[part](Budget(part, seconds, skipped))
+                if not options.dry_run:
+                    # What was measured is there whatever becomes of the rest.
+                    write(options.out, "json", json.dumps(results, indent=1) + "\n")
     if options.dry_run:
         return
     version = subprocess.run([options.bin / "htc", "--version"], capture_output=True, text=True, check=False)
@@ -476,11 +489,15 @@ def main():
         "seconds": round(time.monotonic() - started),
         "commands": runner.commands,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    pathlib.Path(f"{options.out}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write(options.out, "json", json.dumps(results, indent=1) + "\n")
     text = show(results)
-    pathlib.Path(f"{options.out}.md").write_text(text, encoding="utf-8")
+    write(options.out, "md", text)
     print(text, end="")
+
+
+def write(out, ending, text):
+    out.parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(f"{out}.{ending}").write_text(text, encoding="utf-8")
 
 
 def command_line(given):
