@@ -10,16 +10,10 @@ use htc_kernels::cpu::{Cpu, F16Error, KvNumbers, KvView, LowRankShape, LowRankVi
 use super::Kv;
 use super::bases::LayerBases;
 use super::kind::KvType;
-use super::layout::{Energies, Kept, KvLayout};
+use super::layout::{Energies, FIRST_CAPACITY, Kept, KvLayout};
 use super::options::KvPlan;
 use super::rounding;
 use crate::error::ExecError;
-
-/// Positions there is room for at first; the room doubles when it is used up.
-const FIRST_CAPACITY: usize = 256;
-
-/// Room comes and goes in so many positions where what is in full stays short.
-const STEP: usize = 64;
 
 const SIDES: [&str; 2] = ["key", "value"];
 
@@ -186,28 +180,17 @@ impl KvCache {
     /// Makes room for `n` more positions in every layer, and gives room back that compression and
     /// eviction have left.
     pub(crate) fn reserve(&mut self, n: usize) {
-        let compresses = self.layout.plan().kind().rank().is_some();
         for (index, layer) in self.layers.iter_mut().enumerate() {
-            let used = self.layout.full(index);
-            let needed = used + n;
-            let shrinks = compresses || self.layout.evicted(index) > 0;
-            let idle = shrinks && layer.capacity > 2 * needed.next_multiple_of(STEP);
-            if needed > layer.capacity || idle {
-                let capacity = match (compresses, idle) {
-                    // What is in full stays short.
-                    (true, _) | (_, true) => needed.next_multiple_of(STEP),
-                    _ => needed.max(2 * layer.capacity).max(FIRST_CAPACITY),
-                };
+            if let Some(capacity) = self.layout.room(index, n, layer.capacity) {
+                let used = self.layout.full(index);
                 for buffer in &mut layer.full {
                     buffer.resize(self.kv_heads, self.head_size, used, capacity);
                 }
                 layer.capacity = capacity;
             }
-            let needed = self.layout.compressed(index).next_multiple_of(STEP);
-            if self.layout.evicted(index) > 0 && layer.low.capacity > 2 * needed {
-                layer
-                    .low
-                    .resize(self.kv_heads, self.layout.compressed(index), needed);
+            if let Some(capacity) = self.layout.low_room(index, layer.low.capacity) {
+                let used = self.layout.compressed(index);
+                layer.low.resize(self.kv_heads, used, capacity);
             }
         }
     }

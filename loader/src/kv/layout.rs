@@ -40,6 +40,12 @@ pub struct Energies {
     pub residual: [f64; 2],
 }
 
+/// Positions there is room for at first; the room doubles when it is used up.
+pub(crate) const FIRST_CAPACITY: usize = 256;
+
+/// Room comes and goes in so many positions where what is in full stays short.
+const STEP: usize = 64;
+
 impl KvLayout {
     /// Of an empty sequence.
     pub fn new(plan: KvPlan) -> Self {
@@ -99,6 +105,27 @@ impl KvLayout {
     /// Counts `n` positions that every layer has appended.
     pub fn advance(&mut self, n: usize) {
         self.length += n;
+    }
+
+    /// Rows in full that a layer should have room for in the place of `capacity`, before `n` positions are appended; `None` where
+    /// it may stay as it is. What compression and eviction have left is given back.
+    pub(crate) fn room(&self, layer: usize, n: usize, capacity: usize) -> Option<usize> {
+        let needed = self.full(layer) + n;
+        let compresses = self.plan.kind().rank().is_some();
+        let shrinks = compresses || self.evicted(layer) > 0;
+        let idle = shrinks && capacity > 2 * needed.next_multiple_of(STEP);
+        let changes = needed > capacity || idle;
+        changes.then(|| match compresses || idle {
+            // What is in full stays short.
+            true => needed.next_multiple_of(STEP),
+            false => needed.max(2 * capacity).max(FIRST_CAPACITY),
+        })
+    }
+
+    /// The same of rows in low rank, which grow where they are compressed.
+    pub(crate) fn low_room(&self, layer: usize, capacity: usize) -> Option<usize> {
+        let needed = self.compressed(layer).next_multiple_of(STEP);
+        (self.evicted(layer) > 0 && capacity > 2 * needed).then_some(needed)
     }
 
     /// Forgets every position from `length` on, of those in full and then of those in low rank; all

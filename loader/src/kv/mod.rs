@@ -37,6 +37,7 @@ pub use counters::{KvCounters, KvUsage};
 pub use error::KvError;
 pub(crate) use keeper::Keeper;
 pub use kind::{KvKind, KvRank, KvType};
+pub(crate) use layout::FIRST_CAPACITY;
 pub use layout::{Energies, Kept, KvLayout};
 pub use options::{KvOptions, KvPlan, OjaOptions};
 

@@ -1,7 +1,7 @@
 //! Keys and values: rows of heads, in full or as coordinates.
 
 use super::faults::Faults;
-use super::{F32, bytes, count, floats, get};
+use super::{F32, bytes, count, floats, get, misfit};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
 /// Numbers that share a scale in the types that have blocks.
@@ -99,9 +99,19 @@ impl<D: Device> KvRows<D> {
         shape: KvHeads,
         capacity: usize,
     ) -> Result<Self, DeviceError> {
-        let [codes, scales] = numbers
-            .row_bytes(shape.size)
-            .map(|row| device.allocate(shape.heads * capacity * row));
+        if numbers.has_blocks() && !shape.size.is_multiple_of(BLOCK) {
+            return Err(misfit(
+                "numbers of a head (whole blocks)",
+                BLOCK,
+                shape.size,
+            ));
+        }
+        let [codes, scales] = numbers.row_bytes(shape.size).map(|row| {
+            let bytes = shape.heads.checked_mul(capacity);
+            let bytes = bytes.and_then(|rows| rows.checked_mul(row));
+            // No device has so many.
+            device.allocate(bytes.unwrap_or(usize::MAX))
+        });
         Ok(KvRows {
             numbers,
             shape,
@@ -109,6 +119,10 @@ impl<D: Device> KvRows<D> {
             codes: codes?,
             scales: scales?,
         })
+    }
+
+    pub(super) fn numbers(&self) -> KvNumbers {
+        self.numbers
     }
 
     /// The numbers, or codes.
@@ -170,24 +184,21 @@ impl<D: Device> KvRows<D> {
         Ok(to)
     }
 
-    /// Leaves out `gap` rows behind the first `front` of each head, of `used`: through room of their own, so that the order of
-    /// threads does not matter.
+    /// The same without `gap` rows behind the first `front` of each head, of `used`.
     ///
     /// # Errors
     /// Of the device.
-    pub fn close_gap(
-        &mut self,
+    pub fn without(
+        &self,
         device: &D,
         front: usize,
         gap: usize,
         used: usize,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<Self, DeviceError> {
         let rows = (0..front).chain(front + gap..used).map(|row| row as u32);
         let rows: Vec<u32> = rows.collect();
         let of_heads = rows.repeat(self.shape.heads);
-        let kept = rows.len();
-        *self = self.moved(device, Some(&of_heads), kept, self.capacity)?;
-        Ok(())
+        self.moved(device, Some(&of_heads), rows.len(), self.capacity)
     }
 }
 
@@ -234,12 +245,7 @@ fn gather<D: Device>(
     if used == 0 || row_bytes == 0 {
         return Ok(());
     }
-    let range = |what, needed, found| DeviceError::Range {
-        what,
-        start: 0,
-        needed,
-        found,
-    };
+    let range = |what, needed, found| misfit(what, needed, found);
     let last = match rows {
         None => used - 1,
         Some(rows) if rows.len() == heads * used => {
@@ -396,7 +402,7 @@ pub fn widen<D: Device>(
 }
 
 fn check_target(first: usize, n: usize, capacity: usize) -> Result<(), DeviceError> {
-    match first + n <= capacity {
+    match first.checked_add(n).is_some_and(|end| end <= capacity) {
         true => Ok(()),
         false => Err(DeviceError::Range {
             what: "rows to write",
@@ -450,6 +456,13 @@ pub fn expand<D: Device>(
 ) -> Result<(), DeviceError> {
     const KERNEL: Kernel<Expand> = Kernel::new("kv_expand", 64);
     let (KvHeads { heads, size: rank }, size) = (low.rows.shape, low.size);
+    if low.rows.numbers != KvNumbers::F16 {
+        return Err(misfit(
+            "bytes of a coordinate",
+            2,
+            low.rows.numbers.row_bytes(1)[0],
+        ));
+    }
     check_rows(&low.rows, 0, n)?;
     check_target(to_first, n, to_capacity)?;
     let arguments = Expand {
@@ -512,12 +525,11 @@ pub fn map<D: Device>(
     let heads = from.shape.heads;
     let alike = from.numbers == KvNumbers::F16 && to.numbers == KvNumbers::F16;
     if !alike || to.shape.heads != heads {
-        return Err(DeviceError::Range {
-            what: "heads of rows in half precision",
-            start: 0,
-            needed: heads,
-            found: if alike { to.shape.heads } else { 0 },
-        });
+        return Err(misfit(
+            "heads of rows in half precision",
+            heads,
+            if alike { to.shape.heads } else { 0 },
+        ));
     }
     let squares = device.allocate(2 * F32 * heads * n)?;
     let arguments = Map {

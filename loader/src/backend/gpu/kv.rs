@@ -5,16 +5,10 @@ use std::sync::Arc;
 
 use htc_kernels::cuda::{Device, DeviceError, ops};
 
-use super::device_error;
 use super::heads::Heads;
+use super::{device_error, missing};
 use crate::error::ExecError;
-use crate::kv::{Energies, Kept, Kv, KvLayout, KvPlan, KvType, LayerBases};
-
-/// Positions there is room for at first; the room doubles when it is used up.
-const FIRST_CAPACITY: usize = 256;
-
-/// Room comes and goes in so many positions where what is in full stays short.
-const STEP: usize = 64;
+use crate::kv::{Energies, FIRST_CAPACITY, Kept, Kv, KvLayout, KvPlan, KvType, LayerBases};
 
 /// Rows that there may be room for where a sequence has so many positions.
 pub(super) fn most_room(positions: usize) -> usize {
@@ -48,16 +42,25 @@ struct Low<D: Device> {
     sides: [ops::Coordinates<D>; 2],
 }
 
+/// Rows of both sides in the place of those that there are; the same as before where there is no room for them.
+fn replaced<D: Device>(
+    [keys, values]: [&mut ops::KvRows<D>; 2],
+    mut with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
+) -> Result<(), ExecError> {
+    let sides = [with(keys), with(values)].map(|side| side.map_err(device_error));
+    let [new_keys, new_values] = sides;
+    let new = (new_keys?, new_values?);
+    (*keys, *values) = new;
+    Ok(())
+}
+
 impl<D: Device> Layer<D> {
     /// What room for other rows is made with.
     fn replace(
         &mut self,
-        mut with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
+        with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
     ) -> Result<(), ExecError> {
-        for side in &mut self.full {
-            *side = with(side).map_err(device_error)?;
-        }
-        Ok(())
+        replaced(self.full.each_mut(), with)
     }
 }
 
@@ -68,12 +71,9 @@ impl<D: Device> Low<D> {
 
     fn replace(
         &mut self,
-        mut with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
+        with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
     ) -> Result<(), ExecError> {
-        for side in &mut self.sides {
-            side.rows = with(&side.rows).map_err(device_error)?;
-        }
-        Ok(())
+        replaced(self.sides.each_mut().map(|side| &mut side.rows), with)
     }
 }
 
@@ -106,26 +106,17 @@ impl<D: Device> GpuKv<D> {
     }
 
     pub(super) fn reserve(&mut self, device: &D, n: usize) -> Result<(), ExecError> {
-        let compresses = self.layout.plan().kind().rank().is_some();
         for (index, layer) in self.layers.iter_mut().enumerate() {
-            let used = self.layout.full(index);
-            let (needed, capacity) = (used + n, layer.full[0].capacity());
-            let evicted = self.layout.evicted(index) > 0;
-            let idle = (compresses || evicted) && capacity > 2 * needed.next_multiple_of(STEP);
-            if needed > capacity || idle {
-                let capacity = match compresses || idle {
-                    // What is in full stays short.
-                    true => needed.next_multiple_of(STEP),
-                    false => needed.max(2 * capacity).max(FIRST_CAPACITY),
-                };
+            let capacity = layer.full[0].capacity();
+            if let Some(capacity) = self.layout.room(index, n, capacity) {
+                let used = self.layout.full(index);
                 layer.replace(|rows| rows.moved(device, None, used, capacity))?;
             }
-            let held = self.layout.compressed(index);
-            let needed = held.next_multiple_of(STEP);
-            if let Some(low) = layer.low.as_mut().filter(|_| evicted)
-                && low.capacity() > 2 * needed
+            if let Some(low) = &mut layer.low
+                && let Some(capacity) = self.layout.low_room(index, low.capacity())
             {
-                low.replace(|rows| rows.moved(device, None, held, needed))?;
+                let used = self.layout.compressed(index);
+                low.replace(|rows| rows.moved(device, None, used, capacity))?;
             }
         }
         Ok(())
@@ -298,12 +289,7 @@ impl<D: Device> GpuKv<D> {
         let position = self.layout.evicted(layer) + front + held;
         let of_layer = &mut self.layers[layer];
         let Some(low) = &mut of_layer.low else {
-            return Err(device_error(DeviceError::Range {
-                what: "bases of the layer",
-                start: 0,
-                needed: 1,
-                found: 0,
-            }));
+            return Err(missing("bases of the layer"));
         };
         if held + count > low.capacity() {
             let capacity = (held + count).max(2 * low.capacity()).max(FIRST_CAPACITY);
@@ -329,10 +315,7 @@ impl<D: Device> GpuKv<D> {
             }
         }
         self.refused(device, layer, position)?;
-        for side in &mut self.layers[layer].full {
-            let closed = side.close_gap(device, front, count, full);
-            closed.map_err(device_error)?;
-        }
+        self.layers[layer].replace(|side| side.without(device, front, count, full))?;
         Ok(energies)
     }
 
