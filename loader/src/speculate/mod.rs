@@ -325,7 +325,9 @@ impl<B: Backend> Speculator<B> {
         };
         self.refresh(session, length)?;
         if length > 0 {
+            let begun = Instant::now();
             self.catch_up()?;
+            self.done.draft += begun.elapsed();
         }
         let begun = Instant::now();
         self.draft(session, unread, length, &mut seen)?;
@@ -382,7 +384,7 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Lets another model read what was written without it: that is no cost of a drafted token.
+    /// Lets another model read what was written without it: that is time spent on drafting, and no cost of a drafted token.
     fn catch_up(&mut self) -> Result<(), ExecError> {
         // One is behind wherever all of a draft was kept, and is read with the next.
         if self.behind() > 1
