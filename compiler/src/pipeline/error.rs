@@ -50,6 +50,11 @@ pub enum CompileError {
         "{0}, which compiles kernels for GPUs; install it where the system finds libnvrtc, as PyPI's nvidia-cuda-nvrtc has it, or leave `kernels` out"
     )]
     NoKernelCompiler(String),
+    /// Kernels are asked for of a build that has no compiler for them.
+    #[error(
+        "this build compiles no kernels for GPUs; build it with the feature cuda, or go without them"
+    )]
+    KernelsNotBuilt,
     /// Input and output are the same file.
     #[error("{}: the output is the same file as the input, or one of the input's; give another `output`", .0.display())]
     SameFile(PathBuf),

@@ -30,8 +30,6 @@ pub(super) fn section(architectures: &[Architecture]) -> Result<Option<Section>,
 pub(super) fn section(architectures: &[Architecture]) -> Result<Option<Section>, CompileError> {
     match architectures {
         [] => Ok(None),
-        [..] => Err(CompileError::NoKernelCompiler(
-            "this build has no feature cuda".to_owned(),
-        )),
+        [..] => Err(CompileError::KernelsNotBuilt),
     }
 }

@@ -261,6 +261,7 @@ impl Failure {
                 CompileError::Plan(_)
                 | CompileError::PlanFile(_)
                 | CompileError::Planes { .. }
+                | CompileError::KernelsNotBuilt
                 | CompileError::SameFile(_)
                 | CompileError::NoSuchLayer { .. }
                 | CompileError::Treatment(_)
