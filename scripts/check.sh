@@ -28,6 +28,9 @@ fi
 echo "== kernels for GPUs: every one compiles, spills nothing and leaves room for others"
 scripts/check_cuda.sh
 
+echo "== kernels for GPUs: under sanitizers"
+scripts/test_sanitized.sh
+
 echo "== without and with the devices that are features"
 cargo clippy --release --locked -p htc-kernels --no-default-features --all-targets -- -D warnings
 cargo clippy --release --locked -p htc-kernels --features emulated --all-targets -- -D warnings

@@ -17,4 +17,7 @@ for line in sys.stdin:
     if message.get("executable"):
         print(message["executable"])')
 # What Rust allocates is not of interest here; neither is what a test that is to fail leaves behind.
-LD_PRELOAD="$library" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 "$test" cuda:: "$@"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+LD_PRELOAD="$library" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 "$test" cuda:: "$@" 2>&1 | tee "$log"
+grep -q '^test result: ok. [1-9]' "$log" || { echo "no test was run" >&2; exit 1; }
