@@ -10,7 +10,6 @@ use super::step::{Launch, Node, Step, StepCounts};
 // SAFETY: these are the functions of `emulate.cpp` with the types that they have there.
 unsafe extern "C" {
     fn htc_emulate_find(name: *const c_char) -> *const c_void;
-    fn htc_emulate_name(index: usize) -> *const c_char;
     fn htc_emulate_launch(
         kernel: *const c_void,
         grid: *const c_uint,
@@ -125,18 +124,6 @@ impl Emulated {
     pub fn is_sanitized() -> bool {
         // SAFETY: it returns a constant.
         unsafe { htc_emulate_sanitized() != 0 }
-    }
-
-    /// The names of all kernels.
-    pub fn kernels() -> Vec<String> {
-        let name = |index| {
-            // SAFETY: any index is allowed; the name is null or a constant that ends with a zero.
-            unsafe {
-                let name = htc_emulate_name(index);
-                (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned())
-            }
-        };
-        (0..).map_while(name).collect()
     }
 }
 

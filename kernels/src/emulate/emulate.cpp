@@ -231,12 +231,8 @@ void wake(unsigned index) {
 
 const char *name_of(emulate::Exchange kind) {
     switch (kind) {
-    case Exchange::Sync: return "__syncwarp";
     case Exchange::Shuffle: return "__shfl_sync";
     case Exchange::ShuffleXor: return "__shfl_xor_sync";
-    case Exchange::ShuffleDown: return "__shfl_down_sync";
-    case Exchange::ShuffleUp: return "__shfl_up_sync";
-    case Exchange::Ballot: return "__ballot_sync";
     case Exchange::Sum: return "sum_of_warp";
     case Exchange::Max: return "max_of_warp";
     }
@@ -277,11 +273,9 @@ void meet_lanes(unsigned index) {
                         name_of(other.kind), other.line);
     }
     uint64_t values[WARP] = {};
-    uint32_t ballot = 0;
     for (unsigned lane = 0; lane < WARP; lane++) {
         if (!(last.mask >> lane & 1)) continue;
         values[lane] = block.fibres[first + lane].value;
-        ballot |= values[lane] != 0 ? 1u << lane : 0;
     }
     if (last.kind == Exchange::Sum || last.kind == Exchange::Max) reduced(values, last.kind);
     for (int lane = 0; lane < WARP; lane++) {
@@ -291,15 +285,13 @@ void meet_lanes(unsigned index) {
         switch (fibre.kind) {
         case Exchange::Shuffle: from = fibre.lane & (WARP - 1); break;
         case Exchange::ShuffleXor: from = lane ^ fibre.lane; break;
-        case Exchange::ShuffleDown: from = lane + fibre.lane; break;
-        case Exchange::ShuffleUp: from = lane - fibre.lane; break;
         default: break;
         }
         // A lane beyond the warp gives a thread its own number back.
         if (from < 0 || from >= WARP) from = lane;
         if (!(last.mask >> from & 1))
             return fail("%s at line %d reads lane %d, which its mask does not name", name_of(last.kind), last.line, from);
-        fibre.value = fibre.kind == Exchange::Ballot ? ballot : values[from];
+        fibre.value = values[from];
         block.waiting[first / WARP] -= 1;
         wake(first + lane);
     }
@@ -426,13 +418,6 @@ const void *htc_emulate_find(const char *name) {
     for (const Kernel *kernel = kernels; kernel != nullptr; kernel = kernel->next)
         if (strcmp(kernel->name, name) == 0) return kernel;
     return nullptr;
-}
-
-// The name of kernel `index`, null behind the last.
-const char *htc_emulate_name(size_t index) {
-    const Kernel *kernel = kernels;
-    while (kernel != nullptr && index-- > 0) kernel = kernel->next;
-    return kernel == nullptr ? nullptr : kernel->name;
 }
 
 // 0, or 1 with what went wrong in `error`. One launch at a time.

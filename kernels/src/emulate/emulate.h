@@ -8,17 +8,9 @@
 
 struct uint3 { unsigned x, y, z; };
 struct uint2 { unsigned x, y; };
-struct int2 { int x, y; };
-struct float2 { float x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct alignas(16) int4 { int x, y, z, w; };
 struct alignas(16) float4 { float x, y, z, w; };
-static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
-static inline int2 make_int2(int x, int y) { return {x, y}; }
-static inline float2 make_float2(float x, float y) { return {x, y}; }
-static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
-static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
-static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 namespace emulate {
 
@@ -46,7 +38,7 @@ struct Place {
 extern Place place;
 
 // What lanes of a warp do together; `line` tells two calls apart.
-enum class Exchange { Sync, Shuffle, ShuffleXor, ShuffleDown, ShuffleUp, Ballot, Sum, Max };
+enum class Exchange { Shuffle, ShuffleXor, Sum, Max };
 uint64_t exchange(Exchange kind, int line, uint32_t mask, uint64_t value, int lane);
 void barrier(int line);
 // Memory of the block, the same for each of its threads that names the same `key`.
@@ -70,7 +62,6 @@ static inline float reduce(Exchange kind, int line, float value) { return shuffl
 #define threadIdx (emulate::place.thread)
 #define blockIdx (emulate::place.block)
 #define blockDim (emulate::place.threads)
-#define gridDim (emulate::place.blocks)
 
 #define KERNEL(name, Arguments, threads)                                                       \
     static void name(const Arguments &a);                                                      \
@@ -83,38 +74,22 @@ static inline float reduce(Exchange kind, int line, float value) { return shuffl
     type *const name = static_cast<type *>(emulate::shared(__COUNTER__, sizeof(type) * (count)))
 #define DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulate::dynamic_shared())
 #define DEVICE static inline
-#define CONSTANT static const
 #define UNROLL
 #define UNROLL_BY(times)
 #define __restrict__
 #define __forceinline__ inline
 
 #define __syncthreads() emulate::barrier(__LINE__)
-#define __syncwarp(mask) (void)emulate::exchange(emulate::Exchange::Sync, __LINE__, mask, 0, 0)
 #define __shfl_sync(mask, value, lane) \
     emulate::shuffle(emulate::Exchange::Shuffle, __LINE__, mask, value, lane)
 #define __shfl_xor_sync(mask, value, lane) \
     emulate::shuffle(emulate::Exchange::ShuffleXor, __LINE__, mask, value, lane)
-#define __shfl_down_sync(mask, value, lane) \
-    emulate::shuffle(emulate::Exchange::ShuffleDown, __LINE__, mask, value, lane)
-#define __shfl_up_sync(mask, value, lane) \
-    emulate::shuffle(emulate::Exchange::ShuffleUp, __LINE__, mask, value, lane)
-#define __ballot_sync(mask, value) \
-    static_cast<uint32_t>(emulate::exchange(emulate::Exchange::Ballot, __LINE__, mask, (value) ? 1 : 0, 0))
-#define __any_sync(mask, value) (__ballot_sync(mask, value) != 0)
-#define __all_sync(mask, value) (__ballot_sync(mask, value) == (mask))
 
 static inline void __threadfence() {}
-template <class T> static inline T __ldg(const T *from) { return *from; }
 
 template <class T> static inline T atomicAdd(T *to, T value) {
     const T before = *to;
     *to = before + value;
-    return before;
-}
-template <class T> static inline T atomicMax(T *to, T value) {
-    const T before = *to;
-    if (value > before) *to = value;
     return before;
 }
 
@@ -138,10 +113,8 @@ static inline float __uint_as_float(uint32_t bits) {
     return value;
 }
 static inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
-static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline float __fmul_rn(float x, float y) { return x * y; }
 static inline float __fadd_rn(float x, float y) { return x + y; }
-static inline int __float2int_rn(float x) { return static_cast<int>(nearbyintf(x)); }
 
 static inline int __dp4a(int a, int b, int c) {
     for (int i = 0; i < 4; i++) c += static_cast<int8_t>(a >> 8 * i) * static_cast<int8_t>(b >> 8 * i);

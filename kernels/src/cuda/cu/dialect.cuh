@@ -1,7 +1,7 @@
 // What kernels are written in: the part of CUDA C++ that the compiler for GPUs and, by `emulate.h`, one for processors
 // both have.
 //
-// A kernel takes one structure, which `arguments.rs` has under the same name with the same layout; pointers in it are the
+// A kernel takes one structure, which `ops/` has under the same name with the same layout; pointers in it are the
 // device's. Shared memory is named by SHARED or DYNAMIC_SHARED. Half precision is moved as 16 bits and computed as float.
 #pragma once
 
@@ -36,7 +36,6 @@ typedef unsigned long long uint64_t;
     type *name = reinterpret_cast<type *>(htc_dynamic_shared)
 
 #define DEVICE static __device__ __forceinline__
-#define CONSTANT static __constant__
 
 #ifndef INFINITY
 #define INFINITY __uint_as_float(0x7f800000u)

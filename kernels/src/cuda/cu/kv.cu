@@ -292,7 +292,7 @@ struct Map {
     // [kv_heads, to_capacity, to_size]
     uint16_t *to;
     uint64_t *fault;
-    // [kv_heads, count, 2]: squares of a row before and behind; none where nobody asks.
+    // [kv_heads, count, 2]: squares of a row before and behind.
     float *squares;
     uint32_t kv_heads;
     uint32_t count;
@@ -330,7 +330,6 @@ KERNEL(kv_map, Map, 64) {
             fault(a.fault, row, sum);
         }
     }
-    if (a.squares == nullptr) return;
     before = sum_of_block(before, room);
     __syncthreads();
     behind = sum_of_block(behind, room);
