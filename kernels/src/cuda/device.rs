@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use crate::error::ShapeError;
+
 /// Why a device did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -61,6 +63,9 @@ pub enum DeviceError {
         /// Bytes there are.
         found: usize,
     },
+    /// Sizes that do not fit each other.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
     /// Something else that the driver says.
     #[error("{doing}: {message}")]
     Driver {

@@ -42,6 +42,10 @@ fn same(file: &ModelFile, tokens: &[u32], kv_type: KvType) -> [u64; 2] {
             logits.extend_from_slice(session.step(&[token]).unwrap());
             launches = device.launches() - before;
         }
+        // Each of these passes is begun as one, and only that.
+        let steps = device.steps();
+        assert_eq!((steps.interrupted, steps.plain), (0, 0), "{steps:?}");
+        assert!(steps.made > 0 && steps.updated > 0, "{steps:?}");
         (logits, launches)
     });
     let [(joined, few), (apart, many)] = found;

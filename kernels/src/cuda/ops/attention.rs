@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::kv::{Coordinates, KvHeads, KvRows, RowsArgument};
-use super::{F32, bytes, count, floats, get};
+use super::kv::{Coordinates, KvHeads, KvNumbers, KvRows, RowsArgument};
+use super::{F32, bytes, count, floats, get, misfit};
 use crate::cpu::Attention;
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
@@ -173,7 +173,11 @@ pub fn attend<D: Device>(
     };
     let splits = end.div_ceil(split);
     let numbers = [rows, heads, splits, 2 + wide];
-    let needed = numbers.iter().product::<usize>() * F32;
+    let needed = numbers
+        .iter()
+        .try_fold(F32, |n, &count| n.checked_mul(count));
+    // No device has so many bytes.
+    let needed = needed.unwrap_or(usize::MAX);
     let partial = match room.partial.take() {
         Some(memory) if bytes(&*memory, "partial sums", 0, &[needed], 1).is_ok() => memory,
         _ => Arc::new(device.allocate(needed)?),
@@ -345,15 +349,15 @@ fn check<D: Device>(
         .as_ref()
         .map_or((0, 0), |low| (low.front, low.compressed));
     let full = (held.start + queries.rows).saturating_sub(compressed);
-    let range = |what, needed, found| {
-        Err(DeviceError::Range {
-            what,
-            start: 0,
-            needed,
-            found,
-        })
-    };
+    let range = |what, needed, found| Err(misfit(what, needed, found));
     let [keys, values] = held.full;
+    if values.shape() != shape || values.numbers() != keys.numbers() {
+        return range(
+            "numbers of a value's head, as a key's",
+            shape.size,
+            values.shape().size,
+        );
+    }
     let capacity = keys.capacity().min(values.capacity());
     if full > capacity || front > full {
         return range("positions in full", full.max(front), capacity);
@@ -363,8 +367,14 @@ fn check<D: Device>(
         if compressed > keys || keys != values {
             return range("positions in low rank", compressed, keys.min(values));
         }
-        if low.sides.iter().any(|side| side.size != shape.size) {
-            return range("numbers of a head", shape.size, low.sides[0].size);
+        for side in low.sides {
+            if side.size != shape.size {
+                return range("numbers of a head", shape.size, side.size);
+            }
+            let (heads, numbers) = (side.rows.shape().heads, side.rows.numbers());
+            if heads != shape.heads || numbers != KvNumbers::F16 {
+                return range("heads of coordinates in half precision", shape.heads, heads);
+            }
         }
     }
     if shape.heads == 0 || !queries.heads.is_multiple_of(shape.heads) || queries.heads == 0 {
@@ -426,6 +436,9 @@ pub fn importance<D: Device>(
     };
     check(&held, queries, attention)?;
     let heads = queries.heads;
+    if window > queries.rows || window > end {
+        return Err(misfit("queries", window, queries.rows.min(end)));
+    }
     let first = queries.rows.saturating_sub(window) * heads * size * F32;
     let scales = device.allocate(2 * F32 * window * heads)?;
     let out = device.allocate(F32 * kv_heads * end)?;

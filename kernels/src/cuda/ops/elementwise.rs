@@ -2,7 +2,7 @@
 
 use htc_formats::model::RopePairs;
 
-use super::{F32, bytes, count, each, floats};
+use super::{F32, bytes, count, each, floats, misfit};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
 /// Rows of numbers.
@@ -281,12 +281,7 @@ pub fn rope<D: Device>(
         pairs,
     } = shape;
     if 2 * pairs > size {
-        return Err(DeviceError::Range {
-            what: "pairs of a head",
-            start: 0,
-            needed: 2 * pairs * F32,
-            found: size * F32,
-        });
+        return Err(misfit("pairs of a head", 2 * pairs * F32, size * F32));
     }
     let arguments = Rope {
         x: floats(x, "x", &[rows, heads, size])?,
@@ -325,12 +320,11 @@ pub fn hadamard<D: Device>(
 ) -> Result<(), DeviceError> {
     const KERNEL: Kernel<Hadamard> = Kernel::new("hadamard", 128);
     if !size.is_power_of_two() || !numbers.is_multiple_of(size) {
-        return Err(DeviceError::Range {
-            what: "a block of the Hadamard transform (a power of two that divides the numbers)",
-            start: 0,
-            needed: size * F32,
-            found: numbers * F32,
-        });
+        return Err(misfit(
+            "a block of the Hadamard transform (a power of two that divides the numbers)",
+            size * F32,
+            numbers * F32,
+        ));
     }
     let arguments = Hadamard {
         x: floats(x, "x", &[numbers])?,

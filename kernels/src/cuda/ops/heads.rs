@@ -4,7 +4,7 @@ use htc_formats::model::RopePairs;
 
 use super::faults::Faults;
 use super::kv::{KvHeads, KvRows, RowsArgument, check_rows};
-use super::{F32, count, floats};
+use super::{F32, count, floats, misfit};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
 /// Parts of a launch at most.
@@ -107,12 +107,7 @@ pub fn heads_ready<D: Device>(
     const KERNEL: Kernel<Heads> = Kernel::new("heads_ready", 64);
     let HeadsShape { rows, size } = shape;
     let pairs = turn.map_or(0, |turn| turn.pairs);
-    let misfit = |what, needed, found| DeviceError::Range {
-        what,
-        start: 0,
-        needed,
-        found,
-    };
+    let misfit = |what, needed, found| misfit(what, needed, found);
     if 2 * pairs > size {
         return Err(misfit("pairs of a head", 2 * pairs * F32, size * F32));
     }
@@ -189,12 +184,11 @@ impl<D: Device> HeadsPart<'_, D> {
         if let (Some(to), Some((faults, [first, _]))) = (&self.to, append) {
             let shape = to.rows.shape();
             if shape != (KvHeads { heads, size }) {
-                return Err(DeviceError::Range {
-                    what: "numbers of keys and values",
-                    start: 0,
-                    needed: shape.heads * shape.size,
-                    found: heads * size,
-                });
+                return Err(misfit(
+                    "numbers of keys and values",
+                    shape.heads * shape.size,
+                    heads * size,
+                ));
             }
             check_rows(to.rows, first, rows)?;
             part.rows = to.rows.argument()?;

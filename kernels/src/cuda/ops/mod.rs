@@ -29,6 +29,8 @@ pub use products::{
     project_behind,
 };
 
+use crate::error::ShapeError;
+
 use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
 
 /// Bytes of a number.
@@ -101,6 +103,15 @@ fn bytes(
     memory.span(what, start, total.unwrap_or(usize::MAX))
 }
 
+/// The error of shapes that do not fit each other.
+fn misfit(what: &'static str, expected: usize, found: usize) -> DeviceError {
+    DeviceError::Shape(ShapeError {
+        what,
+        expected,
+        found,
+    })
+}
+
 /// A count as kernels take it.
 fn count(what: &'static str, n: usize) -> Result<u32, DeviceError> {
     // Twice of it is an index still.
@@ -125,7 +136,8 @@ unsafe fn each<D: Device, A: Arguments>(
     numbers: usize,
     arguments: &A,
 ) -> Result<(), DeviceError> {
-    let blocks = count(kernel.name, numbers.div_ceil(kernel.threads as usize))?;
+    // Threads are counted in 32 bits.
+    let blocks = count(kernel.name, numbers)?.div_ceil(kernel.threads);
     // SAFETY: the caller's.
     unsafe { device.launch(kernel, [blocks, 1, 1], 0, arguments) }
 }

@@ -12,7 +12,7 @@ use launches::{Target, Targets, Vectors, lay, multiply, round};
 pub use producer::{Gated, Norm, Producer};
 
 use super::matrix::DeviceMatrix;
-use super::{F32, bytes};
+use super::{F32, bytes, misfit};
 use crate::cpu::Input;
 use crate::cuda::device::{Device, DeviceError, Memory, Span};
 
@@ -280,16 +280,6 @@ fn targets<'a, D: Device>(
         Ok((slot.matrix, to))
     });
     targets.collect()
-}
-
-/// What does not fit: counts that should be one another.
-fn misfit(what: &'static str, needed: usize, found: usize) -> DeviceError {
-    DeviceError::Range {
-        what,
-        start: 0,
-        needed,
-        found,
-    }
 }
 
 /// The width of the input, once all shapes are known to fit; nothing where nobody reads it.

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
+use htc_kernels::ShapeError;
 use htc_kernels::cpu::hadamard_block;
 use htc_kernels::cuda::{Device, DeviceError, Memory, ops};
 
@@ -56,14 +57,7 @@ impl<D: Device> Default for GpuBuffer<D> {
 
 impl<D: Device> GpuBuffer<D> {
     fn memory(&self) -> Result<&Arc<D::Memory>, ExecError> {
-        self.memory.as_ref().ok_or_else(|| {
-            device_error(DeviceError::Range {
-                what: "a buffer",
-                start: 0,
-                needed: 1,
-                found: 0,
-            })
-        })
+        self.memory.as_ref().ok_or_else(|| missing("a buffer"))
     }
 }
 
@@ -135,6 +129,8 @@ impl<D: Device> Gpu<D> {
     /// The first number of keys and values that had no place, of all written since this was asked.
     fn check(&mut self) -> Result<(), ExecError> {
         self.finish()?;
+        // What is asked for next ends a step in any case: here it is begun as one.
+        self.device.end_step().map_err(device_error)?;
         let Some(faults) = self.faults.as_ref().filter(|_| self.unchecked) else {
             return Ok(());
         };
@@ -149,6 +145,15 @@ impl<D: Device> Gpu<D> {
             }),
         }
     }
+}
+
+/// The error of something that has to be there and is not.
+fn missing(what: &'static str) -> ExecError {
+    ExecError::Shape(ShapeError {
+        what,
+        expected: 1,
+        found: 0,
+    })
 }
 
 /// A device's error as that of an operation.
@@ -382,12 +387,9 @@ impl<D: Device> Backend for Gpu<D> {
         values: &GpuBuffer<D>,
     ) -> Result<(), ExecError> {
         let sides = [keys.memory()?, values.memory()?];
-        if self.faults.is_none() {
-            return self.finish();
-        }
         let mut heads = self.take_heads()?;
         let Some(faults) = &self.faults else {
-            return Ok(());
+            return Err(missing("room for what has no place"));
         };
         self.unchecked = true;
         if self.joins && heads.appends(n, kv.heads(), sides) {

@@ -1,9 +1,9 @@
 //! Launches of products: matrices of one format that read the same vectors, up to four in one.
 
 use super::super::matrix::{BandsPart, Blocks, DeviceMatrix, Format, Held, Planes, Tiles};
-use super::super::{F32, bytes, count};
+use super::super::{F32, bytes, count, misfit};
 use super::producer::Producer;
-use super::{ALIGNED, Room, misfit};
+use super::{ALIGNED, Room};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
 /// Numbers that share a step when a vector is rounded to integers.
