@@ -211,6 +211,36 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # On a GPU
+//!
+//! A [`device::DeviceChoice`] is a device by its name, and [`DeviceChoice::execute`](device::DeviceChoice::execute) does some
+//! [`device::Work`] there, with backends of whichever kind: on an NVIDIA GPU where there is one and it has room, else on the processor:
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use htc_loader::device::{DeviceChoice, Executor, Work};
+//! # use htc_loader::{Model, Pool, Session};
+//! struct Greedy(Arc<Model>);
+//!
+//! impl Work for Greedy {
+//!     type Outcome = Result<Vec<f32>, Box<dyn std::error::Error>>;
+//!
+//!     fn on<E: Executor>(self, executor: &E) -> Self::Outcome {
+//!         let model = executor.load(&self.0)?;
+//!         let mut session = Session::new(model, executor.backend(), 512)?;
+//!         Ok(session.step(&[1, 2, 3])?.to_vec())
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/reference-7m-f16.gguf");
+//! let (model, pool) = (Arc::new(Model::open(path)?), Arc::new(Pool::new(2)?));
+//! let told = |error: &_| eprintln!("on the processor: {error}");
+//! let logits = DeviceChoice::Auto.execute(&pool, told, Greedy(model))??;
+//! # assert!(!logits.is_empty());
+//! # Ok(()) }
+//! ```
+//!
 //! # With less memory for what was read
 //!
 //! [`Session::with_kv_of`] stores keys and values as a [`kv::KvKind`] says, in bases of the artifact where it asks for some, and keeps
