@@ -184,11 +184,11 @@ impl Emulated {
         if !record.step.nodes().is_empty() {
             record.counts.interrupted += 1;
         }
-        self.run(record)
+        self.run(record, false)
     }
 
     /// Does what was kept, and frees what waited for it.
-    fn run(&self, record: &mut Record) -> Result<(), DeviceError> {
+    fn run(&self, record: &mut Record, ends: bool) -> Result<(), DeviceError> {
         let step = std::mem::take(&mut record.step);
         let done = step.nodes().iter().try_for_each(|node| match node {
             Node::Launch(launch) => self.run_launch(&step, launch),
@@ -199,7 +199,9 @@ impl Emulated {
                 Ok(())
             }
         });
-        record.last = step;
+        if ends {
+            record.last = step;
+        }
         for (address, bytes) in std::mem::take(&mut record.freed) {
             free(address, bytes);
         }
@@ -308,7 +310,7 @@ impl Device for Emulated {
         if record.open {
             return Ok(());
         }
-        self.run(&mut record)
+        self.run(&mut record, false)
     }
 
     unsafe fn launch<A: Arguments>(
@@ -329,7 +331,7 @@ impl Device for Emulated {
         if record.open {
             return Ok(());
         }
-        self.run(&mut record)
+        self.run(&mut record, false)
     }
 
     fn wait(&self) -> Result<(), DeviceError> {
@@ -354,6 +356,6 @@ impl Device for Emulated {
             _ => &mut record.counts.made,
         };
         *count += 1;
-        self.run(record)
+        self.run(record, true)
     }
 }
