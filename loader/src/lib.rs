@@ -34,6 +34,24 @@
 //!
 //! `examples/generate.rs` is a program that does it, piece by piece.
 //!
+//! Where all positions that the model was trained for are used, writing stops, or the sequence slides:
+//!
+//! ```
+//! # use htc_loader::generate::{Limits, OnFull, generate};
+//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecial};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/reference-7m-f16.gguf");
+//! # let model = Model::open(path)?;
+//! # let tokenizer = model.tokenizer()?;
+//! # let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
+//! let mut session = Session::new(model, Cpu::with_threads(2)?, 24)?;
+//! let mut limits = Limits::tokens(40);
+//! (limits.ignore_end, limits.on_full) = (true, OnFull::Slide);
+//! let written = generate(&mut session, &tokenizer, &mut Sampler::greedy(), &prompt, limits, |_| true)?;
+//! assert!(written.slides > 0);
+//! # Ok(()) }
+//! ```
+//!
 //! # Token by token
 //!
 //! A [`Session`] is a sequence that a model reads. [`Session::step`] reads tokens behind those
@@ -136,6 +154,29 @@
 //! # Ok(()) }
 //! ```
 //!
+//! With [`Speculator::own`](speculate::Speculator::own) the model drafts with less of its own weights, and the model that is
+//! drafted for may be the one that an artifact was made from, where it lies in the artifact (`htc compile --with-source`):
+//!
+//! ```no_run
+//! # use htc_loader::dial::{Fraction, Setting};
+//! # use htc_loader::speculate::{DraftLength, Speculator};
+//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let sampler = Sampler::greedy();
+//! // With 70 % of the bytes of an elastic artifact.
+//! let model = Model::open("elastic.htz")?;
+//! let setting = model.dial().at(Fraction::new(0.7)?)?;
+//! let by_itself: Speculator = Speculator::own(setting, DraftLength::Auto, &sampler)?;
+//!
+//! // An artifact drafts for what it was made from.
+//! let draft = Model::open("with-source.htz")?;
+//! let source = draft.source()?.ok_or("no source in it")?;
+//! let draft = Session::new(draft, Cpu::with_threads(2)?, 512)?;
+//! let for_its_source = Speculator::other(draft, &source, DraftLength::Auto, &sampler)?;
+//! # drop((by_itself, for_its_source));
+//! # Ok(()) }
+//! ```
+//!
 //! A draft learns from what was not kept with one more call, [`Speculator::with_adaptation`](speculate::Speculator::with_adaptation):
 //!
 //! ```
@@ -151,6 +192,25 @@
 //! let draft = Session::new(small, Cpu::with_threads(2)?, 512)?;
 //! let draft = Speculator::other(draft, &model, DraftLength::Auto, &sampler)?.with_adaptation(correction);
 //! # drop(draft);
+//! # Ok(()) }
+//! ```
+//!
+//! What was learnt outlives the run, as a file that belongs to these two models and is refused for any other:
+//!
+//! ```no_run
+//! # use std::path::Path;
+//! # use htc_formats::learnt::Learnt;
+//! # use htc_loader::Model;
+//! # use htc_loader::adapt::{AdaptOptions, Adaptation};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (model, small) = (Model::open("model.gguf")?, Model::open("small.htz")?);
+//! let (state, [of_draft, of_model]) = (Path::new("learnt"), [&small, &model].map(|m| m.file().digest()));
+//! let mut correction = Adaptation::gradient(small.file(), AdaptOptions::gradient())?;
+//! if let Some(learnt) = Learnt::read(state)? {
+//!     correction.restore(&learnt, of_draft, of_model)?;
+//! }
+//! // Texts are written, and `Speculator::adaptation` gives it back.
+//! correction.state(of_draft, of_model).write(state)?;
 //! # Ok(()) }
 //! ```
 //!
@@ -208,6 +268,28 @@
 //! governor.enter(Phase::Other)?;
 //! let energy = governor.stop()?.ok_or("the sensor knows no power")?;
 //! println!("{:.1} J, {:?} tokens for each", energy.joules, energy.tokens_per_joule(8));
+//! # Ok(()) }
+//! ```
+//!
+//! A budget of watts is a number of the same law, and every event of the thread is a line of JSON where an [`EventsFile`](live::EventsFile) is
+//! given:
+//!
+//! ```
+//! # use htc_loader::live::{EventsFile, Follow, Governor, GovernorOptions, Law, LawOptions, open};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("events.ndjson");
+//! let follow = Follow::new();
+//! let law = Law::new(LawOptions { power_cap: Some(120.0), ..LawOptions::default() })?;
+//! let mut events = EventsFile::create(&path, false)?;
+//! let sensor = open(&"sim".parse()?, &follow)?;
+//! let governor = Governor::start(sensor, law, GovernorOptions::default(), &follow, move |event| {
+//!     if let Err(error) = events.write(event) {
+//!         eprintln!("{error}");
+//!     }
+//! })?;
+//! # governor.stop()?;
+//! # assert!(std::fs::read_to_string(&path)?.contains("\"fraction\""));
 //! # Ok(()) }
 //! ```
 //!

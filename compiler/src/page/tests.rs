@@ -119,7 +119,7 @@ fn drafts_that_learn_are_drawn_beside_those_that_do_not() {
     let point = |text: &str, windows: u64, acceptance: f64, overlap: Value| {
         json!({"text": text, "windows": windows, "acceptance": acceptance, "standard_error": 0.01,
             "log_perplexity_ratio": 0.25, "log_perplexity_ratio_error": 0.02, "updates": 3, "distance": 0.5,
-            "overlap": overlap, "residual": overlap, "residual_frozen": null, "ms": 3})
+            "overlap": overlap, "residual": overlap, "residual_frozen": overlap.as_f64().map(|_| 0.83), "ms": 3})
     };
     let drift = |learns: &str, overlap: Value| {
         let points = [
@@ -140,6 +140,8 @@ fn drafts_that_learn_are_drawn_beside_those_that_do_not() {
         "oja",
         "0.375",
         "0.875",
+        "oja, by its bases as they began",
+        "0.83",
         "first.txt",
         "&lt;b&gt;.txt",
         "d.htz drafts for m.gguf",

@@ -307,6 +307,7 @@ fn scored(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
             "kl": divergence.mean(), "kl_error": divergence.error(),
             "agreement": agreement.mean(), "agreement_error": agreement.error(),
             "updates": counters.updates, "residual": counters.residual_ratio(),
+            "distance": counters.drift.last(), "overlap": counters.overlap.last(),
         })
     });
     Ok(records.collect())

@@ -16,6 +16,9 @@ pub struct KvCounters {
     /// Of every update, ‖P_t − P_0‖_F of keys and of values, where `P` is the projection on a basis now
     /// and as the sequence began: mean over heads and layers.
     pub drift: Vec<[f64; 2]>,
+    /// Of every update, tr(P_t P_0) / r of keys and of values, the part of the subspaces that is the one the sequence began with
+    /// (OjaKV, section 4): mean over heads and layers.
+    pub overlap: Vec<[f64; 2]>,
     /// Sums over all vectors that were compressed.
     pub energies: Energies,
     /// Layers that keep all positions because they have a sliding window, where others dropped some.

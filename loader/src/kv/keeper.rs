@@ -38,6 +38,13 @@ pub(crate) struct Keeper {
     counters: KvCounters,
 }
 
+/// How far an update has left the bases of a layer from where the sequence began, of keys and of values: means over heads.
+#[derive(Default)]
+struct Moved {
+    distance: [f64; 2],
+    overlap: [f64; 2],
+}
+
 impl Keeper {
     pub(crate) fn new(
         options: KvOptions,
@@ -146,25 +153,27 @@ impl Keeper {
             }
             self.stale = false;
         }
-        let mut drift = Vec::new();
+        let mut moved = Vec::new();
         for layer in layers {
             let Some((front, count)) = self.due(kv, layer) else {
                 continue;
             };
             if matches!(self.options.kind, KvKind::Oja { .. }) {
                 let started = Instant::now();
-                drift.push(self.update(backend, kv, layer, front, count)?);
+                moved.push(self.update(backend, kv, layer, front, count)?);
                 self.counters.update_time += started.elapsed();
             }
             let energies = backend.compress(kv, layer, front, count)?;
             kv.layout_mut().compress(layer, front, count);
             self.counters.add(energies);
         }
-        if !drift.is_empty() {
-            let mean = |side: usize| {
-                drift.iter().map(|drift| drift[side]).sum::<f64>() / drift.len() as f64
+        if !moved.is_empty() {
+            let mean = |of: fn(&Moved) -> [f64; 2]| {
+                [0, 1]
+                    .map(|side| moved.iter().map(|m| of(m)[side]).sum::<f64>() / moved.len() as f64)
             };
-            self.counters.drift.push([mean(0), mean(1)]);
+            self.counters.drift.push(mean(|moved| moved.distance));
+            self.counters.overlap.push(mean(|moved| moved.overlap));
             self.counters.updates += 1;
         }
         Ok(())
@@ -202,7 +211,7 @@ impl Keeper {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<[f64; 2], ExecError> {
+    ) -> Result<Moved, ExecError> {
         let rows = backend.full_rows(kv, layer, front..front + count)?;
         let (oja, old) = (self.options.oja, Arc::clone(&self.current[layer]));
         let (size, heads) = (old.head_size, old.kv_heads);
@@ -224,7 +233,8 @@ impl Keeper {
             }
             false => vec![(0..count).collect(); heads],
         };
-        let (mut next, mut turns, mut drift) = ((*old).clone(), [vec![], vec![]], [0.0; 2]);
+        let (mut next, mut turns) = ((*old).clone(), [vec![], vec![]]);
+        let mut moved = Moved::default();
         for side in 0..2 {
             let mut components = Vec::with_capacity(old.components[side].len());
             for (head, chosen) in chosen.iter().enumerate() {
@@ -237,7 +247,8 @@ impl Keeper {
                 let after = oja::step(before, size, &vectors, rate);
                 turns[side].extend(oja::transition(&after, before, size));
                 let began = self.initial[layer].head(side, head);
-                drift[side] += oja::distance(&after, began, size) / heads as f64;
+                moved.distance[side] += oja::distance(&after, began, size) / heads as f64;
+                moved.overlap[side] += oja::overlap(&after, began, size) / heads as f64;
                 components.extend(after);
             }
             next.components[side] = components;
@@ -245,7 +256,7 @@ impl Keeper {
         let next = Arc::new(next);
         backend.set_bases(kv, layer, &next, Some(&turns))?;
         self.current[layer] = next;
-        Ok(drift)
+        Ok(moved)
     }
 
     /// Behind a prompt: compresses what is due and evicts what is least important.

@@ -35,7 +35,8 @@ const KEPT: f64 = 0.25;
 /// How many tokens a draft has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DraftLength {
-    /// So many as long as there is room, whether it pays or not: at least 1, at most [`LONGEST_DRAFT`].
+    /// So many as long as there is room, whether it pays or not: at least 1, at most [`LONGEST_DRAFT`]. Only the first token and
+    /// one behind every 32 drafts are written without, to know what that takes.
     Fixed(usize),
     /// What writes most tokens in a second by the times and the acceptance that were measured so far, or
     /// none.
@@ -85,12 +86,10 @@ impl Pace {
     /// Tokens that the next round drafts, at most `most`, by a draft that has to read `behind` tokens first.
     pub fn next(&mut self, most: usize, behind: usize) -> usize {
         let most = most.min(LONGEST_DRAFT);
-        let DraftLength::Auto = self.length else {
-            return match self.length {
-                DraftLength::Fixed(length) => length.min(most),
-                DraftLength::Auto => 0,
-            };
-        };
+        if let DraftLength::Fixed(length) = self.length {
+            let unknown = self.alone[1] == 0.0 || self.drafting >= BETWEEN;
+            return if unknown { 0 } else { length.min(most) };
+        }
         // First what a token takes without, then what a draft does.
         if self.resting > 0 {
             self.resting -= 1;
@@ -198,6 +197,24 @@ mod tests {
             length
         };
         (0..400).map(round).collect()
+    }
+
+    #[test]
+    fn a_fixed_length_is_kept_but_for_what_a_token_takes_without() {
+        let mut pace = Pace::new(DraftLength::Fixed(3));
+        let round = |_| {
+            let length = pace.next(100, 0);
+            pace.note(length, length, Duration::ZERO, Duration::from_millis(1));
+            length
+        };
+        let found: Vec<usize> = (0..2 * (1 + BETWEEN)).map(round).collect();
+        for (index, length) in found.into_iter().enumerate() {
+            let alone = index.is_multiple_of(1 + BETWEEN);
+            assert_eq!(length, if alone { 0 } else { 3 }, "{index}");
+        }
+        assert_eq!(pace.next(2, 0), 0);
+        pace.note(0, 0, Duration::ZERO, Duration::from_millis(1));
+        assert_eq!(pace.next(2, 0), 2);
     }
 
     #[test]
@@ -310,15 +327,5 @@ mod tests {
         });
         let late = found[200..].iter().filter(|&&n| n > 0).count();
         assert!(late > 350, "{found:?}");
-    }
-
-    #[test]
-    fn a_fixed_length_stays_where_there_is_room() {
-        let mut pace = Pace::new(DraftLength::Fixed(5));
-        for _ in 0..10 {
-            assert_eq!(pace.next(9, 0), 5);
-            pace.note(5, 0, Duration::from_secs(1), Duration::from_secs(1));
-        }
-        assert_eq!(pace.next(3, 0), 3);
     }
 }

@@ -12,6 +12,7 @@
 
 #[cfg(feature = "emulated")]
 mod launches;
+mod learning;
 mod live;
 mod models;
 mod neighbours;
@@ -108,6 +109,7 @@ macro_rules! suite {
         suite!(@tests $attribute $backend: live::{
             a_session_follows_between_two_tokens, a_full_context_slides
         });
+        suite!(@tests $attribute $backend: learning::{what_is_learnt_is_what_the_oracle_learns});
         suite!(@tests $attribute $backend: speculation::{
             what_is_drafted_changes_no_token, a_draft_follows_where_its_session_goes,
             drafts_that_do_not_fit_are_refused, what_is_not_asked_for_changes_no_bit

@@ -32,7 +32,7 @@ fn tiny(dtype: DType) -> ModelFile {
     ModelFile::open(scratch.file("model.gguf", tiny.bytes())).unwrap()
 }
 
-fn session<B: Backend>(file: &ModelFile, mut backend: B) -> Session<B> {
+pub fn session<B: Backend>(file: &ModelFile, mut backend: B) -> Session<B> {
     let model = Arc::new(Model::load(file.clone(), &mut backend).unwrap());
     Session::with_kv_type(model, backend, CONTEXT, KvType::F16).unwrap()
 }
@@ -68,14 +68,14 @@ fn pair<B: Backend>(
     (own, speculator.unwrap())
 }
 
-fn limits(tokens: usize) -> Limits {
+pub fn limits(tokens: usize) -> Limits {
     let mut limits = Limits::tokens(tokens);
     limits.ignore_end = true;
     limits
 }
 
 /// The tokens that are written.
-fn written<B: Backend>(generator: Generator<'_, B>) -> (Vec<u32>, Stop) {
+pub fn written<B: Backend>(generator: Generator<'_, B>) -> (Vec<u32>, Stop) {
     let mut generator = generator;
     let tokens = generator
         .by_ref()
@@ -144,8 +144,8 @@ pub fn what_is_drafted_changes_no_token<B: Backend>(backends: fn() -> Vec<Named<
     }
 }
 
-/// A model and itself in shared bases.
-fn in_shared_bases() -> [ModelFile; 2] {
+/// A model and itself in shared bases of this rank.
+pub fn in_shared_bases(rank: &str) -> [ModelFile; 2] {
     let scratch = Scratch::new();
     let (model, shared) = (scratch.path("model.gguf"), scratch.path("grc.htz"));
     let weights = TinyModel {
@@ -154,7 +154,8 @@ fn in_shared_bases() -> [ModelFile; 2] {
     };
     fs::write(&model, weights.bytes()).unwrap();
     let compile = htc!["compile", &model, "-o", &shared, "--method", "grc"];
-    compile.args(["--rank", "8"]).run().ok();
+    let f16 = ["--factor-type", "f16"];
+    compile.args(["--rank", rank]).args(f16).run().ok();
     [&model, &shared].map(|path| ModelFile::open(path).unwrap())
 }
 
@@ -194,7 +195,7 @@ fn by_single_steps<B: Backend>(plain: &mut Session<B>, begin: [&[u32]; 3]) -> [T
 /// A draft that is there and is never asked, with and without something that learns: what the session computes has the bits of one that
 /// knows of none of it.
 pub fn what_is_not_asked_for_changes_no_bit<B: Backend>(backends: fn() -> Vec<Named<B>>) {
-    let [model, shared] = in_shared_bases();
+    let [model, shared] = in_shared_bases("8");
     let pool = Arc::new(Pool::new(1).unwrap());
     let greedy = Sampler::greedy();
     let names: Vec<String> = backends().into_iter().map(|(name, _)| name).collect();

@@ -354,6 +354,16 @@ fn bases_follow_the_text_and_say_how_far() {
         assert!(pair[0][0] > 0.0 && pair[1][1] > 0.0);
     }
     assert!(counters.drift[12][0] > counters.drift[0][0]);
+    // ‖P_t − P_0‖² = 2 r (1 − overlap) for each head; the mean over heads of the distance is at most what that of its square says.
+    assert_eq!(counters.overlap.len(), 13);
+    let ranks = session.kv().layout().plan().ranks(0).unwrap();
+    for (distance, overlap) in counters.drift.iter().zip(&counters.overlap) {
+        for side in 0..2 {
+            let largest = (2.0 * ranks[side] as f64 * (1.0 - overlap[side])).sqrt();
+            assert!((0.0..1.0).contains(&overlap[side]), "{overlap:?}");
+            assert!(distance[side] < largest + 1e-5 && distance[side] > 0.5 * largest);
+        }
+    }
     let [keys, values] = counters.residual_ratio().unwrap();
     assert!(
         (0.0..0.5).contains(&keys) && (0.0..0.9).contains(&values),
