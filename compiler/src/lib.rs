@@ -75,27 +75,28 @@
 //! 1. `system`: disk, memory, clocks, bounded texts, random numbers, work on several threads
 //! 2. `request`: what is asked for, with its defaults
 //! 3. `event`: progress and cancellation
-//! 4. `calibrate`: text through the model; statistics of what every slot reads
-//! 5. `gradient`: a backward pass; second moments of the gradients at what every matrix gives
-//! 6. `order`: in which order a model is stored; tensors and statistics in it
-//! 7. `codes`: from weights and the second moment of what they read to codes, with feedback
-//! 8. `plan`: what becomes of every slot, from shapes, budget and evidence
-//! 9. `unit`: one slot or group from the source's bytes to stored tensors, with its error
-//! 10. `profile`: what an allocator looks at, measured on the model
-//! 11. `geometry`: the spectra of what is stored
-//! 12. `layout`: the artifact's tensors in their order, and its manifest
-//! 13. `make`: one artifact from one plan, from where an earlier run was interrupted
-//! 14. `measure`: perplexity, KL divergence, agreement, with their intervals
-//! 15. `bench`: speed and energy in pairs with a baseline, their statistics, and what is to hold
-//! 16. `tune`: norms and rows by gradient descent on the source's logits, when every matrix is stored
-//! 17. `choose`: candidates, executed on text that was held out
-//! 18. `estimate`: bytes, memory and time before the work
-//! 19. `analyse`: what a model looks like to a compressor; decides nothing
-//! 20. `export`: an artifact as a GGUF, or as a folder with safetensors
-//! 21. `report`: what a compilation did, for programs and people
-//! 22. `page`: reports and analyses as a page of HTML
-//! 23. `pipeline`: the whole flow, the only place where the stages' errors meet
-//! 24. `app`: command line, commands, chat, progress bars, Ctrl-C
+//! 4. `device`: what executes models, whichever backend that is
+//! 5. `calibrate`: text through the model; statistics of what every slot reads
+//! 6. `gradient`: a backward pass; second moments of the gradients at what every matrix gives
+//! 7. `order`: in which order a model is stored; tensors and statistics in it
+//! 8. `codes`: from weights and the second moment of what they read to codes, with feedback
+//! 9. `plan`: what becomes of every slot, from shapes, budget and evidence
+//! 10. `unit`: one slot or group from the source's bytes to stored tensors, with its error
+//! 11. `profile`: what an allocator looks at, measured on the model
+//! 12. `geometry`: the spectra of what is stored
+//! 13. `layout`: the artifact's tensors in their order, and its manifest
+//! 14. `make`: one artifact from one plan, from where an earlier run was interrupted
+//! 15. `measure`: perplexity, KL divergence, agreement, with their intervals
+//! 16. `bench`: speed and energy in pairs with a baseline, their statistics, and what is to hold
+//! 17. `tune`: norms and rows by gradient descent on the source's logits, when every matrix is stored
+//! 18. `choose`: candidates, executed on text that was held out
+//! 19. `estimate`: bytes, memory and time before the work
+//! 20. `analyse`: what a model looks like to a compressor; decides nothing
+//! 21. `export`: an artifact as a GGUF, or as a folder with safetensors
+//! 22. `report`: what a compilation did, for programs and people
+//! 23. `page`: reports and analyses as a page of HTML
+//! 24. `pipeline`: the whole flow, the only place where the stages' errors meet
+//! 25. `app`: command line, commands, chat, progress bars, Ctrl-C
 
 /// Prints lines for people on standard error: `app::terminal::say`.
 #[cfg(feature = "cli")]
@@ -112,6 +113,7 @@ pub mod bench;
 pub mod calibrate;
 pub mod choose;
 pub mod codes;
+pub mod device;
 pub mod estimate;
 pub mod event;
 pub mod export;

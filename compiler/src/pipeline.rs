@@ -18,6 +18,7 @@
 mod builder;
 pub mod clean;
 mod error;
+mod executed;
 mod kernels;
 mod order;
 mod planes;
@@ -34,6 +35,7 @@ use htc_formats::source::ModelFile;
 use crate::analyse;
 use crate::calibrate::Calibration;
 use crate::choose::{self, ChoiceRequest, Chosen, Plans, Trial};
+use crate::device::Device;
 use crate::event::{Event, Measurement, Watch};
 use crate::layout;
 use crate::make::work::Work;
@@ -49,9 +51,10 @@ use crate::system::show::{bytes_for_people, name_of};
 
 pub use builder::Compiler;
 pub use error::CompileError;
+pub use executed::on_processor;
 use planes::Elastic;
+use prepare::{Admitted, Prepared, admit, plan_at, prepare, tokenizer};
 pub use prepare::{Planned, calibrate, plan};
-use prepare::{Prepared, admit, plan_at, prepare, tokenizer};
 pub use sized::MadeFrom;
 #[cfg(feature = "cli")]
 pub(crate) use source::is_of_source;
@@ -89,12 +92,26 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     // Whatever can be refused is refused before the first long read, a second compilation of the same
     // artifact among it.
     let admitted = admit(options)?;
+    let source = admitted.source().clone();
+    executed::on_device(options, &source, watch, |device| {
+        compile_on(device, admitted, options, (&clock, &peak), watch)
+    })
+}
+
+/// The same on a device that is there.
+fn compile_on(
+    device: &dyn Device,
+    admitted: Admitted,
+    options: &CompileOptions,
+    (clock, peak): (&StageClock, &Peak),
+    watch: Watch,
+) -> Result<Report, CompileError> {
     let elastic = Elastic::of(options, admitted.source())?;
     let options = elastic.as_ref().map_or(options, |elastic| &elastic.bases);
     let work = Work::open(&options.output, watch)?;
     let made = || -> Result<Named, CompileError> {
         // Calibrate and plan.
-        let prepared = prepare(admitted, options, &clock, watch);
+        let prepared = prepare(admitted, options, device, clock, watch);
         let prepared = prepared.map_err(|error| planes::of_whole(error, elastic.as_ref()))?;
 
         // Where to look first when the artifact is probed.
@@ -118,23 +135,24 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             measured: prepared.measured,
             tuned: prepared.wanted.tune > 0,
             to_be_refined: elastic.is_some(),
+            device,
             threads: options.threads,
         };
         watch.tell(Event::Keeping(work.kept()));
         let mut chosen = match &elastic {
-            Some(elastic) => elastic.make(&prepared, &inputs, (&work, &clock), watch)?,
+            Some(elastic) => elastic.make(&prepared, &inputs, (&work, clock), watch)?,
             None => clock.during(Stage::Factorise, || {
                 let plans = Plans {
                     at: &|ratio| prepared.plan_at(ratio),
                     start: prepared.start,
                     others: &|plan| prepared.others(plan),
                 };
-                choose::choose(&inputs, plans, prepared.wanted, &work, &clock, watch)
+                choose::choose(&inputs, plans, prepared.wanted, &work, clock, watch)
             })?,
         };
         let plain = prepared.compared(&chosen.plan, chosen.built.bytes)?;
         let plain = clock.during(Stage::Factorise, || {
-            choose::measure_plain(&inputs, &plain, prepared.wanted, &work, &clock, watch)
+            choose::measure_plain(&inputs, &plain, prepared.wanted, &work, clock, watch)
         })?;
         if plain.is_empty() && options.goal.compare == Some(CompareArg::On) {
             chosen.notes.push(NOTHING_COMPARED.to_owned());
@@ -147,7 +165,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         };
         watch.tell(Event::Sealing);
         // What is of record must be what was read.
-        source::check_unchanged(&prepared.source, prepared.digest, &clock)?;
+        source::check_unchanged(&prepared.source, prepared.digest, clock)?;
         // Give it its name.
         let key = with_source.map_or(chosen.built.key, |made| made.key);
         let name = work.artifact(key).complete();
@@ -188,7 +206,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         with_source,
         estimate: prepared.estimate,
         foreseen,
-        clock: &clock,
+        clock,
         peak_memory: peak.bytes(),
     };
     Ok(Report::new(options, &prepared.source, made))
@@ -244,7 +262,10 @@ pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, Comp
     let admitted = admit(options)?;
     let elastic = Elastic::of(options, admitted.source())?;
     let options = elastic.as_ref().map_or(options, |elastic| &elastic.bases);
-    let prepared = prepare(admitted, options, &StageClock::default(), watch);
+    let source = admitted.source().clone();
+    let prepared = executed::on_device(options, &source, watch, |device| {
+        prepare(admitted, options, device, &StageClock::default(), watch)
+    });
     let prepared = prepared.map_err(|error| planes::of_whole(error, elastic.as_ref()))?;
     let source = &prepared.source;
     // Where a limit decides on the size, the plan that is expected to hold it.
@@ -295,7 +316,7 @@ pub fn search(
     source: &ModelFile,
     planned: &Planned,
     goal: Goal,
-    threads: usize,
+    device: &dyn Device,
     scratch: &Path,
     watch: Watch,
 ) -> Result<Chosen, CompileError> {
@@ -321,7 +342,8 @@ pub fn search(
         measured: wanted.measures(calibration),
         tuned: false,
         to_be_refined: false,
-        threads,
+        device,
+        threads: device.pool().threads(),
     };
     let work = Work::open(scratch, watch)?;
     let planner = |ratio| {

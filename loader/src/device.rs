@@ -83,7 +83,7 @@ pub enum ChoiceError {
 }
 
 /// What makes backends on one device.
-pub trait Executor {
+pub trait Executor: Sync {
     /// Their kind.
     type Backend: Backend;
 
@@ -101,6 +101,11 @@ pub trait Executor {
 
     /// The device, for people.
     fn name(&self) -> String;
+
+    /// What the last bits of its numbers depend on: an instruction set, a GPU.
+    fn arithmetic(&self) -> String {
+        self.name()
+    }
 
     /// Whether weights, keys and values are in memory of the device, so that the host needs no room for them.
     fn has_own_memory(&self) -> bool {
@@ -144,6 +149,10 @@ impl Executor for OnCpu {
 
     fn name(&self) -> String {
         format!("the processor ({})", self.backend().instruction_set())
+    }
+
+    fn arithmetic(&self) -> String {
+        self.backend().instruction_set().to_owned()
     }
 }
 

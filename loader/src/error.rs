@@ -179,9 +179,9 @@ pub enum ExecError {
     /// A KV cache that is not as it was asked for.
     #[error(transparent)]
     Kv(#[from] KvError),
-    /// The bases of an artifact for a KV cache are unreadable.
+    /// What a model's file holds cannot be read, or has no room where it is executed.
     #[error(transparent)]
-    Bases(Box<LoadError>),
+    Load(Box<LoadError>),
     /// What goes wrong on a device, in the words of its backend.
     #[error(transparent)]
     Device(Box<dyn std::error::Error + Send + Sync>),

@@ -7,7 +7,7 @@ use htc_loader::Model;
 
 use super::record::rounded;
 use super::*;
-use crate::calibrate::{CalibrationOptions, calibrate};
+use crate::calibrate::{CalibrationOptions, on_processor as calibrate};
 
 #[test]
 fn numbers_are_rounded_to_six_digits() {

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use htc_kernels::PoolError;
 use htc_loader::tokenizer::TokenizerError;
 use htc_loader::{ExecError, LoadError};
 use thiserror::Error;
@@ -165,9 +164,6 @@ pub enum CalibrateError {
         /// What the system says.
         error: io::Error,
     },
-    /// The system gives no threads.
-    #[error(transparent)]
-    Pool(#[from] PoolError),
     /// Somebody asked for an end.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),

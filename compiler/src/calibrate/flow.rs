@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use htc_formats::htz::{Digest, Hasher};
 use htc_kernels::cpu::Cpu;
-use htc_loader::kv::KvType;
-use htc_loader::{ExecError, Model, Session};
+use htc_loader::kv::{KvOptions, KvType};
+use htc_loader::{ExecError, Model};
 
 use super::error::{CalibrateError, Stage};
 use super::files::{Files, failed};
@@ -16,6 +16,7 @@ use super::moments::Moments;
 use super::statistics::LayerSums;
 use super::store::{Hashed, StoredHead, StoredLayer};
 use super::windows::Mixture;
+use crate::device::{Device, Sequence};
 use crate::event::{Event, Watch};
 
 /// The residual stream of the layer before, as it is read.
@@ -32,7 +33,7 @@ trait Pass {
     /// Takes the positions of a window from `position` on, the residual stream `x [n, width]`, one step further.
     fn batch(
         &mut self,
-        session: &mut Session,
+        sequence: &mut dyn Sequence,
         position: usize,
         x: &mut [f32],
     ) -> Result<(), ExecError>;
@@ -55,12 +56,12 @@ impl Pass for Block<'_, '_> {
 
     fn batch(
         &mut self,
-        session: &mut Session,
+        sequence: &mut dyn Sequence,
         position: usize,
         x: &mut [f32],
     ) -> Result<(), ExecError> {
         self.sums.begin(position);
-        session.block(self.layer, x, self.sums)?;
+        sequence.block(self.layer, x, self.sums)?;
         self.sums.behind(x);
         Ok(())
     }
@@ -81,8 +82,13 @@ impl Pass for HeadNorm<'_> {
         self.sums.reweigh(factor);
     }
 
-    fn batch(&mut self, session: &mut Session, _: usize, x: &mut [f32]) -> Result<(), ExecError> {
-        session.head_input(x)?;
+    fn batch(
+        &mut self,
+        sequence: &mut dyn Sequence,
+        _: usize,
+        x: &mut [f32],
+    ) -> Result<(), ExecError> {
+        sequence.head_input(x)?;
         self.sums.add(self.cpu, x);
         Ok(())
     }
@@ -94,7 +100,7 @@ pub(super) struct Flow<'a> {
     text: &'a Mixture,
     model: &'a Arc<Model>,
     cpu: Cpu,
-    session: Session,
+    sequence: Box<dyn Sequence + 'a>,
     watch: Watch<'a>,
     /// The activations of a batch, and working memory.
     x: Vec<f32>,
@@ -108,14 +114,12 @@ impl<'a> Flow<'a> {
         text: &'a Mixture,
         model: &'a Arc<Model>,
         first: Stage,
-        threads: usize,
+        device: &'a dyn Device,
         watch: Watch<'a>,
     ) -> Result<Self, CalibrateError> {
-        let cpu = Cpu::with_threads(threads)?;
         let context = text.windows().context();
-        let session =
-            Session::with_kv_type(Arc::clone(model), cpu.clone().into(), context, KvType::F32);
-        let session = session.map_err(|error| CalibrateError::Exec {
+        let sequence = device.sequence(model, context, &KvOptions::new(KvType::F32));
+        let sequence = sequence.map_err(|error| CalibrateError::Exec {
             path: model.file().path.clone(),
             stage: first,
             error,
@@ -124,8 +128,8 @@ impl<'a> Flow<'a> {
             files,
             text,
             model,
-            cpu,
-            session,
+            cpu: Cpu::new(Arc::clone(device.pool())),
+            sequence,
             watch,
             x: Vec::new(),
             bytes: Vec::new(),
@@ -243,19 +247,19 @@ impl<'a> Flow<'a> {
             if let Some(factor) = self.text.reweighed_at(index) {
                 through.reweigh(factor);
             }
-            self.session.reset();
+            self.sequence.reset();
             let mut position = 0;
-            for batch in window.chunks(self.session.batch()) {
+            for batch in window.chunks(self.sequence.batch()) {
                 self.x.resize(batch.len() * width, 0.0);
                 match source {
                     Some(source) => read_numbers(source, &mut self.x, &mut self.bytes)
                         .map_err(failed(&target))?,
                     None => {
-                        let embedded = self.session.embed(batch, &mut self.x);
+                        let embedded = self.sequence.embed(batch, &mut self.x);
                         embedded.map_err(|error| self.exec(through.stage(), error))?;
                     }
                 }
-                let done = through.batch(&mut self.session, position, &mut self.x);
+                let done = through.batch(&mut *self.sequence, position, &mut self.x);
                 done.map_err(|error| self.exec(through.stage(), error))?;
                 if !all_finite(&self.x) {
                     return Err(self.not_finite(through.stage()));

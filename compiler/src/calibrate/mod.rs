@@ -37,6 +37,7 @@ use htc_loader::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::windows::{HeldOut, MOST_HELD_OUT, Mixture, Windows};
+use crate::device::Device;
 use crate::event::{Event, Watch};
 pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::request::{CalibrationText, TextSource};
@@ -87,7 +88,7 @@ impl CalibrationOptions {
 
     /// The digest that names the statistics of a model on the windows of texts. The ids of the
     /// tokens stand for the texts and the tokenizer. The last bits depend on the kernels.
-    fn key(&self, source: Digest, text: &Mixture) -> Digest {
+    fn key(&self, source: Digest, text: &Mixture, device: &dyn Device) -> Digest {
         // Every field is named: one that is added must be thought of here. Texts, weights, tokens and
         // context are in the windows; the text to measure on is not calibrated on.
         let CalibrationOptions {
@@ -102,7 +103,7 @@ impl CalibrationOptions {
         let named = format!(
             "htc {} calibration {VERSION} {}\nsource {source}\n{}",
             env!("CARGO_PKG_VERSION"),
-            htc_kernels::cpu::instruction_set(),
+            device.arithmetic(),
             text.named(),
         );
         Digest::of(named.as_bytes())
@@ -218,7 +219,7 @@ impl Calibration {
     }
 }
 
-/// Calibrates a model, whose digest is `source`.
+/// Calibrates a model, whose digest is `source`, as a device executes it.
 ///
 /// # Errors
 /// [`CalibrateError`].
@@ -226,7 +227,7 @@ pub fn calibrate(
     model: &Arc<Model>,
     source: Digest,
     options: &CalibrationOptions,
-    threads: usize,
+    device: &dyn Device,
     watch: Watch,
 ) -> Result<Calibration, CalibrateError> {
     let hyper = model.hyper();
@@ -244,7 +245,7 @@ pub fn calibrate(
             "windows are of {context} tokens, which the model reads at most, not of {DEFAULT_CONTEXT}"
         )));
     }
-    let key = options.key(source, &text);
+    let key = options.key(source, &text, device);
     let windows = text.windows().count();
     let extent = Extent { context, windows };
     let files = Files::open(options, key, extent)?;
@@ -253,7 +254,7 @@ pub fn calibrate(
     let is_new = !finished.is_complete();
     let lock = files.locked(lock, !is_new)?;
     if is_new {
-        check_memory(model, extent, threads)?;
+        check_memory(model, extent, device)?;
     }
     files.make_room(hyper, &finished)?;
     if lock.is_some() {
@@ -273,7 +274,7 @@ pub fn calibrate(
                 true => Stage::Layer(found),
                 false => Stage::Head,
             };
-            let mut flow = Flow::new(&files, &text, model, first, threads, watch)?;
+            let mut flow = Flow::new(&files, &text, model, first, device, watch)?;
             for layer in found..hyper.layers {
                 let before = layers.last().map(Arc::as_ref);
                 layers.push(Arc::new(flow.layer(layer, before)?));
@@ -367,9 +368,12 @@ impl Read {
 }
 
 /// Refuses what does not fit the machine before any of it is taken: a small file may claim any width.
-fn check_memory(model: &Model, extent: Extent, threads: usize) -> Result<(), CalibrateError> {
-    let hyper = model.hyper();
-    let session = memory::of_session(hyper, extent.context, threads, KvType::F32);
+fn check_memory(model: &Model, extent: Extent, device: &dyn Device) -> Result<(), CalibrateError> {
+    let (hyper, threads) = (model.hyper(), device.pool().threads());
+    let session = match device.has_own_memory() {
+        true => 0,
+        false => memory::of_session(hyper, extent.context, threads, KvType::F32),
+    };
     let needed = session.saturating_add(statistics::sums_bytes(hyper));
     match memory::available() {
         Some(available) if available < needed => Err(CalibrateError::NoMemory {
@@ -388,6 +392,20 @@ fn tokenizer(model: &Model) -> Result<Tokenizer, CalibrateError> {
     };
     let vocabulary = model.file().vocabulary.clone();
     Tokenizer::new(vocabulary.map_err(|error| failed(error.into()))?).map_err(failed)
+}
+
+/// [`calibrate`] on the processor.
+#[cfg(test)]
+pub(crate) fn on_processor(
+    model: &Arc<Model>,
+    source: Digest,
+    options: &CalibrationOptions,
+    threads: usize,
+    watch: Watch,
+) -> Result<Calibration, CalibrateError> {
+    let pool = Arc::new(htc_kernels::Pool::new(threads).unwrap());
+    let processor = crate::device::Processor::new(&pool);
+    calibrate(model, source, options, &processor.device(), watch)
 }
 
 #[cfg(test)]

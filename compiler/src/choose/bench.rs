@@ -7,9 +7,7 @@ use std::sync::Arc;
 use htc_formats::htz::{DialPoint, Digest, HtzError, QualityRecord, TuningRecord};
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
-use htc_kernels::Pool;
 use htc_loader::Model;
-use htc_loader::device::OnCpu;
 use htc_loader::dial::Setting;
 use htc_loader::kv::{KvOptions, KvType};
 use serde::{Deserialize, Serialize};
@@ -87,7 +85,6 @@ pub(super) struct Bench<'a> {
     inputs: &'a Inputs<'a>,
     work: &'a Work,
     model: Arc<Model>,
-    pool: Arc<Pool>,
     watch: Watch<'a>,
     trials: RefCell<Vec<Trial>>,
     clock: &'a StageClock,
@@ -109,7 +106,6 @@ impl<'a> Bench<'a> {
             inputs,
             work,
             model: Arc::new(model),
-            pool: Arc::new(Pool::new(inputs.threads)?),
             watch,
             trials: RefCell::default(),
             clock,
@@ -296,9 +292,8 @@ impl<'a> Bench<'a> {
                 kv: KvOptions::new(KvType::F16),
                 setting,
             };
-            let executor = OnCpu(Arc::clone(&self.pool));
-            let on = (&executor, &*self.pool);
-            let found = measure::on_windows(on, model, source, windows, execution, progress);
+            let device = self.inputs.device;
+            let found = measure::on_windows(device, model, source, windows, execution, progress);
             Ok::<_, TrialError>(found?)
         })?;
         match found.reference.clone() {

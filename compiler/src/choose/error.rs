@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use htc_formats::htz::HtzError;
-use htc_kernels::PoolError;
 use htc_loader::LoadError;
 
 use crate::event::Cancelled;
@@ -75,9 +74,6 @@ pub enum TrialError {
         /// Why.
         error: LoadError,
     },
-    /// The system gives no threads.
-    #[error(transparent)]
-    Pool(#[from] PoolError),
     /// A candidate has no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),

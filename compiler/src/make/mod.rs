@@ -19,6 +19,7 @@ use htc_formats::model::{Role, Slot};
 use htc_formats::source::ModelFile;
 
 use crate::calibrate::Calibration;
+use crate::device::Device;
 use crate::event::{Event, Measurement, Watch};
 use crate::geometry::probe;
 use crate::gradient::Gradients;
@@ -68,6 +69,8 @@ pub struct Inputs<'a> {
     pub tuned: bool,
     /// Whether what its matrices lose is to be coded beside them, where a byte gains enough by that.
     pub to_be_refined: bool,
+    /// What executes models.
+    pub device: &'a dyn Device,
     /// Threads that factorise.
     pub threads: usize,
 }
@@ -98,6 +101,7 @@ impl Inputs<'_> {
             &treatment,
             self.measured,
         );
+        draft.provenance.instruction_set = self.device.arithmetic();
         draft = layout::reserve_tuning(draft, self.tuned);
         if let Some(geometry) = &mut draft.geometry {
             geometry.depth_sink = self.depth_sink;
@@ -127,6 +131,7 @@ impl Inputs<'_> {
             order: _,
             measured: _,
             tuned: _,
+            device: _,
             threads: _,
         } = self;
         let Treatment {

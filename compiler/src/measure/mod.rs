@@ -13,16 +13,16 @@ pub mod statistics;
 
 use std::sync::Arc;
 
-use htc_loader::device::Executor;
 use htc_loader::dial::Setting;
 use htc_loader::exec::BATCH;
 use htc_loader::kv::{KvKind, KvOptions, KvType};
 use htc_loader::tokenizer::Tokenizer;
-use htc_loader::{Backend, ExecError, Model, Pool, Session};
+use htc_loader::{ExecError, Model, Pool};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::calibrate::windows::{TextTooShort, Windows};
+use crate::device::{Device, Sequence};
 use crate::event::Cancelled;
 
 use score::{Score, compare, score};
@@ -183,17 +183,17 @@ pub enum EvaluateError {
     Cancelled(#[from] Cancelled),
 }
 
-/// Measures `model` on `text`, executed by `executor` and scored on the threads of a pool; `progress` gets the windows done and
+/// Measures `model` on `text`, executed by a device and scored on the threads of its host; `progress` gets the windows done and
 /// their total, and may end it.
 ///
 /// # Errors
 /// [`EvaluateError`] where the text is shorter than a window, the vocabularies differ or the
 /// model's output is not finite.
-pub fn evaluate<E: Executor>(
-    (executor, pool): (&E, &Pool),
-    model: &Arc<Model<E::Backend>>,
+pub fn evaluate(
+    device: &dyn Device,
+    model: &Arc<Model>,
     tokenizer: &Tokenizer,
-    reference: Option<(&Arc<Model<E::Backend>>, &Tokenizer)>,
+    reference: Option<(&Arc<Model>, &Tokenizer)>,
     text: &str,
     protocol: Protocol,
     progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
@@ -204,7 +204,7 @@ pub fn evaluate<E: Executor>(
     let windows = Windows::new(tokenizer, text, protocol.context, protocol.chunks)?;
     let reference = reference.map(|(other, _)| other);
     on_windows(
-        (executor, pool),
+        device,
         model,
         reference,
         &windows,
@@ -218,48 +218,37 @@ pub fn evaluate<E: Executor>(
 ///
 /// # Errors
 /// [`EvaluateError`] where the output of a model is not finite.
-pub fn on_windows<E: Executor>(
-    (executor, pool): (&E, &Pool),
-    model: &Arc<Model<E::Backend>>,
-    reference: Option<&Arc<Model<E::Backend>>>,
+pub fn on_windows(
+    device: &dyn Device,
+    model: &Arc<Model>,
+    reference: Option<&Arc<Model>>,
     windows: &Windows,
     execution: Execution,
     mut progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
 ) -> Result<Evaluation, EvaluateError> {
     let (context, chunks) = (windows.context(), windows.count());
-    let whole = whole(execution.kv.kind);
-    let session = |model: &Arc<Model<E::Backend>>| {
-        Session::with_kv_type(Arc::clone(model), executor.backend(), context, whole)
-    };
-    let other = reference.map(session).transpose();
-    let mut other = other.map_err(EvaluateError::Reference)?;
-    let (own, backend) = (Arc::clone(model), executor.backend());
-    let mut session = Session::with_kv_of(own, backend, context, &execution.kv)?;
-    session.set(execution.setting);
+    let whole = KvOptions::new(whole(execution.kv.kind));
+    let other = reference.map(|model| device.sequence(model, context, &whole));
+    let mut other = other.transpose().map_err(EvaluateError::Reference)?;
+    let mut own = device.sequence(model, context, &execution.kv)?;
+    own.set(execution.setting);
     let mut totals = Totals::default();
     for (index, window) in windows.iter().enumerate() {
-        session.reset();
+        own.reset();
         if let Some(other) = &mut other {
             other.reset();
         }
         totals.begin();
         let mut start = 0;
-        let batch = other.as_ref().map_or(BATCH, Session::batch);
-        for batch in window.chunks(batch.min(session.batch())) {
-            session.forward(batch)?;
+        let batch = other.as_ref().map_or(BATCH, |other| other.batch());
+        for batch in window.chunks(batch.min(own.batch())) {
+            own.forward(batch)?;
             if let Some(other) = &mut other {
                 other.forward(batch).map_err(EvaluateError::Reference)?;
             }
             let scored = batch.len().min(context - 1 - start);
-            score_batch(
-                pool,
-                &mut session,
-                other.as_mut(),
-                window,
-                start,
-                scored,
-                &mut totals,
-            )?;
+            let sequences = (&mut *own, other.as_deref_mut());
+            score_batch(device.pool(), sequences, window, start, scored, &mut totals)?;
             start += batch.len();
         }
         progress(index + 1, chunks)?;
@@ -276,21 +265,20 @@ pub fn whole(kind: KvKind) -> KvType {
 }
 
 /// Scores `n` rows of the last batch, whose first row is position `start` of the window.
-fn score_batch<B: Backend>(
+fn score_batch<'d>(
     pool: &Pool,
-    session: &mut Session<B>,
-    mut other: Option<&mut Session<B>>,
+    (own, mut other): (&mut (dyn Sequence + 'd), Option<&mut (dyn Sequence + 'd)>),
     window: &[u32],
     start: usize,
     n: usize,
     totals: &mut Totals,
 ) -> Result<(), EvaluateError> {
-    let vocabulary = session.model().hyper().vocabulary;
+    let vocabulary = own.vocabulary();
     let slab = (LOGITS / vocabulary).max(1);
     let mut scores = vec![Score::default(); slab.min(n)];
     for first in (0..n).step_by(slab) {
         let rows = slab.min(n - first);
-        let logits = session.logits(first, first + rows)?;
+        let logits = own.logits(first, first + rows)?;
         let reference = match &mut other {
             Some(other) => {
                 let logits = other.logits(first, first + rows);
@@ -427,10 +415,10 @@ pub fn about_errors(windows: usize) -> String {
     }
 }
 
-fn same_vocabulary<B: Backend>(
-    model: &Model<B>,
+fn same_vocabulary(
+    model: &Model,
     tokenizer: &Tokenizer,
-    other: &Model<B>,
+    other: &Model,
     other_tokenizer: &Tokenizer,
 ) -> Result<(), EvaluateError> {
     let (rows, other_rows) = (model.hyper().vocabulary, other.hyper().vocabulary);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use htc_formats::DType;
 use htc_formats::htz::Architecture;
 use htc_formats::model::Slot;
+use htc_loader::device::DeviceChoice;
 
 use super::{CompileError, compile, forecast, open};
 use crate::event::{Cancel, Event, Watch};
@@ -61,6 +62,7 @@ pub struct Compiler {
     with_source: bool,
     kernels: Vec<Architecture>,
     probe_layer: Option<usize>,
+    device: DeviceChoice,
     threads: Option<usize>,
     overwrite: bool,
     cancel: Cancel,
@@ -85,6 +87,7 @@ impl Compiler {
             with_source: false,
             kernels: Vec::new(),
             probe_layer: None,
+            device: DeviceChoice::Cpu,
             threads: None,
             overwrite: false,
             cancel: Cancel::default(),
@@ -400,6 +403,13 @@ impl Compiler {
         self
     }
 
+    /// What executes the model while it is calibrated on, and candidates while they are measured; by default the processor. The last
+    /// bits of the artifact are those of the device.
+    pub fn device(mut self, device: DeviceChoice) -> Self {
+        self.device = device;
+        self
+    }
+
     /// Threads that work; all cores by default. The artifact's bytes do not depend on them.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
@@ -467,6 +477,7 @@ impl Compiler {
             with_source: self.with_source,
             kernels: self.kernels.clone(),
             probe_layer: self.probe_layer,
+            device: self.device,
             threads: self.threads.unwrap_or_else(all_cores),
             overwrite: self.overwrite,
         }

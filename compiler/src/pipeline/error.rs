@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use htc_formats::htz::HtzError;
 use htc_formats::source::{ModelFile, SourceError};
 use htc_formats::vocab::VocabularyError;
+use htc_kernels::PoolError;
+use htc_loader::device::ChoiceError;
 use thiserror::Error;
 
 use crate::analyse::AnalyseError;
@@ -55,6 +57,12 @@ pub enum CompileError {
         "this build compiles no kernels for GPUs; build it with the feature cuda, or go without them"
     )]
     KernelsNotBuilt,
+    /// There is no such device, or no room on it.
+    #[error("`device`: {0}")]
+    Device(#[from] ChoiceError),
+    /// The system gives no threads.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
     /// Input and output are the same file.
     #[error("{}: the output is the same file as the input, or one of the input's; give another `output`", .0.display())]
     SameFile(PathBuf),

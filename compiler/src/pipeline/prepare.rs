@@ -15,6 +15,7 @@ use super::sized::{FileParts, MadeFrom, is_of_file, others, sought};
 use super::source::{digest_of, is_of_source, open};
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::choose::ChoiceRequest;
+use crate::device::Device;
 use crate::estimate::duration::Speed;
 use crate::estimate::{self, Estimate, Expected};
 use crate::event::{Event, Watch};
@@ -226,6 +227,7 @@ fn check_kv_bases(request: &Request, options: &CompileOptions) -> Result<(), Pla
 pub(super) fn prepare(
     Admitted { source, sections }: Admitted,
     options: &CompileOptions,
+    device: &dyn Device,
     clock: &StageClock,
     watch: Watch,
 ) -> Result<Prepared, CompileError> {
@@ -244,7 +246,7 @@ pub(super) fn prepare(
         &source,
         &options.planning,
         options.calibration.as_ref(),
-        options.threads,
+        device,
         clock,
         watch,
     )?;
@@ -409,10 +411,11 @@ pub fn plan(
     source: &ModelFile,
     planning: &Planning,
     calibration: Option<&CalibrationOptions>,
-    threads: usize,
+    device: &dyn Device,
     clock: &StageClock,
     watch: Watch,
 ) -> Result<Planned, CompileError> {
+    let threads = device.pool().threads();
     let source_type = OfSource(source);
     // Reads the whole source, which not every plan needs.
     let read = OnceCell::new();
@@ -440,7 +443,7 @@ pub fn plan(
             options.check(&source.hyper)?;
             let digest = digest();
             Some(clock.during(Stage::Calibrate, || {
-                calibrate(source, digest, options, threads, watch)
+                calibrate(source, digest, options, device, watch)
             })?)
         }
     };
@@ -532,14 +535,14 @@ pub fn calibrate(
     source: &ModelFile,
     digest: Digest,
     options: &CalibrationOptions,
-    threads: usize,
+    device: &dyn Device,
     watch: Watch,
 ) -> Result<Calibration, CompileError> {
     let model = Model::bind(source.clone()).map_err(|error| CalibrateError::Load {
         path: source.path.clone(),
         error,
     })?;
-    let calibrated = calibrate::calibrate(&Arc::new(model), digest, options, threads, watch)?;
+    let calibrated = calibrate::calibrate(&Arc::new(model), digest, options, device, watch)?;
     // Statistics of something else must not be found under this digest later.
     if calibrated.is_new && source.digest() != digest {
         calibrate::forget(options, calibrated.key)?;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use htc_formats::htz::Architecture;
+use htc_loader::device::DeviceChoice;
 
 use super::{CalibrationOptions, Goal, Request, Target, TreatmentRequest};
 use crate::system::disk::same_place;
@@ -37,6 +38,8 @@ pub struct CompileOptions {
     pub kernels: Vec<Architecture>,
     /// The layer that the artifact names for a probe; the depth sink where none is named.
     pub probe_layer: Option<usize>,
+    /// What executes the model while it is calibrated on, and candidates while they are measured.
+    pub device: DeviceChoice,
     /// Threads that factorise.
     pub threads: usize,
     /// Replace an existing output.

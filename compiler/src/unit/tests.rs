@@ -12,7 +12,7 @@ use htc_loader::Model;
 
 use super::outputs::row_feedback;
 use super::*;
-use crate::calibrate::{Calibration, calibrate};
+use crate::calibrate::{Calibration, on_processor as calibrate};
 use crate::codes::BlockCoder;
 use crate::event::Watch;
 use crate::gradient::{Gradients, gradients};

@@ -12,7 +12,7 @@ impl<B: Backend> Session<B> {
     /// [`Session::with_kv`], with the bases that lie in the model's artifact where the kind needs any.
     ///
     /// # Errors
-    /// As [`Session::with_kv`], [`ExecError::Bases`] for bases that are unreadable.
+    /// As [`Session::with_kv`], [`ExecError::Load`] for bases that are unreadable.
     pub fn with_kv_of(
         model: impl Into<Arc<Model<B>>>,
         backend: B,
@@ -24,7 +24,7 @@ impl<B: Backend> Session<B> {
             None => None,
             Some(_) => model
                 .kv_bases()
-                .map_err(|error| ExecError::Bases(Box::new(error)))?,
+                .map_err(|error| ExecError::Load(Box::new(error)))?,
         };
         let bases = bases.map(|bases| KvBases::try_from(&bases)).transpose()?;
         Session::with_kv(model, backend, context, options, bases.map(Arc::new))

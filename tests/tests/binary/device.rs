@@ -1,7 +1,10 @@
 //! Where a model is executed: by its name, or wherever there is something.
 
-use htc_tests::material::demo;
+use htc_formats::htz::Htz;
+use htc_tests::material::{demo, words};
 use htc_tests::{Outcome, Scratch, TinyModel, htc};
+
+use super::number;
 
 fn run_on(device: &str, model: &std::path::Path) -> Outcome {
     let run = htc!["run", model, "-p", "the cat", "-n", "8", "--temp", "0"];
@@ -112,6 +115,73 @@ fn an_emulated_gpu_writes_and_measures_as_the_processor_does() {
     let (cpu, emulated) = (drafted("cpu"), drafted("emulated"));
     assert_eq!(cpu["text"], emulated["text"]);
     assert!(emulated["drafted"].as_u64().unwrap() > 0, "{emulated}");
+}
+
+/// A model that is calibrated on and measured elsewhere: as good an artifact, which says where, and whose bytes are the same on
+/// any number of threads of the host.
+#[test]
+fn a_compilation_executes_where_it_is_told() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let text = scratch.file("words.txt", words(4_000));
+    let compile = |device: &str, threads: &str| {
+        let compile = htc!["compile", &model, "-o", scratch.path(device), "--force"];
+        let compile = compile.args(["--context", "16", "--calibration-tokens", "256"]);
+        let compile = compile.args(["--file-size", "155kB", "--tune", "0", "--compare", "off"]);
+        let compile = compile.args(["--calibration".as_ref(), text.as_os_str()]);
+        let compile = compile.args(["--cache".into(), scratch.path("cache")]);
+        let compile = compile.args(["--report", "json", "--threads", threads]);
+        compile.args(["--device", device])
+    };
+    let made = |device: &str| {
+        let report = compile(device, "2").run().ok().json();
+        let bytes = std::fs::read(scratch.path(device)).unwrap();
+        (number(&report, "/quality/evaluation/kl"), bytes)
+    };
+    let (expected, of_processor) = made("cpu");
+    assert!(expected > 0.0);
+    let emulated = cfg!(feature = "emulated").then_some("emulated");
+    for device in ["reference"].into_iter().chain(emulated) {
+        let (kl, bytes) = made(device);
+        assert!(
+            (kl / expected - 1.0).abs() < 0.05,
+            "{device}: {kl} {expected}"
+        );
+        // It was not the processor that computed.
+        assert_ne!(bytes, of_processor, "{device}");
+        let provenance = Htz::open(&scratch.path(device))
+            .unwrap()
+            .manifest
+            .provenance;
+        let on = &provenance.instruction_set;
+        assert!(on.contains("; models on "), "{device}: {on}");
+        // Statistics of another device are not found under the same name, and what is made again is the same.
+        std::fs::remove_dir_all(scratch.path("cache")).unwrap();
+        compile(device, "1").run().ok();
+        assert_eq!(
+            std::fs::read(scratch.path(device)).unwrap(),
+            bytes,
+            "{device}"
+        );
+    }
+    compile("cuda:7", "2")
+        .run()
+        .refused(1, &["--device: no CUDA device: "]);
+    assert!(!scratch.path("cuda:7").exists());
+    // Where nothing is executed, that is said.
+    let plain = htc![
+        "compile",
+        &model,
+        "-o",
+        scratch.path("plain"),
+        "--rank",
+        "8"
+    ];
+    let said = plain.args(["--device", "reference"]).run().ok().stderr;
+    assert!(
+        said.contains("--device reference has nothing to do"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -37,7 +37,11 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
         let digest = source.digest();
         let found = calibration
             .as_ref()
-            .map(|options| pipeline::calibrate(&source, digest, options, threads, watch))
+            .map(|options| {
+                pipeline::on_processor(threads, |device| {
+                    pipeline::calibrate(&source, digest, options, device, watch)
+                })
+            })
             .transpose()?;
         let subject = Subject {
             source: &source,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use htc_formats::map::MappedFile;
-use htc_loader::device::OnCpu;
 use htc_loader::dial::Setting;
 use htc_loader::live::SensorSpec;
 use htc_loader::tokenizer::Tokenizer;
@@ -32,6 +31,7 @@ use crate::bench::{
     self, BEHIND_CONTEXT, BenchError, Measured, NoSensors, PAIRS, Protocol, Sensors, Side, Step,
     positions,
 };
+use crate::device::Processor;
 use crate::event::Cancelled;
 use crate::measure::{self, EvaluateError, Execution};
 use crate::page;
@@ -446,9 +446,9 @@ impl<'a> Bench<'a> {
         let (subject, cancel) = (&self.subject, self.interrupt.cancel());
         let bar = ProgressBar::no_length();
         bar.set_style(style("{bar:30} {pos}/{len} windows, {eta} left"));
-        let executor = OnCpu(Arc::clone(&self.pool));
+        let processor = Processor::new(&self.pool);
         let evaluation = measure::evaluate(
-            (&executor, &self.pool),
+            &processor.device(),
             &subject.model,
             &subject.tokenizer,
             Some((&baseline.model, &baseline.tokenizer)),

@@ -60,6 +60,7 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         with_source: args.with_source,
         kernels: args.cuda_arch.clone(),
         probe_layer: args.probe_layer,
+        device: args.device,
         threads: args.threads.count(),
         overwrite: args.force,
     };

@@ -12,11 +12,12 @@ use htc_loader::{Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{
-    Failure, check_room, in_use, not_opened, on_device, open_model, print_json, setting_of,
-    source_of, tokenizer_of,
+    Failure, check_room, in_use, on_device, open_model, print_json, setting_of, source_of,
+    tokenizer_of,
 };
 use crate::app::cli::{Beside, EvalArgs};
 use crate::app::terminal::name;
+use crate::device::On;
 use crate::measure::{
     self, EvaluateError, Evaluation, Execution, Named, Protocol, Record, Touched, about_errors,
 };
@@ -108,7 +109,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
 /// A measurement, wherever it is made.
 struct Measuring<'a> {
     args: &'a EvalArgs,
-    pool: &'a Pool,
+    pool: &'a Arc<Pool>,
     model: (&'a Arc<Model>, &'a Tokenizer),
     reference: Option<(&'a Arc<Model>, &'a Tokenizer)>,
     text: &'a str,
@@ -144,17 +145,6 @@ impl Work for Measuring<'_> {
             let other = self.reference.map_or(0, |(model, _)| room(model));
             check_room(&args.model, room(self.model.0).saturating_add(other))?;
         }
-        let loaded = |path: &Path, model: &Arc<Model>| {
-            let model = executor.load(model);
-            model.map_err(|error| not_opened(path, error))
-        };
-        let model = loaded(&args.model, self.model.0)?;
-        let reference = match (self.reference, &args.reference) {
-            (Some((other, tokenizer)), Some(which)) => {
-                Some((loaded(which.path(), other)?, tokenizer))
-            }
-            _ => None,
-        };
         let bar = ProgressBar::no_length();
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} windows, {eta} left");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -167,10 +157,10 @@ impl Work for Measuring<'_> {
             },
         };
         let result = measure::evaluate(
-            (executor, self.pool),
-            &model,
+            &On::new(executor, self.pool),
+            self.model.0,
             self.model.1,
-            reference.as_ref().map(|(m, t)| (m, *t)),
+            self.reference,
             self.text,
             protocol,
             |done, all| {

@@ -262,6 +262,7 @@ impl Failure {
                 | CompileError::PlanFile(_)
                 | CompileError::Planes { .. }
                 | CompileError::KernelsNotBuilt
+                | CompileError::Device(ChoiceError::NotBuilt { .. })
                 | CompileError::SameFile(_)
                 | CompileError::NoSuchLayer { .. }
                 | CompileError::Treatment(_)

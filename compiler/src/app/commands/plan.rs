@@ -55,14 +55,10 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let goal = goal.or_balanced(&wishes);
     let calibration = calibration.filter(|_| looks_at_text(&planning, goal));
     let threads = args.threads.count();
-    let planned = pipeline::plan(
-        &source,
-        &planning,
-        calibration.as_ref(),
-        threads,
-        &clock,
-        watch,
-    );
+    let planned = pipeline::on_processor(threads, |device| {
+        let calibration = calibration.as_ref();
+        pipeline::plan(&source, &planning, calibration, device, &clock, watch)
+    });
     progress.clear();
     let planned = planned.map_err(failed)?;
     let mut chosen = None;
@@ -70,7 +66,9 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     if let Some(options) = calibration.as_ref().filter(|_| !goal.limit.is_none()) {
         let cache = calibrate::cache_folder(options).map_err(CompileError::from)?;
         let scratch = cache.join(format!("search-{}", scratch_name(&args.input)));
-        let found = pipeline::search(&source, &planned, goal, threads, &scratch, watch);
+        let found = pipeline::on_processor(threads, |device| {
+            pipeline::search(&source, &planned, goal, device, &scratch, watch)
+        });
         progress.clear();
         let found = found.map_err(failed)?;
         quality = Quality::of(&found, options);

@@ -10,7 +10,7 @@ use htc_kernels::cpu::Cpu;
 
 use super::whole::{Backward, Whole, architectures};
 use crate::calibrate::entry::Entry;
-use crate::calibrate::{calibrate, text_of};
+use crate::calibrate::{on_processor as calibrate, text_of};
 use crate::event::{Cancel, Event, Watch};
 use crate::gradient::files::{Files, Step};
 use crate::gradient::pass::draw;

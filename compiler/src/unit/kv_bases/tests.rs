@@ -11,7 +11,7 @@ use htc_loader::kv::KvType;
 use htc_loader::{Model, Session};
 
 use super::*;
-use crate::calibrate::{Calibration, calibrate};
+use crate::calibrate::{Calibration, on_processor as calibrate};
 use crate::event::Watch;
 use crate::request::CalibrationOptions;
 

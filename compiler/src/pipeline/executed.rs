@@ -1,0 +1,63 @@
+//! On which device a compilation executes models.
+
+use std::sync::Arc;
+
+use htc_formats::source::ModelFile;
+use htc_kernels::Pool;
+use htc_loader::Model;
+use htc_loader::backend::Planned;
+use htc_loader::device::{ChoiceError, DeviceChoice};
+use htc_loader::kv::KvKind;
+
+use super::CompileError;
+use crate::calibrate::CalibrateError;
+use crate::device::{self, Device, Processor};
+use crate::event::{Event, Watch};
+use crate::request::CompileOptions;
+
+/// Does something with the processor as the device, on so many threads.
+///
+/// # Errors
+/// Those of the work, and [`CompileError::Pool`].
+pub fn on_processor<T>(
+    threads: usize,
+    work: impl FnOnce(&dyn Device) -> Result<T, CompileError>,
+) -> Result<T, CompileError> {
+    let pool = Arc::new(Pool::new(threads)?);
+    work(&Processor::new(&pool).device())
+}
+
+/// Does something with the device that is asked for, on which a model has room with a second as large.
+pub(super) fn on_device<T>(
+    options: &CompileOptions,
+    source: &ModelFile,
+    watch: Watch,
+    work: impl FnOnce(&dyn Device) -> Result<T, CompileError>,
+) -> Result<T, CompileError> {
+    let Some(calibration) = &options.calibration else {
+        if !matches!(options.device, DeviceChoice::Cpu | DeviceChoice::Auto) {
+            let device = options.device;
+            watch.tell(Event::Warning(&format!(
+                "`device` {device} has nothing to do: without a text to calibrate on no model is executed"
+            )));
+        }
+        return on_processor(options.threads, work);
+    };
+    let pool = Arc::new(Pool::new(options.threads)?);
+    let model = Model::bind(source.clone()).map_err(|error| CalibrateError::Load {
+        path: source.path.clone(),
+        error,
+    })?;
+    let planned = Planned {
+        model: &model,
+        positions: calibration.window(source.hyper.context),
+        kind: KvKind::F32,
+    };
+    let told = |error: &ChoiceError| match error {
+        // Of a build that knows no GPU nobody expects one.
+        ChoiceError::NotBuilt { .. } => {}
+        error => watch.tell(Event::Note(&format!("on the processor: {error}"))),
+    };
+    // What is measured is beside its source, and no larger.
+    device::on(options.device, &pool, vec![planned; 2], told, work)?
+}
