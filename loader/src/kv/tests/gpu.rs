@@ -85,20 +85,19 @@ fn what_is_foreseen_on_cuda_has_the_bits_of_single_steps() {
     foreseen_has_the_bits_of_single_steps(&crate::device::open_cuda(0, None).unwrap());
 }
 
-/// Across the end of a piece of the context, which attention is split into.
 fn foreseen_has_the_bits_of_single_steps<D: Device>(device: &D) {
-    const READ: usize = 253;
     let model = load(&mut Gpu::new(device));
-    let tokens = tokens(READ + 5);
-    for kind in ["f16", "q8_0-rotated"] {
+    // Across the end of a piece of the context, which attention is split into; and within one.
+    for (kind, read) in [("f16", 253), ("q8_0-rotated", 30)] {
+        let tokens = tokens(read + 5);
         let options = KvOptions::new(kind.parse::<KvKind>().unwrap());
         let (model, backend) = (Arc::clone(&model), Gpu::new(device));
         let mut session = Session::with_kv(model, backend, 512, &options, None).unwrap();
-        session.read_prompt(&tokens[..READ]).unwrap();
-        let found = session.verify(&tokens[READ..], &mut ()).unwrap().to_vec();
-        session.truncate(READ).unwrap();
+        session.read_prompt(&tokens[..read]).unwrap();
+        let found = session.verify(&tokens[read..], &mut ()).unwrap().to_vec();
+        session.truncate(read).unwrap();
         let rows = found.chunks_exact(found.len() / 5);
-        for (token, found) in tokens[READ..].iter().zip(rows) {
+        for (token, found) in tokens[read..].iter().zip(rows) {
             assert_eq!(session.step(&[*token]).unwrap(), found, "{kind}");
         }
     }
