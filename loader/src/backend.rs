@@ -161,6 +161,30 @@ pub trait Backend: Send + Sized {
         Ok(())
     }
 
+    /// Begins to look for the `most` largest of the first `numbers` numbers, so that not all of them need be
+    /// [read](Backend::read); whether it does. The default does not: where the host has the numbers there is nothing to gain.
+    ///
+    /// # Errors
+    /// [`ExecError`] of the device.
+    fn seek_largest(
+        &mut self,
+        of: &Self::Buffer,
+        numbers: usize,
+        most: usize,
+    ) -> Result<bool, ExecError> {
+        let _ = (of, numbers, most);
+        Ok(false)
+    }
+
+    /// What was [looked for](Backend::seek_largest), with its places, the largest first and of equal ones that of the lower place;
+    /// nothing where a number is not finite.
+    ///
+    /// # Errors
+    /// [`ExecError`] of the device.
+    fn found_largest(&mut self) -> Result<Option<Vec<(u32, f32)>>, ExecError> {
+        Ok(None)
+    }
+
     /// The rows of the embedding that `tokens` name, times `scale`: `out [n, width]`.
     ///
     /// # Errors

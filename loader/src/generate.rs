@@ -272,11 +272,14 @@ impl<'a, B: Backend> Generator<'a, B> {
             return Ok(token);
         }
         self.session.follow()?;
+        let wanted = self.sampler.wants();
         let Some(unread) = self.unread else {
-            return Ok(self.sampler.sample(self.session.last_logits()?)?);
+            let logits = self.session.last_logits_for(wanted)?;
+            return Ok(self.sampler.sample_from(logits)?);
         };
         let Some(draft) = self.draft.as_deref_mut() else {
-            return Ok(self.sampler.sample(self.session.step(&[unread])?)?);
+            let logits = self.session.step_for(&[unread], wanted)?;
+            return Ok(self.sampler.sample_from(logits)?);
         };
         let left = self.limits.tokens.map(|limit| limit - self.tokens);
         let most = left.unwrap_or(usize::MAX);

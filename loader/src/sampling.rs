@@ -40,6 +40,16 @@ impl Default for SamplingOptions {
     }
 }
 
+/// What a token is chosen by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Logits<'a> {
+    /// A logit for each token of the vocabulary.
+    All(&'a [f32]),
+    /// As many of the largest as the sampler [wants](Sampler::wants), with their tokens, the largest first and of equal ones that of the
+    /// lower id. All of them are finite, and so are the others.
+    Largest(&'a [(u32, f32)]),
+}
+
 /// Why there is no sample.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
@@ -137,11 +147,45 @@ impl Sampler {
     /// # Errors
     /// `logits` is empty or holds a number that is not finite.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SamplingError> {
-        let best = self.keep(logits)?;
+        self.sample_from(Logits::All(logits))
+    }
+
+    /// How many of the largest logits are all that it looks at; nothing where that is each of them.
+    pub fn wants(&self) -> Option<usize> {
+        match (self.options.temperature, self.options.top_k) {
+            (0.0, _) => Some(1),
+            (_, 0) => None,
+            (_, k) => Some(k),
+        }
+    }
+
+    /// [`Sampler::sample`] of as many logits as it [wants](Sampler::wants), or of all.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`].
+    pub fn sample_from(&mut self, logits: Logits) -> Result<u32, SamplingError> {
+        let best = self.keep_of(logits)?;
         match self.options.temperature {
             0.0 => Ok(best.token),
             _ => Ok(self.draw(best)),
         }
+    }
+
+    /// [`Sampler::keep`] of as many as are wanted, or of all.
+    fn keep_of(&mut self, logits: Logits) -> Result<Candidate, SamplingError> {
+        let largest = match logits {
+            Logits::All(logits) => return self.keep(logits),
+            Logits::Largest(largest) => largest,
+        };
+        let all = largest.iter();
+        let mut all = all.map(|&(token, logit)| Candidate { logit, token });
+        let best = all.clone().next().ok_or(SamplingError::Empty)?;
+        self.candidates.clear();
+        if self.options.temperature != 0.0 {
+            self.candidates.extend(&mut all);
+            self.keep_top_p(best.logit);
+        }
+        Ok(best)
     }
 
     /// Keeps the candidates of a draw, none where the temperature is 0; gives the best.

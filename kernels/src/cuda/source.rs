@@ -33,6 +33,7 @@ pub const UNITS: &[Source] = sources! {
     "fused" from "fused.cu",
     "kv" from "kv.cu",
     "products" from "products.cu",
+    "sampling" from "sampling.cu",
     "vectors" from "vectors.cu",
 };
 

@@ -9,3 +9,4 @@
 #include "../cuda/cu/fused.cu"
 #include "../cuda/cu/products.cu"
 #include "../cuda/cu/bands.cu"
+#include "../cuda/cu/sampling.cu"

@@ -20,6 +20,7 @@ use crate::error::ExecError;
 use crate::kv::{Keeper, Kv, KvBases, KvOptions, KvPlan, KvType};
 use crate::linear::RankFraction;
 use crate::model::Model;
+use crate::sampling::Logits;
 
 pub(crate) use adapted::{Adapted, AdaptedLayer, Correction};
 pub use tap::{Point, Tap};
@@ -57,6 +58,8 @@ pub struct Session<B: Backend = Cpu> {
     buffers: Buffers<B>,
     /// Where numbers of a device are copied to.
     room: Vec<f32>,
+    /// Of the last row, where a device chose them.
+    largest: Vec<(u32, f32)>,
     /// Rows of the last batch.
     rows: usize,
 }
@@ -144,6 +147,7 @@ impl<B: Backend> Session<B> {
             followed: None,
             buffers: Buffers::new(),
             room: Vec::new(),
+            largest: Vec::new(),
             rows: 0,
         })
     }
@@ -252,6 +256,23 @@ impl<B: Backend> Session<B> {
         self.rows = 0;
         self.read(tokens)?;
         self.last_logits()
+    }
+
+    /// As [`Session::step`], with no more of the logits than a sampler [wants](Sampler::wants), where the device can choose
+    /// them.
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    pub fn step_for(
+        &mut self,
+        tokens: &[u32],
+        wanted: Option<usize>,
+    ) -> Result<Logits<'_>, ExecError> {
+        self.check_tokens(tokens)?;
+        self.check_context(tokens.len())?;
+        self.rows = 0;
+        self.read(tokens)?;
+        self.last_logits_for(wanted)
     }
 
     /// Reads `tokens` (at most [`Session::batch`]) after what was read before.
@@ -508,6 +529,13 @@ impl<B: Backend> Session<B> {
 
     /// As [`Session::logits`], which stay where they are: how many numbers they are.
     pub(super) fn compute_logits(&mut self, start: usize, end: usize) -> Result<usize, ExecError> {
+        let numbers = self.project_logits(start, end)?;
+        self.settle()?;
+        Ok(numbers)
+    }
+
+    /// The same, without asking whether anything went wrong on the way.
+    fn project_logits(&mut self, start: usize, end: usize) -> Result<usize, ExecError> {
         if start > end || end > self.rows {
             return Err(ExecError::Rows {
                 start,
@@ -523,7 +551,6 @@ impl<B: Backend> Session<B> {
         let room = [&mut b.inner, &mut b.extra];
         let how = (cap, self.setting);
         project::logits(backend, head, start..end, &b.x, how, &mut b.logits, room)?;
-        self.settle()?;
         Ok(numbers)
     }
 
@@ -554,6 +581,27 @@ impl<B: Backend> Session<B> {
             }),
             rows => self.logits(rows - 1, rows),
         }
+    }
+
+    /// As [`Session::last_logits`], with no more of them than a sampler [wants](Sampler::wants), where the device can choose them.
+    ///
+    /// # Errors
+    /// As [`Session::last_logits`].
+    pub fn last_logits_for(&mut self, wanted: Option<usize>) -> Result<Logits<'_>, ExecError> {
+        let (Some(wanted), Some(row)) = (wanted, self.rows.checked_sub(1)) else {
+            return self.last_logits().map(Logits::All);
+        };
+        let numbers = self.project_logits(row, row + 1)?;
+        let sought = self
+            .backend
+            .seek_largest(&self.buffers.logits, numbers, wanted);
+        self.settle()?;
+        if sought? && let Some(found) = self.backend.found_largest()? {
+            self.largest = found;
+            return Ok(Logits::Largest(&self.largest));
+        }
+        let (logits, room) = (&self.buffers.logits, &mut self.room);
+        self.backend.read(logits, numbers, room).map(Logits::All)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a sampler would draw from, and how a token that somebody else drew becomes a draw of one's own.
 
-use super::{Candidate, Sampler, SamplingError};
+use super::{Candidate, Logits, Sampler, SamplingError};
 
 /// Tokens with their probabilities, in the order of their ids.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,7 +40,19 @@ impl Sampler {
         logits: &[f32],
         out: &mut Distribution,
     ) -> Result<(), SamplingError> {
-        let best = self.keep(logits)?;
+        self.distribution_from(Logits::All(logits), out)
+    }
+
+    /// What [`Sampler::sample_from`] draws from.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`].
+    pub fn distribution_from(
+        &mut self,
+        logits: Logits,
+        out: &mut Distribution,
+    ) -> Result<(), SamplingError> {
+        let best = self.keep_of(logits)?;
         out.tokens.clear();
         if self.candidates.is_empty() {
             out.tokens.push((best.token, 1.0));

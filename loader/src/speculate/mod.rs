@@ -519,7 +519,8 @@ fn step<B: Backend>(
         seen.end_step(session, width)?;
         sampler.distribution(session.last_logits()?, from)?;
     } else {
-        sampler.distribution(session.step(tokens)?, from)?;
+        let logits = session.step_for(tokens, sampler.wants())?;
+        sampler.distribution_from(logits, from)?;
     }
     Ok(sampler.draw_from(from))
 }

@@ -6,6 +6,7 @@ use htc_formats::DType;
 use htc_formats::source::ModelFile;
 use htc_loader::backend::{Emulated, EmulatedDevice, Gpu};
 use htc_loader::kv::KvType;
+use htc_loader::sampling::Logits;
 use htc_loader::{Model, Session};
 use htc_tests::npy::Array;
 use htc_tests::{Scratch, TinyModel, htc, material};
@@ -127,5 +128,23 @@ fn a_token_takes_so_many_launches() {
         run.args(rank).run().ok();
         let file = ModelFile::open(&artifact).unwrap();
         assert_eq!(same(&file, &tokens, KvType::F16), expected, "{method}");
+    }
+}
+
+/// Of a greedy text nothing but tokens comes back from the device.
+#[test]
+fn a_token_is_chosen_on_the_device() {
+    let scratch = Scratch::new();
+    let file = scratch.file("model.gguf", TinyModel::default().bytes());
+    let file = ModelFile::open(file).unwrap();
+    let [(_, mut session), _] = both(&file, KvType::F16);
+    for (wanted, largest) in [
+        (Some(1), true),
+        (Some(64), true),
+        (Some(65), false),
+        (None, false),
+    ] {
+        let found = session.step_for(&[5], wanted).unwrap();
+        assert_eq!(matches!(found, Logits::Largest(_)), largest, "{wanted:?}");
     }
 }

@@ -104,7 +104,7 @@ macro_rules! suite {
             a_step_is_a_forward_pass_and_its_logits, the_rest_of_a_pass_is_that_of_the_whole,
             the_head_reads_what_its_logits_are_of, blocks_know_only_what_they_read,
             a_generator_writes_what_generate_writes, what_cannot_be_read_leaves_all_as_it_was,
-            a_key_without_a_place_leaves_all_as_it_was
+            a_key_without_a_place_leaves_all_as_it_was, what_a_sampler_wants_is_enough
         });
         suite!(@tests $attribute $backend: live::{
             a_session_follows_between_two_tokens, a_full_context_slides

@@ -7,7 +7,7 @@ use htc_formats::source::ModelFile;
 use htc_loader::exec::BATCH;
 use htc_loader::generate::{Generator, Limits, Stop, Written, generate};
 use htc_loader::kv::KvType;
-use htc_loader::sampling::{Sampler, SamplingOptions};
+use htc_loader::sampling::{Logits, Sampler, SamplingOptions};
 use htc_loader::tokenizer::AddSpecial;
 use htc_loader::{Backend, ExecError, Model, Session};
 use htc_tests::logits::largest_difference;
@@ -393,5 +393,42 @@ pub fn a_key_without_a_place_leaves_all_as_it_was<B: Backend>(backends: fn() -> 
             "{prompt}"
         );
         assert_eq!(session.position(), 5, "{name}");
+    }
+}
+
+/// As many of the logits as a sampler wants are the largest of all of them, and what it draws from these is what it draws from all.
+pub fn what_a_sampler_wants_is_enough<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    for (name, [mut all, mut some]) in two(backends, &tiny(), 64, KvType::F16) {
+        for (temperature, top_k, top_p) in [
+            (0.0, 0, 1.0),
+            (0.8, 40, 0.9),
+            (1.0, 3, 1.0),
+            (1.0, 65, 1.0),
+            (1.0, 0, 0.9),
+        ] {
+            let mut options = SamplingOptions::default();
+            (options.temperature, options.top_k, options.top_p) = (temperature, top_k, top_p);
+            let mut samplers = [0; 2].map(|_| Sampler::new(options).unwrap());
+            let wanted = samplers[0].wants();
+            all.reset();
+            some.reset();
+            let mut token = 7;
+            for _ in 0..6 {
+                let logits = all.step(&[token]).unwrap();
+                let mut ranked: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+                ranked.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
+                let next = samplers[0].sample(logits).unwrap();
+                let found = some.step_for(&[token], wanted).unwrap();
+                match found {
+                    Logits::All(found) => assert_eq!(found, logits, "{name}"),
+                    Logits::Largest(found) => {
+                        assert_eq!(Some(found.len()), wanted, "{name}");
+                        assert_eq!(found, &ranked[..found.len()], "{name}");
+                    }
+                }
+                assert_eq!(samplers[1].sample_from(found).unwrap(), next, "{name}");
+                token = next;
+            }
+        }
     }
 }

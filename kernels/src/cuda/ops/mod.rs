@@ -9,6 +9,7 @@ mod embed;
 mod faults;
 mod heads;
 mod kv;
+mod largest;
 mod matrix;
 #[cfg(all(test, feature = "emulated"))]
 mod matrix_tests;
@@ -23,6 +24,7 @@ pub use embed::embed;
 pub use faults::{Fault, Faults};
 pub use heads::{AppendTo, HEADS_PARTS, HeadsPart, HeadsShape, Turn, heads_ready};
 pub use kv::{Coordinates, KvHeads, KvNumbers, KvRows, append, expand, map, widen};
+pub use largest::{Largest, MOST_LARGEST};
 pub use matrix::{DeviceMatrix, Source};
 pub use products::{
     Factor, Gated, Norm, Producer, Slot, Workspace, product, product_behind, project,

@@ -32,6 +32,7 @@ pub struct Gpu<D: Device> {
     device: D,
     products: ops::Workspace<D>,
     attention: ops::AttentionRoom<D>,
+    largest: ops::Largest<D>,
     faults: Option<ops::Faults<D>>,
     /// Whether keys or values were written since faults were looked for.
     unchecked: bool,
@@ -96,6 +97,7 @@ impl<D: Device> Gpu<D> {
             device: device.clone(),
             products: ops::Workspace::default(),
             attention: ops::AttentionRoom::default(),
+            largest: ops::Largest::default(),
             faults: None,
             unchecked: false,
             apart: false,
@@ -220,6 +222,27 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn settle(&mut self) -> Result<(), ExecError> {
         self.check()
+    }
+
+    fn seek_largest(
+        &mut self,
+        of: &GpuBuffer<D>,
+        numbers: usize,
+        most: usize,
+    ) -> Result<bool, ExecError> {
+        if most > ops::MOST_LARGEST {
+            return Ok(false);
+        }
+        self.finish()?;
+        let of = (of.memory()?.as_ref(), numbers);
+        self.largest
+            .seek(&self.device, of, most)
+            .map_err(device_error)?;
+        Ok(true)
+    }
+
+    fn found_largest(&mut self) -> Result<Option<Vec<(u32, f32)>>, ExecError> {
+        self.largest.take(&self.device).map_err(device_error)
     }
 
     fn embed(
