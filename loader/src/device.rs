@@ -107,6 +107,11 @@ pub trait Executor: Sync {
         self.name()
     }
 
+    /// Bytes of the device's own memory that nobody has; nothing where it has none, or does not say.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether weights, keys and values are in memory of the device, so that the host needs no room for them.
     fn has_own_memory(&self) -> bool {
         false
@@ -185,6 +190,12 @@ impl<D: Device> Executor for OnGpu<D> {
 
     fn name(&self) -> String {
         self.0.name()
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let [free, _] = self.0.room().ok()?;
+        // The emulation's is that of the host.
+        (free < usize::MAX).then_some(free as u64)
     }
 
     fn has_own_memory(&self) -> bool {

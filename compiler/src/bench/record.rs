@@ -366,6 +366,10 @@ pub struct Measuree {
     /// Bytes of the weights that every token touches; absent where htc does not execute it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub touched_bytes: Option<u64>,
+    /// Bytes that it took of the memory of a device that has its own, with room for its keys and values; absent where the device does not say, or
+    /// has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_bytes: Option<u64>,
 }
 
 /// Perplexity of the subject beside the baseline's.
@@ -390,6 +394,8 @@ pub struct Conditions {
     /// How much of the processor was others' meanwhile; absent where the system does not say it as Linux does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
+    /// What executed the models of this process.
+    pub device: String,
     /// Threads of both.
     pub threads: usize,
     /// Type of the KV cache of both.

@@ -8,7 +8,7 @@ use htc_loader::generate::{Generator, Limits};
 use htc_loader::kv::KvType;
 use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::tokenizer::Tokenizer;
-use htc_loader::{Cpu, Model, Session};
+use htc_loader::{Backend, Cpu, Model, Session};
 
 use super::task::Task;
 use super::{BenchError, cancelled, positions};
@@ -60,27 +60,27 @@ pub trait Runner {
 }
 
 /// A model in this process. It writes what `htc run --temp 0 --ignore-eos` would.
-pub struct Own {
+pub struct Own<B: Backend = Cpu> {
     name: String,
     tokenizer: Tokenizer,
-    session: Session,
+    session: Session<B>,
     sampler: Sampler,
     prompt: Vec<u32>,
 }
 
-impl Own {
-    /// A model, executed on the threads of `cpu`, of whose context so many positions are used at most.
+impl<B: Backend> Own<B> {
+    /// A model, executed by a backend, of whose context so many positions are used at most.
     ///
     /// # Errors
     /// [`BenchError::Exec`] where there is no room for it.
     pub fn new(
         name: String,
-        model: &Arc<Model>,
+        model: &Arc<Model<B>>,
         tokenizer: Tokenizer,
-        cpu: Cpu,
+        backend: B,
         (context, kv_type, setting): (usize, KvType, Setting),
-    ) -> Result<Own, BenchError> {
-        let session = Session::with_kv_type(Arc::clone(model), cpu, context, kv_type);
+    ) -> Result<Self, BenchError> {
+        let session = Session::with_kv_type(Arc::clone(model), backend, context, kv_type);
         let mut session = session.map_err(|error| BenchError::Exec {
             model: name.clone(),
             error,
@@ -129,7 +129,7 @@ pub fn positions_of(
     }
 }
 
-impl Runner for Own {
+impl<B: Backend> Runner for Own<B> {
     fn name(&self) -> &str {
         &self.name
     }

@@ -16,10 +16,13 @@ impl fmt::Display for Measuree {
             bytes_for_people(self.bytes),
             self.engine
         )?;
-        match self.fraction {
-            Some(fraction) => write!(f, ", {:.1} % of its bytes touched)", 100.0 * fraction),
-            None => f.write_str(")"),
+        if let Some(fraction) = self.fraction {
+            write!(f, ", {:.1} % of its bytes touched", 100.0 * fraction)?;
         }
+        if let Some(bytes) = self.device_bytes {
+            write!(f, ", {} of the device's memory", bytes_for_people(bytes))?;
+        }
+        f.write_str(")")
     }
 }
 
@@ -32,7 +35,7 @@ impl fmt::Display for Record {
         }
         writeln!(
             f,
-            "{} {}, {} threads, {} warm-up, KV cache {}, {}",
+            "{} {}, {} threads, {} warm-up, KV cache {}, {}, on {}",
             self.pairs.len(),
             if self.baseline.is_some() {
                 "pairs"
@@ -47,6 +50,7 @@ impl fmt::Display for Record {
                 .processor
                 .as_deref()
                 .unwrap_or(&conditions.machine.system),
+            conditions.device,
         )?;
         for phase in Phase::ALL {
             if let Some(quantity) = self.phases.get(phase) {

@@ -89,12 +89,14 @@ fn record(measured: Measured) -> Record {
         engine: "none".into(),
         fraction: None,
         touched_bytes: None,
+        device_bytes: None,
     };
     let conditions = Conditions {
         date: "2026-01-01T00:00:00Z".into(),
         command: vec!["htc".into()],
         machine: machine::Machine::here(),
         load: None,
+        device: "none".into(),
         threads: 1,
         kv_type: "f16",
         warm_up: 1,

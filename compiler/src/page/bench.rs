@@ -456,6 +456,7 @@ fn conditions(record: &Record) -> Section {
     if let Some(processor) = &machine.processor {
         row("processor", processor.clone());
     }
+    row("device of htc", c.device.clone());
     row("instruction set of htc", machine.instruction_set.to_owned());
     row("cores", machine.cores.to_string());
     row("system", machine.system.clone());

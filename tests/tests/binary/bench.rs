@@ -48,6 +48,32 @@ pub(super) fn against(program: &Path) -> String {
     format!("llama.cpp:{}", program.display())
 }
 
+/// Where it is executed is of record, and a text is measured there, too.
+#[test]
+fn models_are_measured_where_it_is_said() {
+    let scratch = Scratch::new();
+    let (model, other) = (tiny(&scratch, "a.gguf", 1), tiny(&scratch, "b.gguf", 2));
+    let text_file = scratch.file("words.txt", words(3_000));
+    let on = |device: &str| {
+        let run = bench(&model).arg("--against").arg(&other);
+        let run = run.args(["--pairs", "1", "--warm-up", "0", "--prompts", "factual"]);
+        let run = run.arg("--text").arg(&text_file);
+        run.args(["--chunks", "1", "--device", device]).run()
+    };
+    let ratio = |found: &Value| number(found, "/quality/evaluation/perplexity_ratio");
+    let expected = on("cpu").ok().json();
+    assert!(text(&expected, "/device").starts_with("the processor ("));
+    let emulated = cfg!(feature = "emulated").then_some(("emulated", "emulated"));
+    let float64 = ("reference", "the processor in float64");
+    for (device, name) in [float64].into_iter().chain(emulated) {
+        let found = on(device).ok().json();
+        assert_eq!(text(&found, "/device"), name);
+        close(ratio(&found), ratio(&expected), 0.01);
+        assert_ne!(ratio(&found), ratio(&expected), "{device}");
+    }
+    on("cuda:7").refused(1, &["no CUDA device: "]);
+}
+
 #[test]
 fn pairs_and_their_statistics_are_told() {
     let scratch = Scratch::new();

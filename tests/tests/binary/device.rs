@@ -149,10 +149,8 @@ fn a_compilation_executes_where_it_is_told() {
         );
         // It was not the processor that computed.
         assert_ne!(bytes, of_processor, "{device}");
-        let provenance = Htz::open(&scratch.path(device))
-            .unwrap()
-            .manifest
-            .provenance;
+        let artifact = Htz::open(&scratch.path(device)).unwrap();
+        let provenance = &artifact.manifest().provenance;
         let on = &provenance.instruction_set;
         assert!(on.contains("; models on "), "{device}: {on}");
         // Statistics of another device are not found under the same name, and what is made again is the same.

@@ -9,7 +9,7 @@ use clap::Args;
 use htc_loader::dial::Fraction;
 use htc_loader::live::SensorSpec;
 
-use super::{KvArgs, ThreadArgs, heading, parse_fraction};
+use super::{DeviceArgs, KvArgs, ThreadArgs, heading, parse_fraction};
 use crate::bench::PAIRS;
 use crate::bench::task::Kind;
 
@@ -77,6 +77,9 @@ pub struct BenchArgs {
     #[command(flatten, next_help_heading = heading::WHERE)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub kv: KvArgs,
+    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub device: DeviceArgs,
     #[command(flatten, next_help_heading = heading::WHERE)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,

@@ -1,5 +1,7 @@
 //! `htc bench`.
 
+mod measuring;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,11 +10,11 @@ use htc_formats::map::MappedFile;
 use htc_loader::dial::Setting;
 use htc_loader::live::SensorSpec;
 use htc_loader::tokenizer::Tokenizer;
-use htc_loader::{Cpu, Model, Pool};
+use htc_loader::{Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{
-    Failure, Opened, check_room, open_container, open_model, print_json, report, setting_of,
+    Failure, Opened, on_device, open_container, open_model, print_json, report, setting_of,
     tokenizer_of,
 };
 use crate::app::chat::date;
@@ -22,21 +24,16 @@ use crate::app::terminal::bounded;
 use crate::bench::energy::Metered;
 use crate::bench::gates::{self, Gate, Outcome};
 use crate::bench::llama_cpp::LlamaCpp;
-use crate::bench::machine::{Load, Machine, QUIET, Ticks};
-use crate::bench::record::{Conditions, Measuree, Quality, Record};
-use crate::bench::runner::{Own, Runner, positions_of};
+use crate::bench::machine::{Load, Machine, QUIET};
+use crate::bench::record::{Conditions, Measuree, Record};
+use crate::bench::runner::positions_of;
 use crate::bench::statistics::SAMPLES;
 use crate::bench::task::Task;
-use crate::bench::{
-    self, BEHIND_CONTEXT, BenchError, Measured, NoSensors, PAIRS, Protocol, Sensors, Side, Step,
-    positions,
-};
-use crate::device::Processor;
-use crate::event::Cancelled;
-use crate::measure::{self, EvaluateError, Execution};
+use crate::bench::{BEHIND_CONTEXT, BenchError, PAIRS, Protocol, Side, Step, positions};
 use crate::page;
 use crate::system::show::name_of;
-use crate::system::{memory, text};
+
+use measuring::Measuring;
 
 /// Tokens in a window of the text that perplexity is measured on.
 const WINDOW: usize = 512;
@@ -57,18 +54,23 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
     // Who asks for joules wants no benchmark without.
     let mut sensor = args.sensor.as_ref().map(Metered::open).transpose()?;
     let mut bench = Bench::new(args)?;
-    let (began, ticks) = (SystemTime::now(), Ticks::now());
-    let (measured, both) = bench.measure(sensor.as_mut())?;
-    let load = ticks.and_then(Ticks::since);
-    bench.notes.extend(load.and_then(noise));
-    let quality = bench.quality()?;
+    let began = SystemTime::now();
+    let pool = Arc::clone(&bench.pool);
+    let sensor_of_work = sensor.as_mut();
+    let found = on_device(
+        args.device,
+        &pool,
+        Measuring::new(&mut bench, sensor_of_work),
+    )?;
+    bench.notes.extend(found.load.and_then(noise));
     let conditions = Conditions {
         date: date::utc(began),
         command: std::env::args_os()
             .map(|argument| argument.to_string_lossy().into_owned())
             .collect(),
         machine: Machine::here(),
-        load,
+        load: found.load,
+        device: found.device,
         threads: args.threads.count(),
         kv_type: args.kv.kv_type.name(),
         warm_up: bench.protocol.warm_up,
@@ -77,7 +79,8 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
         bootstrap_samples: SAMPLES,
         sensor: sensor.as_ref().map(Metered::record),
     };
-    let mut record = Record::new(conditions, both, measured, quality, bench.notes);
+    let (both, quality) = (found.both, found.quality);
+    let mut record = Record::new(conditions, both, found.measured, quality, bench.notes);
     let judged = gates.iter().map(|gate: &Gate| gate.judge(&record, rank));
     record.gates = judged.collect();
     tell(args, &record)
@@ -185,12 +188,10 @@ impl Loaded {
             engine,
             fraction: None,
             touched_bytes: None,
+            device_bytes: None,
         }
     }
 }
-
-/// What was measured, and of what.
-type Both = (Measured, (Measuree, Option<Measuree>));
 
 /// What executes a model in this process.
 fn itself() -> String {
@@ -253,7 +254,6 @@ impl<'a> Bench<'a> {
         };
         bench.notes_of_protocol();
         bench.plan()?;
-        bench.check_room()?;
         Ok(bench)
     }
 
@@ -338,92 +338,11 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Makes sure that both have memory at the same time.
-    fn check_room(&self) -> Result<(), Failure> {
-        let threads = self.args.threads.count();
-        let own = self.models().map(|loaded| {
-            let hyper = loaded.model.hyper();
-            memory::of_session(hyper, self.positions, threads, self.args.kv.kv_type)
-        });
-        let needed = own.fold(0, u64::saturating_add);
-        check_room(&self.subject.path, needed)
-    }
-
-    fn own(&self, loaded: &Loaded, setting: Setting) -> Result<Own, BenchError> {
-        let how = (self.positions, self.args.kv.kv_type, setting);
-        let (name, tokenizer) = (loaded.name.clone(), loaded.tokenizer.clone());
-        Own::new(name, &loaded.model, tokenizer, Cpu::new(&self.pool), how)
-    }
-
-    /// Measures; gives what both are as well.
-    fn measure(&mut self, mut sensor: Option<&mut Metered>) -> Result<Both, Failure> {
-        let failed = |error, interrupt: &Interrupt| match error {
-            BenchError::Cancelled(_) => Failure::Interrupted(interrupt.message()),
-            error => Failure::Bench(error),
-        };
-        let mut own = self.own(&self.subject, self.setting)?;
-        let mut of_subject = self.subject.measuree(itself());
-        let dial = self.subject.model.dial();
-        if self.args.fraction.is_some() {
-            of_subject.fraction = Some(dial.fraction(self.setting));
-        }
-        of_subject.touched_bytes = Some(dial.bytes(self.setting));
-        let mut other = match &self.baseline {
-            None => Other::None,
-            Some((loaded, None)) => Other::Own(Box::new(self.own(loaded, Setting::FULL)?)),
-            Some((loaded, Some(program))) => {
-                let found = self.llama_cpp(loaded, program);
-                Other::LlamaCpp(Box::new(found.map_err(|e| failed(e, &self.interrupt))?))
-            }
-        };
-        if let Other::LlamaCpp(peer) = &other
-            && !peer.has_depth()
-        {
-            self.notes.push(
-                "this llama-bench knows no depth (-d): it decodes from an empty context, not behind what was read"
-                    .into(),
-            );
-        }
-        if let (Some(sensor), Other::LlamaCpp(_)) = (&sensor, &other) {
-            self.notes.push(format!(
-                "llama-bench loads the model in every run, so that its joules are not those of the task: {} measures none of it",
-                sensor.name()
-            ));
-        }
-        let progress = Progress::new();
-        let tell = |step: Step| progress.show(step);
-        let watch: (&dyn Fn(Step), _) = (&tell, self.interrupt.cancel());
-        let mut none = NoSensors;
-        let sensors: &mut dyn Sensors = match &mut sensor {
-            Some(sensor) => {
-                sensor.set_fractions(dial.fraction(self.setting), 1.0);
-                &mut **sensor
-            }
-            None => &mut none,
-        };
-        let found = bench::run(&mut own, other.runner(), &self.protocol, watch, sensors);
-        progress.0.finish_and_clear();
-        let found = found.map_err(|error| failed(error, &self.interrupt))?;
-        if let Some(sensor) = sensor {
-            self.notes.extend(sensor.notes(&found));
-        }
-        let engine = match &other {
-            Other::LlamaCpp(peer) => {
-                format!(
-                    "llama.cpp {}",
-                    peer.build().unwrap_or("of an unknown build")
-                )
-            }
-            _ => itself(),
-        };
-        let of_baseline = self.baseline.as_ref().map(|(loaded, program)| Measuree {
-            touched_bytes: match program {
-                None => Some(loaded.model.dial().bytes(Setting::FULL)),
-                Some(_) => None,
-            },
-            ..loaded.measuree(engine)
-        });
-        Ok((found, (of_subject, of_baseline)))
+    /// The models that this process executes.
+    fn executed(&self) -> impl Iterator<Item = &Loaded> {
+        let baseline = self.baseline.as_ref();
+        let baseline = baseline.filter(|(_, program)| program.is_none());
+        std::iter::once(&self.subject).chain(baseline.map(|(loaded, _)| loaded))
     }
 
     fn llama_cpp(&self, loaded: &Loaded, program: &Path) -> Result<LlamaCpp, BenchError> {
@@ -435,72 +354,6 @@ impl<'a> Bench<'a> {
             self.args.time_limit,
             self.interrupt.cancel(),
         )
-    }
-
-    /// Perplexity of the subject over the baseline's, where a text is given.
-    fn quality(&self) -> Result<Option<Quality>, Failure> {
-        let (Some(path), Some((baseline, _))) = (&self.args.text, &self.baseline) else {
-            return Ok(None);
-        };
-        let text = text::read(path)?;
-        let (subject, cancel) = (&self.subject, self.interrupt.cancel());
-        let bar = ProgressBar::no_length();
-        bar.set_style(style("{bar:30} {pos}/{len} windows, {eta} left"));
-        let processor = Processor::new(&self.pool);
-        let evaluation = measure::evaluate(
-            &processor.device(),
-            &subject.model,
-            &subject.tokenizer,
-            Some((&baseline.model, &baseline.tokenizer)),
-            &text,
-            measure::Protocol {
-                context: WINDOW.min(subject.context()),
-                chunks: self.args.chunks.map(|n| n as usize),
-                execution: Execution {
-                    kv: htc_loader::kv::KvOptions::new(self.args.kv.kv_type),
-                    setting: self.setting,
-                },
-            },
-            |done, all| {
-                bar.set_length(all as u64);
-                bar.set_position(done as u64);
-                match cancel.is_cancelled() {
-                    true => Err(Cancelled),
-                    false => Ok(()),
-                }
-            },
-        );
-        bar.finish_and_clear();
-        let evaluation = evaluation.map_err(|error| match error {
-            EvaluateError::Cancelled(_) => Failure::Interrupted(self.interrupt.message()),
-            error => Failure::Evaluate {
-                path: match error {
-                    EvaluateError::TextTooShort(_) => path.clone(),
-                    EvaluateError::Reference(_) => baseline.path.clone(),
-                    _ => subject.path.clone(),
-                },
-                error,
-            },
-        })?;
-        let text = name_of(path);
-        Ok(Some(Quality { text, evaluation }))
-    }
-}
-
-/// Who the subject is measured beside.
-enum Other {
-    None,
-    Own(Box<Own>),
-    LlamaCpp(Box<LlamaCpp>),
-}
-
-impl Other {
-    fn runner(&mut self) -> Option<&mut dyn Runner> {
-        match self {
-            Other::None => None,
-            Other::Own(own) => Some(&mut **own),
-            Other::LlamaCpp(peer) => Some(&mut **peer),
-        }
     }
 }
 

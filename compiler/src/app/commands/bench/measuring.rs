@@ -1,0 +1,276 @@
+//! What is measured, wherever it is executed.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use htc_formats::htz::KernelCode;
+use htc_loader::Backend;
+use htc_loader::backend::Planned;
+use htc_loader::device::{Executor, Work};
+use htc_loader::dial::Setting;
+use htc_loader::kv::KvOptions;
+use indicatif::ProgressBar;
+
+use super::{Bench, Loaded, Progress, WINDOW, itself, style};
+use crate::app::commands::{Failure, check_room, not_opened};
+use crate::app::interrupt::Interrupt;
+use crate::bench::energy::Metered;
+use crate::bench::llama_cpp::LlamaCpp;
+use crate::bench::machine::{Load, Ticks};
+use crate::bench::record::{Measuree, Quality};
+use crate::bench::runner::{Own, Runner};
+use crate::bench::{self, BenchError, Measured, NoSensors, Sensors, Step};
+use crate::device::On;
+use crate::event::Cancelled;
+use crate::measure::{self, EvaluateError, Execution};
+use crate::system::show::name_of;
+use crate::system::{memory, text};
+
+/// A measurement that is about to happen, on whichever device.
+pub(super) struct Measuring<'b, 'a> {
+    bench: &'b mut Bench<'a>,
+    sensor: Option<&'b mut Metered>,
+}
+
+/// What was measured, and of what.
+pub(super) struct Found {
+    pub measured: Measured,
+    /// The subject, and what it was held against.
+    pub both: (Measuree, Option<Measuree>),
+    /// What executed models of this process.
+    pub device: String,
+    pub load: Option<Load>,
+    pub quality: Option<Quality>,
+}
+
+impl Work for Measuring<'_, '_> {
+    type Outcome = Result<Found, Failure>;
+
+    fn kernels(&self) -> Option<KernelCode> {
+        self.bench.subject.model.kernels()
+    }
+
+    fn sessions(&self) -> Vec<Planned<'_>> {
+        let planned = self.bench.executed().map(|loaded| Planned {
+            model: &loaded.model,
+            positions: self.bench.positions,
+            kind: self.bench.args.kv.kv_type.into(),
+        });
+        planned.collect()
+    }
+
+    fn on<E: Executor>(mut self, executor: &E) -> Self::Outcome {
+        if !executor.has_own_memory() {
+            self.check_room()?;
+        }
+        let ticks = Ticks::now();
+        let (measured, both) = self.measure(executor)?;
+        let load = ticks.and_then(Ticks::since);
+        Ok(Found {
+            measured,
+            both,
+            device: executor.name(),
+            load,
+            quality: self.quality(executor)?,
+        })
+    }
+}
+
+impl<'b, 'a> Measuring<'b, 'a> {
+    pub fn new(bench: &'b mut Bench<'a>, sensor: Option<&'b mut Metered>) -> Self {
+        Measuring { bench, sensor }
+    }
+
+    /// Makes sure that both have memory at the same time.
+    fn check_room(&self) -> Result<(), Failure> {
+        let (bench, args) = (&self.bench, self.bench.args);
+        let own = bench.models().map(|loaded| {
+            let hyper = loaded.model.hyper();
+            memory::of_session(
+                hyper,
+                bench.positions,
+                args.threads.count(),
+                args.kv.kv_type,
+            )
+        });
+        let needed = own.fold(0, u64::saturating_add);
+        check_room(&bench.subject.path, needed)
+    }
+
+    /// A model in this process, and the bytes that it takes of memory that the device has for itself.
+    fn own<E: Executor>(
+        &self,
+        executor: &E,
+        loaded: &Loaded,
+        setting: Setting,
+    ) -> Result<(Own<E::Backend>, Option<u64>), Failure> {
+        let before = executor.free_bytes();
+        let model = executor.load(&loaded.model);
+        let model = model.map_err(|error| not_opened(&loaded.path, error))?;
+        let how = (self.bench.positions, self.bench.args.kv.kv_type, setting);
+        let (name, tokenizer) = (loaded.name.clone(), loaded.tokenizer.clone());
+        let own = Own::new(name, &model, tokenizer, executor.backend(), how)?;
+        let taken = before.zip(executor.free_bytes());
+        let taken = taken.map(|(before, after)| before.saturating_sub(after));
+        Ok((own, taken))
+    }
+
+    /// Measures; gives what both are as well.
+    fn measure<E: Executor>(
+        &mut self,
+        executor: &E,
+    ) -> Result<(Measured, (Measuree, Option<Measuree>)), Failure> {
+        let failed = |error, interrupt: &Interrupt| match error {
+            BenchError::Cancelled(_) => Failure::Interrupted(interrupt.message()),
+            error => Failure::Bench(error),
+        };
+        let (mut own, taken) = self.own(executor, &self.bench.subject, self.bench.setting)?;
+        let mut of_subject = self.bench.subject.measuree(itself());
+        let dial = self.bench.subject.model.dial();
+        if self.bench.args.fraction.is_some() {
+            of_subject.fraction = Some(dial.fraction(self.bench.setting));
+        }
+        of_subject.touched_bytes = Some(dial.bytes(self.bench.setting));
+        of_subject.device_bytes = taken;
+        let mut of_other = None;
+        let mut other = match &self.bench.baseline {
+            None => Other::None,
+            Some((loaded, None)) => {
+                let (own, taken) = self.own(executor, loaded, Setting::FULL)?;
+                of_other = taken;
+                Other::Own(Box::new(own))
+            }
+            Some((loaded, Some(program))) => {
+                let found = self.bench.llama_cpp(loaded, program);
+                Other::LlamaCpp(Box::new(
+                    found.map_err(|e| failed(e, &self.bench.interrupt))?,
+                ))
+            }
+        };
+        if let Other::LlamaCpp(peer) = &other
+            && !peer.has_depth()
+        {
+            self.bench.notes.push(
+                "this llama-bench knows no depth (-d): it decodes from an empty context, not behind what was read"
+                    .into(),
+            );
+        }
+        if let (Some(sensor), Other::LlamaCpp(_)) = (&self.sensor, &other) {
+            self.bench.notes.push(format!(
+                "llama-bench loads the model in every run, so that its joules are not those of the task: {} measures none of it",
+                sensor.name()
+            ));
+        }
+        let progress = Progress::new();
+        let tell = |step: Step| progress.show(step);
+        let watch: (&dyn Fn(Step), _) = (&tell, self.bench.interrupt.cancel());
+        let mut none = NoSensors;
+        let sensors: &mut dyn Sensors = match &mut self.sensor {
+            Some(sensor) => {
+                sensor.set_fractions(dial.fraction(self.bench.setting), 1.0);
+                &mut **sensor
+            }
+            None => &mut none,
+        };
+        let found = bench::run(
+            &mut own,
+            other.runner(),
+            &self.bench.protocol,
+            watch,
+            sensors,
+        );
+        progress.0.finish_and_clear();
+        let found = found.map_err(|error| failed(error, &self.bench.interrupt))?;
+        if let Some(sensor) = &self.sensor {
+            self.bench.notes.extend(sensor.notes(&found));
+        }
+        let engine = match &other {
+            Other::LlamaCpp(peer) => {
+                format!(
+                    "llama.cpp {}",
+                    peer.build().unwrap_or("of an unknown build")
+                )
+            }
+            _ => itself(),
+        };
+        let of_baseline = self
+            .bench
+            .baseline
+            .as_ref()
+            .map(|(loaded, program)| Measuree {
+                touched_bytes: match program {
+                    None => Some(loaded.model.dial().bytes(Setting::FULL)),
+                    Some(_) => None,
+                },
+                device_bytes: of_other,
+                ..loaded.measuree(engine)
+            });
+        Ok((found, (of_subject, of_baseline)))
+    }
+
+    /// Perplexity of the subject over the baseline's, where a text is given.
+    fn quality<E: Executor>(&self, executor: &E) -> Result<Option<Quality>, Failure> {
+        let (Some(path), Some((baseline, _))) = (&self.bench.args.text, &self.bench.baseline)
+        else {
+            return Ok(None);
+        };
+        let text = text::read(path)?;
+        let (subject, cancel) = (&self.bench.subject, self.bench.interrupt.cancel());
+        let bar = ProgressBar::no_length();
+        bar.set_style(style("{bar:30} {pos}/{len} windows, {eta} left"));
+        let evaluation = measure::evaluate(
+            &On::new(executor, &self.bench.pool),
+            &subject.model,
+            &subject.tokenizer,
+            Some((&baseline.model, &baseline.tokenizer)),
+            &text,
+            measure::Protocol {
+                context: WINDOW.min(subject.context()),
+                chunks: self.bench.args.chunks.map(|n| n as usize),
+                execution: Execution {
+                    kv: KvOptions::new(self.bench.args.kv.kv_type),
+                    setting: self.bench.setting,
+                },
+            },
+            |done, all| {
+                bar.set_length(all as u64);
+                bar.set_position(done as u64);
+                match cancel.is_cancelled() {
+                    true => Err(Cancelled),
+                    false => Ok(()),
+                }
+            },
+        );
+        bar.finish_and_clear();
+        let evaluation = evaluation.map_err(|error| match error {
+            EvaluateError::Cancelled(_) => Failure::Interrupted(self.bench.interrupt.message()),
+            error => Failure::Evaluate {
+                path: match error {
+                    EvaluateError::TextTooShort(_) => path.clone(),
+                    EvaluateError::Reference(_) => baseline.path.clone(),
+                    _ => subject.path.clone(),
+                },
+                error,
+            },
+        })?;
+        let text = name_of(path);
+        Ok(Some(Quality { text, evaluation }))
+    }
+}
+
+/// Who the subject is measured beside.
+enum Other<B: Backend> {
+    None,
+    Own(Box<Own<B>>),
+    LlamaCpp(Box<LlamaCpp>),
+}
+
+impl<B: Backend> Other<B> {
+    fn runner(&mut self) -> Option<&mut dyn Runner> {
+        match self {
+            Other::None => None,
+            Other::Own(own) => Some(&mut **own),
+            Other::LlamaCpp(peer) => Some(&mut **peer),
+        }
+    }
+}
