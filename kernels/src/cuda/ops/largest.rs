@@ -67,10 +67,9 @@ impl<D: Device> Largest<D> {
         }
         let record = 1 + 2 * most;
         let blocks = |numbers: usize| numbers.div_ceil(BLOCK).max(1);
-        let (mut passes, mut left) = (vec![blocks(numbers)], numbers);
+        let mut passes = vec![blocks(numbers)];
         while let Some(&last) = passes.last().filter(|&&last| last > 1) {
-            left = last * most;
-            passes.push(blocks(left));
+            passes.push(blocks(last * most));
         }
         let words = passes.iter().sum::<usize>() * record;
         if self

@@ -1,8 +1,5 @@
 //! What is measured, wherever it is executed.
 
-use std::path::Path;
-use std::sync::Arc;
-
 use htc_formats::htz::KernelCode;
 use htc_loader::Backend;
 use htc_loader::backend::Planned;
