@@ -92,8 +92,10 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     // Whatever can be refused is refused before the first long read, a second compilation of the same
     // artifact among it.
     let admitted = admit(options)?;
+    let elastic = Elastic::of(options, admitted.source())?;
     let source = admitted.source().clone();
     executed::on_device(options, &source, watch, |device| {
+        let admitted = (admitted, elastic.as_ref());
         compile_on(device, admitted, options, (&clock, &peak), watch)
     })
 }
@@ -101,18 +103,17 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
 /// The same on a device that is there.
 fn compile_on(
     device: &dyn Device,
-    admitted: Admitted,
+    (admitted, elastic): (Admitted, Option<&Elastic>),
     options: &CompileOptions,
     (clock, peak): (&StageClock, &Peak),
     watch: Watch,
 ) -> Result<Report, CompileError> {
-    let elastic = Elastic::of(options, admitted.source())?;
-    let options = elastic.as_ref().map_or(options, |elastic| &elastic.bases);
+    let options = elastic.map_or(options, |elastic| &elastic.bases);
     let work = Work::open(&options.output, watch)?;
     let made = || -> Result<Named, CompileError> {
         // Calibrate and plan.
         let prepared = prepare(admitted, options, device, clock, watch);
-        let prepared = prepared.map_err(|error| planes::of_whole(error, elastic.as_ref()))?;
+        let prepared = prepared.map_err(|error| planes::of_whole(error, elastic))?;
 
         // Where to look first when the artifact is probed.
         let depth_sink = match options.probe_layer {
@@ -139,7 +140,7 @@ fn compile_on(
             threads: options.threads,
         };
         watch.tell(Event::Keeping(work.kept()));
-        let mut chosen = match &elastic {
+        let mut chosen = match elastic {
             Some(elastic) => elastic.make(&prepared, &inputs, (&work, clock), watch)?,
             None => clock.during(Stage::Factorise, || {
                 let plans = Plans {

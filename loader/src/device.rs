@@ -192,6 +192,12 @@ impl<D: Device> Executor for OnGpu<D> {
         self.0.name()
     }
 
+    fn arithmetic(&self) -> String {
+        let kernels = htc_kernels::cuda::source::digest().to_string();
+        let kernels = kernels.get(..8).unwrap_or_default();
+        format!("{}, kernels {kernels}", self.0.name())
+    }
+
     fn free_bytes(&self) -> Option<u64> {
         let [free, _] = self.0.room().ok()?;
         // The emulation's is that of the host.

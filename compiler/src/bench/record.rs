@@ -366,10 +366,6 @@ pub struct Measuree {
     /// Bytes of the weights that every token touches; absent where htc does not execute it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub touched_bytes: Option<u64>,
-    /// Bytes that it took of the memory of a device that has its own, with room for its keys and values; absent where the device does not say, or
-    /// has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device_bytes: Option<u64>,
 }
 
 /// Perplexity of the subject beside the baseline's.
@@ -396,6 +392,10 @@ pub struct Conditions {
     pub load: Option<Load>,
     /// What executed the models of this process.
     pub device: String,
+    /// Bytes that they took of its own memory, with keys and values and what is worked in, behind the last run: what is free less, so
+    /// that others who use the device count, too. Absent where it has none of its own, or does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_bytes: Option<u64>,
     /// Threads of both.
     pub threads: usize,
     /// Type of the KV cache of both.

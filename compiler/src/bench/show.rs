@@ -19,9 +19,6 @@ impl fmt::Display for Measuree {
         if let Some(fraction) = self.fraction {
             write!(f, ", {:.1} % of its bytes touched", 100.0 * fraction)?;
         }
-        if let Some(bytes) = self.device_bytes {
-            write!(f, ", {} of the device's memory", bytes_for_people(bytes))?;
-        }
         f.write_str(")")
     }
 }
@@ -52,6 +49,9 @@ impl fmt::Display for Record {
                 .unwrap_or(&conditions.machine.system),
             conditions.device,
         )?;
+        if let Some(bytes) = conditions.device_bytes {
+            writeln!(f, "{} of the device's memory", bytes_for_people(bytes))?;
+        }
         for phase in Phase::ALL {
             if let Some(quantity) = self.phases.get(phase) {
                 show_quantity(phase.name(), (quantity, "tokens/s"), f)?;

@@ -123,6 +123,9 @@ struct Record {
     schema: u32,
     threads: usize,
     kv_type: String,
+    /// Older records are of the processor, and do not say it.
+    #[serde(default)]
+    device: String,
     machine: Machine,
     sensor: Option<Sensor>,
     subject: Side,
@@ -336,7 +339,8 @@ fn same(path: &Path, record: &Record, first: &Path, of: &Record) -> Result<(), S
             .map_or_else(String::new, |s| s.name.clone())
     };
     let processor = |r: &Record| r.machine.processor.clone().unwrap_or_default();
-    let all: [(&'static str, String, String); 6] = [
+    let all: [(&'static str, String, String); 7] = [
+        ("device", record.device.clone(), of.device.clone()),
         ("sensor", sensor(record), sensor(of)),
         ("processor", processor(record), processor(of)),
         (

@@ -89,7 +89,6 @@ fn record(measured: Measured) -> Record {
         engine: "none".into(),
         fraction: None,
         touched_bytes: None,
-        device_bytes: None,
     };
     let conditions = Conditions {
         date: "2026-01-01T00:00:00Z".into(),
@@ -97,6 +96,7 @@ fn record(measured: Measured) -> Record {
         machine: machine::Machine::here(),
         load: None,
         device: "none".into(),
+        device_bytes: None,
         threads: 1,
         kv_type: "f16",
         warm_up: 1,

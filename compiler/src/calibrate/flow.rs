@@ -119,10 +119,17 @@ impl<'a> Flow<'a> {
     ) -> Result<Self, CalibrateError> {
         let context = text.windows().context();
         let sequence = device.sequence(model, context, &KvOptions::new(KvType::F32));
-        let sequence = sequence.map_err(|error| CalibrateError::Exec {
-            path: model.file().path.clone(),
-            stage: first,
-            error,
+        let path = || model.file().path.clone();
+        let sequence = sequence.map_err(|error| match error {
+            ExecError::Load(error) => CalibrateError::Load {
+                path: path(),
+                error: *error,
+            },
+            error => CalibrateError::Exec {
+                path: path(),
+                stage: first,
+                error,
+            },
         })?;
         Ok(Flow {
             files,

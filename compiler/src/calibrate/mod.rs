@@ -156,6 +156,8 @@ pub enum Place {
 pub struct Calibration {
     /// What names it.
     pub key: Digest,
+    /// [`Device::arithmetic`] of what executed the model.
+    pub arithmetic: String,
     /// One for each layer.
     pub layers: Vec<Arc<StoredLayer>>,
     /// What the head reads.
@@ -284,6 +286,7 @@ pub fn calibrate(
     };
     Ok(Calibration {
         key,
+        arithmetic: device.arithmetic(),
         layers,
         head,
         texts,

@@ -54,6 +54,8 @@ pub(crate) struct Expected<'a> {
     pub vocabulary: u64,
     /// What this machine does in a second.
     pub speed: Speed,
+    /// Whether models are executed in other memory than the host's.
+    pub elsewhere: bool,
 }
 
 /// Estimates what a compilation takes, from shapes and ranks and the speed of this machine.
@@ -68,6 +70,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         bytes,
         vocabulary,
         speed,
+        elsewhere,
     } = expected;
     let threads = options.threads;
     let jobs = layout::jobs(source, plan, treatment.bias);
@@ -102,7 +105,11 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     let calibrated = calibration.map_or(0, |found| {
         let context = found.context;
         let gauged = treatment.gauge != GaugeKind::None;
-        sites(&source.hyper, context, threads, gauged) + sessions(&source.hyper, context)
+        let sessions = match elsewhere {
+            true => 0,
+            false => sessions(&source.hyper, context),
+        };
+        sites(&source.hyper, context, threads, gauged) + sessions
     });
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
     // What bases lack is looked at and coded once more, and measured at every point of the dial.

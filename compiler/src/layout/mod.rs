@@ -167,7 +167,11 @@ pub fn draft(
                 Container::Htz { major, minor } => format!("htz {major}.{minor}"),
                 Container::Sealed { .. } => "in an htz".to_owned(),
             },
-            instruction_set: htc_kernels::cpu::instruction_set().into(),
+            // Without a text no model is executed.
+            instruction_set: calibration.map_or_else(
+                || htc_kernels::cpu::instruction_set().to_owned(),
+                |found| found.arithmetic.clone(),
+            ),
             linear_algebra: BACKEND.into(),
             calibration: calibration.map(|found| calibration_record(found, treatment.gauge)),
             treatment: treatment_record(treatment),

@@ -101,7 +101,6 @@ impl Inputs<'_> {
             &treatment,
             self.measured,
         );
-        draft.provenance.instruction_set = self.device.arithmetic();
         draft = layout::reserve_tuning(draft, self.tuned);
         if let Some(geometry) = &mut draft.geometry {
             geometry.depth_sink = self.depth_sink;
@@ -143,6 +142,8 @@ impl Inputs<'_> {
         let calibration = calibration.map(|found| {
             let Calibration {
                 key,
+                // In the manifest.
+                arithmetic: _,
                 layers: _,
                 head: _,
                 texts: _,

@@ -27,7 +27,7 @@ pub fn on_processor<T>(
     work(&Processor::new(&pool).device())
 }
 
-/// Does something with the device that is asked for, on which a model has room with a second as large.
+/// Does something with the device that is asked for, on which the model has room.
 pub(super) fn on_device<T>(
     options: &CompileOptions,
     source: &ModelFile,
@@ -58,6 +58,12 @@ pub(super) fn on_device<T>(
         ChoiceError::NotBuilt { .. } => {}
         error => watch.tell(Event::Note(&format!("on the processor: {error}"))),
     };
-    // What is measured is beside its source, and no larger.
-    device::on(options.device, &pool, vec![planned; 2], told, work)?
+    // What is measured beside it is refused when it is brought there, where it has no room.
+    device::on(options.device, &pool, vec![planned], told, |device| {
+        if options.device != DeviceChoice::Cpu {
+            let name = device.name();
+            watch.tell(Event::Note(&format!("the model is executed by {name}")));
+        }
+        work(device)
+    })?
 }

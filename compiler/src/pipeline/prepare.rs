@@ -327,6 +327,7 @@ pub(super) fn prepare(
         bytes: artifact_bytes,
         vocabulary: sections.first().map_or(0, |of| of.entry().decoded_length),
         speed,
+        elsewhere: device.has_own_memory(),
     };
     let estimate = estimate::estimate(options, expected);
     if let Some(available) = memory::available().filter(|found| *found < estimate.peak_memory) {

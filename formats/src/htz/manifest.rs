@@ -319,7 +319,8 @@ pub struct Provenance {
     pub source_bytes: u64,
     /// Format of the source, for example `gguf v3`.
     pub source_format: String,
-    /// Instruction set that computed the factors: others may round otherwise.
+    /// Instruction set that computed the factors, and behind `; models on` what executed the source, where that was something else:
+    /// others may round otherwise.
     pub instruction_set: String,
     /// Library that decomposed: others may round otherwise.
     pub linear_algebra: String,

@@ -41,7 +41,7 @@ pub enum DeviceError {
     },
     /// Neither code that was compiled ahead of time nor a compiler.
     #[error(
-        "no kernels for {architecture}: {sealed}, and {compiler}; compile the artifact with --cuda-arch {architecture}, or install NVRTC (libnvrtc)"
+        "no kernels for {architecture}: {sealed}, and {compiler}; install NVRTC (libnvrtc), or execute an artifact that was compiled with --cuda-arch {architecture}"
     )]
     NoCode {
         /// The architecture, as `sm_90`.

@@ -258,7 +258,7 @@ impl<B: Backend> Session<B> {
         self.last_logits()
     }
 
-    /// As [`Session::step`], with no more of the logits than a sampler [wants](Sampler::wants), where the device can choose
+    /// As [`Session::step`], with no more of the logits than a sampler [wants](crate::sampling::Sampler::wants), where the device can choose
     /// them.
     ///
     /// # Errors
@@ -583,7 +583,7 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// As [`Session::last_logits`], with no more of them than a sampler [wants](Sampler::wants), where the device can choose them.
+    /// As [`Session::last_logits`], with no more of them than a sampler [wants](crate::sampling::Sampler::wants), where the device can choose them.
     ///
     /// # Errors
     /// As [`Session::last_logits`].

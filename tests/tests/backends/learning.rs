@@ -120,7 +120,9 @@ pub fn what_is_learnt_is_what_the_oracle_learns<B: Backend>(backends: fn() -> Ve
             let found = learn(models, || backends().swap_remove(index).1, how);
             assert_eq!(found.tokens, text, "{what}");
             let (learnt, wanted) = (found.learnt, expected.learnt);
-            assert!(wanted.updates >= 4, "{what}: {wanted:?}");
+            // A correction may be right from its first update on.
+            let least = if kind == "oja" { 4 } else { 1 };
+            assert!(wanted.updates >= least, "{what}: {wanted:?}");
             assert_eq!(learnt.updates, wanted.updates, "{what}");
             assert_eq!(learnt.rejections, wanted.rejections, "{what}");
             // Both are the draft's; what it learnt moves it, and further than backends are from each other.

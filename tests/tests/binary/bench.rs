@@ -60,7 +60,7 @@ fn models_are_measured_where_it_is_said() {
         let run = run.arg("--text").arg(&text_file);
         run.args(["--chunks", "1", "--device", device]).run()
     };
-    let ratio = |found: &Value| number(found, "/quality/evaluation/perplexity_ratio");
+    let ratio = |found: &Value| number(found, "/quality/perplexity_ratio");
     let expected = on("cpu").ok().json();
     assert!(text(&expected, "/device").starts_with("the processor ("));
     let emulated = cfg!(feature = "emulated").then_some(("emulated", "emulated"));

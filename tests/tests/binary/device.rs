@@ -148,7 +148,9 @@ fn a_compilation_executes_where_it_is_told() {
             "{device}: {kl} {expected}"
         );
         // It was not the processor that computed.
+        assert_ne!(kl, expected, "{device}");
         assert_ne!(bytes, of_processor, "{device}");
+        assert!(bytes.len() <= 155_000, "{device}: {}", bytes.len());
         let artifact = Htz::open(&scratch.path(device)).unwrap();
         let provenance = &artifact.manifest().provenance;
         let on = &provenance.instruction_set;

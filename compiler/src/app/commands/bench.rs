@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use htc_formats::map::MappedFile;
+use htc_loader::device::DeviceChoice;
 use htc_loader::dial::Setting;
 use htc_loader::live::SensorSpec;
 use htc_loader::tokenizer::Tokenizer;
@@ -18,7 +19,7 @@ use super::{
     tokenizer_of,
 };
 use crate::app::chat::date;
-use crate::app::cli::{Against, BenchArgs, Contexts};
+use crate::app::cli::{Against, BenchArgs, Contexts, DeviceArgs};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::bounded;
 use crate::bench::energy::Metered;
@@ -58,7 +59,7 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
     let pool = Arc::clone(&bench.pool);
     let sensor_of_work = sensor.as_mut();
     let found = on_device(
-        args.device,
+        bench.device(),
         &pool,
         Measuring::new(&mut bench, sensor_of_work),
     )?;
@@ -71,6 +72,7 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
         machine: Machine::here(),
         load: found.load,
         device: found.device,
+        device_bytes: found.device_bytes,
         threads: args.threads.count(),
         kv_type: args.kv.kv_type.name(),
         warm_up: bench.protocol.warm_up,
@@ -188,7 +190,6 @@ impl Loaded {
             engine,
             fraction: None,
             touched_bytes: None,
-            device_bytes: None,
         }
     }
 }
@@ -336,6 +337,17 @@ impl<'a> Bench<'a> {
         self.positions = longest;
         self.protocol.contexts = lengths;
         Ok(())
+    }
+
+    /// Where it is executed: where that is left open, beside llama.cpp, which is measured on the processor alone, as that is.
+    fn device(&self) -> DeviceArgs {
+        let beside_llama_cpp = matches!(self.baseline, Some((_, Some(_))));
+        match self.args.device.device {
+            DeviceChoice::Auto if beside_llama_cpp => DeviceArgs {
+                device: DeviceChoice::Cpu,
+            },
+            _ => self.args.device,
+        }
     }
 
     /// The models that this process executes.

@@ -27,6 +27,7 @@ use crate::system::{memory, text};
 pub(super) struct Measuring<'b, 'a> {
     bench: &'b mut Bench<'a>,
     sensor: Option<&'b mut Metered>,
+    device_bytes: Option<u64>,
 }
 
 /// What was measured, and of what.
@@ -36,6 +37,8 @@ pub(super) struct Found {
     pub both: (Measuree, Option<Measuree>),
     /// What executed models of this process.
     pub device: String,
+    /// What they took of its own memory.
+    pub device_bytes: Option<u64>,
     pub load: Option<Load>,
     pub quality: Option<Quality>,
 }
@@ -48,12 +51,18 @@ impl Work for Measuring<'_, '_> {
     }
 
     fn sessions(&self) -> Vec<Planned<'_>> {
-        let planned = self.bench.executed().map(|loaded| Planned {
-            model: &loaded.model,
-            positions: self.bench.positions,
-            kind: self.bench.args.kv.kv_type.into(),
-        });
-        planned.collect()
+        let (bench, args) = (&self.bench, self.bench.args);
+        let (positions, kind) = (bench.positions.max(WINDOW), args.kv.kv_type.into());
+        let planned = |model| Planned {
+            model,
+            positions,
+            kind,
+        };
+        match args.text {
+            // llama.cpp's model is executed here to be compared with.
+            Some(_) => bench.models().map(|of| planned(&*of.model)).collect(),
+            None => bench.executed().map(|of| planned(&*of.model)).collect(),
+        }
     }
 
     fn on<E: Executor>(mut self, executor: &E) -> Self::Outcome {
@@ -67,6 +76,7 @@ impl Work for Measuring<'_, '_> {
             measured,
             both,
             device: executor.name(),
+            device_bytes: self.device_bytes,
             load,
             quality: self.quality(executor)?,
         })
@@ -75,7 +85,11 @@ impl Work for Measuring<'_, '_> {
 
 impl<'b, 'a> Measuring<'b, 'a> {
     pub fn new(bench: &'b mut Bench<'a>, sensor: Option<&'b mut Metered>) -> Self {
-        Measuring { bench, sensor }
+        Measuring {
+            bench,
+            sensor,
+            device_bytes: None,
+        }
     }
 
     /// Makes sure that both have memory at the same time.
@@ -94,22 +108,18 @@ impl<'b, 'a> Measuring<'b, 'a> {
         check_room(&bench.subject.path, needed)
     }
 
-    /// A model in this process, and the bytes that it takes of memory that the device has for itself.
+    /// A model in this process.
     fn own<E: Executor>(
         &self,
         executor: &E,
         loaded: &Loaded,
         setting: Setting,
-    ) -> Result<(Own<E::Backend>, Option<u64>), Failure> {
-        let before = executor.free_bytes();
+    ) -> Result<Own<E::Backend>, Failure> {
         let model = executor.load(&loaded.model);
         let model = model.map_err(|error| not_opened(&loaded.path, error))?;
         let how = (self.bench.positions, self.bench.args.kv.kv_type, setting);
         let (name, tokenizer) = (loaded.name.clone(), loaded.tokenizer.clone());
-        let own = Own::new(name, &model, tokenizer, executor.backend(), how)?;
-        let taken = before.zip(executor.free_bytes());
-        let taken = taken.map(|(before, after)| before.saturating_sub(after));
-        Ok((own, taken))
+        Ok(Own::new(name, &model, tokenizer, executor.backend(), how)?)
     }
 
     /// Measures; gives what both are as well.
@@ -121,21 +131,18 @@ impl<'b, 'a> Measuring<'b, 'a> {
             BenchError::Cancelled(_) => Failure::Interrupted(interrupt.message()),
             error => Failure::Bench(error),
         };
-        let (mut own, taken) = self.own(executor, &self.bench.subject, self.bench.setting)?;
+        let free = executor.free_bytes();
+        let mut own = self.own(executor, &self.bench.subject, self.bench.setting)?;
         let mut of_subject = self.bench.subject.measuree(itself());
         let dial = self.bench.subject.model.dial();
         if self.bench.args.fraction.is_some() {
             of_subject.fraction = Some(dial.fraction(self.bench.setting));
         }
         of_subject.touched_bytes = Some(dial.bytes(self.bench.setting));
-        of_subject.device_bytes = taken;
-        let mut of_other = None;
         let mut other = match &self.bench.baseline {
             None => Other::None,
             Some((loaded, None)) => {
-                let (own, taken) = self.own(executor, loaded, Setting::FULL)?;
-                of_other = taken;
-                Other::Own(Box::new(own))
+                Other::Own(Box::new(self.own(executor, loaded, Setting::FULL)?))
             }
             Some((loaded, Some(program))) => {
                 let found = self.bench.llama_cpp(loaded, program);
@@ -151,6 +158,14 @@ impl<'b, 'a> Measuring<'b, 'a> {
                 "this llama-bench knows no depth (-d): it decodes from an empty context, not behind what was read"
                     .into(),
             );
+        }
+        if let Other::LlamaCpp(_) = &other
+            && executor.has_own_memory()
+        {
+            self.bench.notes.push(format!(
+                "llama-bench computes on the processor (-ngl 0), htc on {}: the ratios are of two machines",
+                executor.name()
+            ));
         }
         if let (Some(sensor), Other::LlamaCpp(_)) = (&self.sensor, &other) {
             self.bench.notes.push(format!(
@@ -178,6 +193,8 @@ impl<'b, 'a> Measuring<'b, 'a> {
         );
         progress.0.finish_and_clear();
         let found = found.map_err(|error| failed(error, &self.bench.interrupt))?;
+        let taken = free.zip(executor.free_bytes());
+        self.device_bytes = taken.map(|(before, behind)| before.saturating_sub(behind));
         if let Some(sensor) = &self.sensor {
             self.bench.notes.extend(sensor.notes(&found));
         }
@@ -199,7 +216,6 @@ impl<'b, 'a> Measuring<'b, 'a> {
                     None => Some(loaded.model.dial().bytes(Setting::FULL)),
                     Some(_) => None,
                 },
-                device_bytes: of_other,
                 ..loaded.measuree(engine)
             });
         Ok((found, (of_subject, of_baseline)))
