@@ -19,6 +19,7 @@ macro_rules! sources {
 
 /// What units include.
 pub const HEADERS: &[Source] = sources! {
+    "blocks.cuh" from "blocks.cuh",
     "dialect.cuh" from "dialect.cuh",
     "kv.cuh" from "kv.cuh",
     "rows.cuh" from "rows.cuh",
