@@ -215,3 +215,100 @@ fn a_step_ends_early_where_its_results_are_asked_for() {
     assert!(error.starts_with("kernel trial: "), "{error}");
     device.end_step().unwrap();
 }
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct FragmentTrial {
+    rows: Span,
+    columns: Span,
+    products: Span,
+    what: u32,
+    unused: u32,
+}
+
+// SAFETY: as `trial.cpp` declares it, without padding.
+unsafe impl Arguments for FragmentTrial {}
+
+const FRAGMENT_TRIAL: Kernel<FragmentTrial> = Kernel::new("fragment_trial", 32);
+
+/// What a warp adds to `16 x 8` integers, of rows `[16, 32]` and columns `[32, 8]`.
+fn add_fragments(
+    device: &Emulated,
+    rows: &[i8],
+    columns: &[i8],
+    before: &[i32],
+    what: u32,
+) -> Vec<i32> {
+    let put = |bytes: Vec<u8>| {
+        let memory = device.allocate(bytes.len()).unwrap();
+        device.upload(&bytes, &memory, 0).unwrap();
+        memory
+    };
+    let bytes = |numbers: &[i8]| {
+        numbers
+            .iter()
+            .map(|x| x.cast_unsigned())
+            .collect::<Vec<_>>()
+    };
+    let (rows, columns) = (put(bytes(rows)), put(bytes(columns)));
+    let products = put(before.iter().flat_map(|x| x.to_le_bytes()).collect());
+    let arguments = FragmentTrial {
+        rows: rows.span("rows", 0, 512).unwrap(),
+        columns: columns.span("columns", 0, 256).unwrap(),
+        products: products.span("products", 0, 512).unwrap(),
+        what,
+        unused: 0,
+    };
+    // SAFETY: the kernel reads 16 by 32 and 32 by 8 bytes, and changes 16 by 8 integers.
+    unsafe {
+        device
+            .launch(&FRAGMENT_TRIAL, [1, 1, 1], 0, &arguments)
+            .unwrap()
+    };
+    let mut found = vec![0; 512];
+    device.download(&products, 0, &mut found).unwrap();
+    let words = found.as_chunks::<4>().0.iter();
+    words.map(|&word| i32::from_le_bytes(word)).collect()
+}
+
+/// Every place of the fragments by itself, and all at once with integers at their extremes.
+#[test]
+fn fragments_are_multiplied_where_they_lie() {
+    let device = Emulated::new(9);
+    // No two of a row or of a column are the same.
+    let columns: Vec<i8> = (0..256).map(|i| (i as u8).cast_signed()).collect();
+    let before: Vec<i32> = (0..128).map(|i| 1000 * i).collect();
+    for place in 0..512 {
+        let mut rows = [0; 512];
+        rows[place] = 3;
+        let (row, k) = (place / 32, place % 32);
+        for what in 0..3 {
+            let counts = [true, k < 16, k >= 16][what as usize];
+            let mut expected = before.clone();
+            for (column, sum) in expected[8 * row..][..8].iter_mut().enumerate() {
+                *sum += i32::from(counts) * 3 * i32::from(columns[8 * k + column]);
+            }
+            let found = add_fragments(&device, &rows, &columns, &before, what);
+            assert_eq!(found, expected, "row {row}, number {k}, {what}");
+        }
+    }
+    let rows: Vec<i8> = (0..512)
+        .map(|i| (i * 37 % 256) as u8)
+        .map(u8::cast_signed)
+        .collect();
+    for what in 0..3 {
+        let numbers = [0..32, 0..16, 16..32][what as usize].clone();
+        let product = |place: usize| {
+            let of = numbers.clone();
+            let of = of.map(|k| {
+                i32::from(rows[place / 8 * 32 + k]) * i32::from(columns[8 * k + place % 8])
+            });
+            before[place] + of.sum::<i32>()
+        };
+        let expected: Vec<i32> = (0..128).map(product).collect();
+        assert_eq!(
+            add_fragments(&device, &rows, &columns, &before, what),
+            expected
+        );
+    }
+}

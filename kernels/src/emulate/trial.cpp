@@ -70,3 +70,37 @@ KERNEL(trial, Trial, 64) {
     }
     a.to[thread] = found;
 }
+
+// Products of 16 rows of 32 integers with 8 columns of as many, in fragments whose places are those of NVIDIA's "PTX ISA", number
+// by number.
+struct FragmentTrial {
+    // [16, 32], [32, 8] and [16, 8].
+    const int8_t *rows;
+    const int8_t *columns;
+    int *products;
+    // Of all numbers, of the first sixteen, or of the others.
+    uint32_t what;
+    uint32_t unused;
+};
+
+KERNEL(fragment_trial, FragmentTrial, 32) {
+    const uint32_t group = threadIdx.x >> 2, of = threadIdx.x % 4;
+    Fragment x = {};
+    for (uint32_t i = 0; i < 16; i++) {
+        const uint32_t row = i < 4 || (8 <= i && i < 12) ? group : group + 8;
+        const uint32_t column = of * 4 + (i & 3) + (i < 8 ? 0 : 16);
+        x.rows[i / 4] |= static_cast<uint32_t>(static_cast<uint8_t>(a.rows[row * 32 + column])) << i % 4 * 8;
+    }
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t row = of * 4 + (i & 3) + (i < 4 ? 0 : 16), column = group;
+        x.columns[i / 4] |= static_cast<uint32_t>(static_cast<uint8_t>(a.columns[row * 8 + column])) << i % 4 * 8;
+    }
+    int sums[4];
+    for (uint32_t i = 0; i < 4; i++) sums[i] = a.products[(i < 2 ? group : group + 8) * 8 + of * 2 + (i & 1)];
+    switch (a.what) {
+    case 0: add_products(sums, x); break;
+    case 1: add_products_of_half<0>(sums, x); break;
+    default: add_products_of_half<1>(sums, x); break;
+    }
+    for (uint32_t i = 0; i < 4; i++) a.products[(i < 2 ? group : group + 8) * 8 + of * 2 + (i & 1)] = sums[i];
+}

@@ -98,4 +98,54 @@ DEVICE float sum_of_block(float value, float *room) {
     return sum;
 }
 
+// Integers of eight bits as tensor cores multiply them, four in a register: what a lane has of 16 rows of 32 numbers and of 8
+// columns of as many. With `group = lane / 4` and `of = lane % 4` these are the four numbers from 4 `of` on of row `group` and of
+// row `group + 8`, those sixteen further of both rows, and the four from 4 `of` on and those sixteen further of column `group`: the
+// fragments of `mma.m16n8k32` in NVIDIA's "PTX ISA". Of the products, 16 by 8, it has those of row `group` with columns 2 `of` and
+// 2 `of` + 1, and of row `group + 8` with the same.
+struct Fragment {
+    uint32_t rows[4];
+    uint32_t columns[2];
+};
+
+#if defined(HTC_EMULATED) || defined(HTC_PLAIN_MMA)
+// The same by exchanges of the warp, where there are no tensor cores, or to hold them against it: integers are exact in any order.
+DEVICE void add_products(int sums[4], const Fragment &x) {
+    const uint32_t lane = threadIdx.x % WARP, group = lane / 4, of = lane % 4;
+    const uint64_t near = static_cast<uint64_t>(x.rows[1]) << 32 | x.rows[0];
+    const uint64_t far = static_cast<uint64_t>(x.rows[3]) << 32 | x.rows[2];
+    const uint64_t column = static_cast<uint64_t>(x.columns[1]) << 32 | x.columns[0];
+    for (uint32_t four = 0; four < 4; four++) {
+        // Lanes of a group have its two rows; those of group c have column c.
+        const uint64_t a = __shfl_sync(EVERY_LANE, near, static_cast<int>(4 * group + four));
+        const uint64_t b = __shfl_sync(EVERY_LANE, far, static_cast<int>(4 * group + four));
+        const uint64_t first = __shfl_sync(EVERY_LANE, column, static_cast<int>(4 * (2 * of) + four));
+        const uint64_t second = __shfl_sync(EVERY_LANE, column, static_cast<int>(4 * (2 * of + 1) + four));
+        for (int i = 0; i < 4; i++) {
+            const uint64_t with = i % 2 == 0 ? first : second;
+            const int by = i / 2 * 32;
+            sums[i] = __dp4a(static_cast<int>(a >> by), static_cast<int>(with), sums[i]);
+            sums[i] = __dp4a(static_cast<int>(b >> by), static_cast<int>(with >> 32), sums[i]);
+        }
+    }
+}
+
+// Of the first sixteen numbers of rows and columns alone, or of the others.
+template <int HALF> DEVICE void add_products_of_half(int sums[4], const Fragment &x) {
+    add_products(sums, {{x.rows[2 * HALF], x.rows[2 * HALF + 1], 0, 0}, {x.columns[HALF], 0}});
+}
+#else
+DEVICE void add_products(int sums[4], const Fragment &x) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+        : "r"(x.rows[0]), "r"(x.rows[1]), "r"(x.rows[2]), "r"(x.rows[3]), "r"(x.columns[0]), "r"(x.columns[1]));
+}
+
+template <int HALF> DEVICE void add_products_of_half(int sums[4], const Fragment &x) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+        : "r"(x.rows[2 * HALF]), "r"(x.rows[2 * HALF + 1]), "r"(x.columns[HALF]));
+}
+#endif
+
 DEVICE uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
