@@ -23,6 +23,7 @@ pub const HEADERS: &[Source] = sources! {
     "dialect.cuh" from "dialect.cuh",
     "kv.cuh" from "kv.cuh",
     "rows.cuh" from "rows.cuh",
+    "tiles.cuh" from "tiles.cuh",
     "vectors.cuh" from "vectors.cuh",
 };
 
@@ -35,6 +36,7 @@ pub const UNITS: &[Source] = sources! {
     "kv" from "kv.cu",
     "products" from "products.cu",
     "sampling" from "sampling.cu",
+    "tiles" from "tiles.cu",
     "vectors" from "vectors.cu",
 };
 

@@ -8,5 +8,6 @@
 #include "../cuda/cu/vectors.cu"
 #include "../cuda/cu/fused.cu"
 #include "../cuda/cu/products.cu"
+#include "../cuda/cu/tiles.cu"
 #include "../cuda/cu/bands.cu"
 #include "../cuda/cu/sampling.cu"

@@ -7,7 +7,7 @@
 //
 // The bands of a tile are shared out among the warps of a block, whichever the grid is, and the warps' sums added up in their
 // order. Every sum is written as `fmaf`, so that no compiler rounds the same sum otherwise for another number of vectors.
-#include "dialect.cuh"
+#include "tiles.cuh"
 
 namespace bands {
 
@@ -38,6 +38,7 @@ struct Slot {
     // As `quantise` writes them, [n, bands, 32] and [n, bands].
     const int8_t *codes;
     const float *steps;
+    const uint32_t *sums;
     // [n, y_width].
     float *y;
     // Rows of the result that are wanted; those from `live` on are zero.
@@ -147,7 +148,7 @@ template <int BITS> DEVICE void trellis(const uint32_t *band, const Place &at, c
 }
 
 // The integers of a row in a band. All lanes of a warp have the same band.
-DEVICE void unpack(uint32_t code, const uint32_t *band, const Place &at, const int8_t *table, int quads[8]) {
+DEVICE void unpack_band(uint32_t code, const uint32_t *band, const Place &at, const int8_t *table, int quads[8]) {
     switch (code & 31) {
     case 2: return levels<2>(band, at, table, quads);
     case 3: return levels<3>(band, at, table, quads);
@@ -169,6 +170,13 @@ DEVICE float scale_of(uint32_t code, const uint32_t *band, size_t tile, uint32_t
     return static_cast<float>(scales[row % WARP]);
 }
 
+// Copies the tables of a matrix to shared memory; the block meets behind it.
+DEVICE void bring_tables(const Tiles &w, int8_t *tables) {
+    for (uint32_t i = threadIdx.x; i < w.table_bytes / 16; i += blockDim.x)
+        reinterpret_cast<uint4 *>(tables)[i] = reinterpret_cast<const uint4 *>(w.tables)[i];
+    __syncthreads();
+}
+
 template <int COUNT> DEVICE void multiply(const Product &a) {
     DYNAMIC_SHARED(int8_t, tables);
     SHARED(float, room, 2 * COUNT * WARPS * WARP);
@@ -179,9 +187,7 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
     const Slot &slot = a.slots[which];
     const Tiles &w = slot.w;
     const uint32_t tiles = ceil_div(w.rows, WARP);
-    for (uint32_t i = threadIdx.x; i < w.table_bytes / 16; i += blockDim.x)
-        reinterpret_cast<uint4 *>(tables)[i] = reinterpret_cast<const uint4 *>(w.tables)[i];
-    __syncthreads();
+    bring_tables(w, tables);
     for (uint32_t tile = index; tile < tiles; tile += slot.blocks) {
         const uint32_t row = tile * WARP + lane;
         const Place at = place_of(w, row);
@@ -191,7 +197,7 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
             const uint2 of = w.codes[b];
             const uint32_t *band = w.words + of.x;
             int quads[8];
-            unpack(of.y, band, at, tables + (of.y >> 8), quads);
+            unpack_band(of.y, band, at, tables + (of.y >> 8), quads);
             const bool is_trellis = of.y & TRELLIS;
             const float factor = is_trellis ? 1.0f : scale_of(of.y, band, at.own - lane, row);
             UNROLL
@@ -244,6 +250,64 @@ KERNEL_OF_BLOCKS(bands_2, Product, 256, 3) { multiply<2>(a); }
 KERNEL_OF_BLOCKS(bands_4, Product, 256, 3) { multiply<4>(a); }
 KERNEL_OF_BLOCKS(bands_8, Product, 256, 2) { multiply<8>(a); }
 
+// Rows of tiles of many vectors: lanes have rows of one band, which are decoded where they are fetched, since a code of
+// another number of bits has another number of words.
+struct TileRows {
+    struct Of {
+        const Slot *slot;
+        const int8_t *tables;
+    };
+    struct Raw {
+        int quads[8];
+        float scale;
+    };
+    static constexpr int SCALES = 1;
+    static constexpr bool MINIMA = false, ROW_A_LANE = true;
+
+    DEVICE Raw fetch(const Of &of, uint32_t row, uint32_t b) {
+        const Tiles &w = of.slot->w;
+        Raw raw = {};
+        if (row >= w.rows || b >= w.bands) return raw;
+        const uint2 code = w.codes[b];
+        const uint32_t *band = w.words + code.x;
+        const Place at = place_of(w, row);
+        unpack_band(code.y, band, at, of.tables + (code.y >> 8), raw.quads);
+        // Exact: eleven bits, by six for a band of levels.
+        if (code.y & TRELLIS) {
+            raw.scale = float_of_half(w.of_trellises[row]);
+        } else {
+            raw.scale = float_of_half(w.of_levels[row]) * (scale_of(code.y, band, at.own - row % WARP, row) * LEVEL_UNIT);
+        }
+        return raw;
+    }
+
+    DEVICE void unpack(const Raw &raw, uint32_t, tiles::Codes &codes, tiles::Scales &of) {
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            codes.first[i] = raw.quads[i];
+            codes.second[i] = raw.quads[4 + i];
+        }
+        of.scales[0] = raw.scale;
+    }
+
+    DEVICE void store(const Of &of, uint32_t row, uint32_t vector, float sum) {
+        const Slot &slot = *of.slot;
+        if (row >= slot.w.rows) return;
+        const uint32_t to = slot.w.places == nullptr ? row : slot.w.places[row];
+        if (to < slot.rows) slot.y[static_cast<size_t>(vector) * slot.y_width + to] = to < slot.live ? sum : 0.0f;
+    }
+};
+
+KERNEL_OF_BLOCKS(bands_tiles, Product, 256, 3) {
+    DYNAMIC_SHARED(int8_t, tables);
+    uint32_t which = 0, index = blockIdx.x;
+    while (which + 1 < a.count && index >= a.slots[which].blocks) index -= a.slots[which++].blocks;
+    const Slot &slot = a.slots[which];
+    bring_tables(slot.w, tables);
+    const tiles::Vectors x = {slot.codes, slot.steps, slot.sums, a.n, slot.w.bands};
+    tiles::multiply<TileRows>({&slot, tables}, x, index * tiles::ROWS, blockIdx.y * tiles::VECTORS);
+}
+
 struct Embed {
     Tiles w;
     // [rows, width].
@@ -269,7 +333,7 @@ KERNEL(bands_embed, Embed, 128) {
         const uint32_t *band = a.w.words + of.x;
         const Place at = place_of(a.w, row);
         int quads[8];
-        unpack(of.y, band, at, a.w.tables + (of.y >> 8), quads);
+        unpack_band(of.y, band, at, a.w.tables + (of.y >> 8), quads);
         // By bits of its number, so that no compiler makes an array in memory of it.
         const int half[4] = {lane & 16 ? quads[4] : quads[0], lane & 16 ? quads[5] : quads[1],
                              lane & 16 ? quads[6] : quads[2], lane & 16 ? quads[7] : quads[3]};

@@ -1,14 +1,16 @@
 //! Products of matrices with vectors.
 //!
-//! A row of a batch has the same bits in a batch of any size: what a kernel adds up, and in which order, depends on the
-//! matrix alone.
+//! A row of a batch of fewer than 32 has the same bits in each of these, also alone: what a kernel adds up, and in which
+//! order, depends on the matrix alone. Larger batches are multiplied by tensor cores, but for weights that are floats and where a
+//! [`Workspace`] was told to [keep rows apart](Workspace::keep_apart); a row has the same bits in each of these, too, wherever it
+//! stands, though others than in small ones.
 
 use std::ops::Range;
 
 mod launches;
 mod producer;
 
-use launches::{Target, Targets, Vectors, lay, multiply, round};
+use launches::{Order, Target, Targets, Vectors, lay, multiply, round};
 pub use producer::{Gated, Norm, Producer};
 
 use super::matrix::DeviceMatrix;
@@ -29,6 +31,8 @@ pub struct Workspace<D: Device> {
     arrived: Option<D::Memory>,
     /// Whether what can be done by one launch is done by several.
     apart: bool,
+    /// How rows of a batch are added up.
+    order: Order,
 }
 
 impl<D: Device> Default for Workspace<D> {
@@ -39,6 +43,7 @@ impl<D: Device> Default for Workspace<D> {
             second: Vec::new(),
             arrived: None,
             apart: false,
+            order: Order::default(),
         }
     }
 }
@@ -50,6 +55,14 @@ impl<D: Device> Workspace<D> {
             apart: true,
             ..Workspace::default()
         }
+    }
+
+    /// Whether every row of the batches to come has the bits that it has in a batch of its own, however many there are.
+    pub fn keep_apart(&mut self, apart: bool) {
+        self.order = match apart {
+            true => Order::OfOne,
+            false => Order::OfMany,
+        };
     }
 }
 
@@ -160,7 +173,7 @@ pub fn product_behind<D: Device>(
     let mut vectors = Vectors::new(n, width, x);
     lay(device, &mut vectors, &all, &mut workspace.input)?;
     round(device, before, &vectors, false)?;
-    multiply(device, &[(vectors, all)])
+    multiply(device, workspace.order, &[(vectors, all)])
 }
 
 /// Every slot, applied to every row of `x [n, in]`: those of [`Input::Vector`] to the row itself, others to the inner vector
@@ -248,7 +261,7 @@ pub fn project_behind<D: Device>(
     let mut vectors = Vectors::new(n, width, x);
     lay(device, &mut vectors, &first, &mut workspace.input)?;
     round(device, before, &vectors, false)?;
-    multiply(device, &[(vectors, first)])?;
+    multiply(device, workspace.order, &[(vectors, first)])?;
     let mut groups = Vec::with_capacity(inner.len());
     for (vectors, second, rounded) in inner {
         round(device, None, &vectors, rounded)?;
@@ -260,7 +273,7 @@ pub fn project_behind<D: Device>(
         groups.len().max(1)
     };
     let mut of_launches = groups.chunks(together);
-    of_launches.try_for_each(|groups| multiply(device, groups))
+    of_launches.try_for_each(|groups| multiply(device, workspace.order, groups))
 }
 
 /// The matrices of slots that read `input`, and where their products go.

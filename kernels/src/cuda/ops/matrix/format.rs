@@ -97,6 +97,19 @@ impl Format {
         }
     }
 
+    /// The name of its kernel for many vectors, if it has one: that of a format whose products read integers.
+    pub fn tiles(self) -> Option<&'static str> {
+        match self {
+            Format::F32 | Format::F16 | Format::BF16 => None,
+            Format::Q8_0 => Some("q8_0_tiles"),
+            Format::Q4_0 => Some("q4_0_tiles"),
+            Format::Q4K => Some("q4_k_tiles"),
+            Format::Q5K => Some("q5_k_tiles"),
+            Format::Q6K => Some("q6_k_tiles"),
+            Format::Wide | Format::WideMinimum => Some("wide_tiles"),
+        }
+    }
+
     /// Whether its products read vectors as they are, not as integers.
     pub fn reads_floats(self) -> bool {
         matches!(self, Format::F32 | Format::F16 | Format::BF16)

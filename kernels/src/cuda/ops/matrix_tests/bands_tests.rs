@@ -6,7 +6,7 @@ use super::*;
 use crate::reference;
 
 /// A matrix of random codes with moderate scales.
-fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
+pub(super) fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
     let mut packer = Packer::new(codes, rows);
     for row in 0..rows {
         for kind in [Kind::Levels, Kind::Trellis] {
@@ -47,7 +47,7 @@ fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
     packer.finish()
 }
 
-fn cases() -> Vec<Codes> {
+pub(super) fn cases() -> Vec<Codes> {
     let all = || Code::all().chain(Code::earlier());
     let alone = all().map(|code| Codes::uniform(code, 64).unwrap());
     let padded = all().map(|code| Codes::uniform(code, 33).unwrap());
@@ -68,7 +68,7 @@ fn cases() -> Vec<Codes> {
         .collect()
 }
 
-fn check(w: Bands<'_>, n: usize, x: &[f32], y: &[f32], what: &str) {
+pub(super) fn check(w: Bands<'_>, n: usize, x: &[f32], y: &[f32], what: &str) {
     let (rows, cols) = (w.rows(), w.cols());
     let mut expected = vec![0.0; n * rows];
     reference::quantised_bands(w, n, x, &mut expected).unwrap();

@@ -8,7 +8,7 @@ use crate::{Matrix, reference};
 
 /// A row of random codes with moderate scales: those that are written from numbers, others from random bytes in which every
 /// number is moderate.
-fn matrix(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
+pub(super) fn matrix(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..rows * cols / dtype.block_len() {
         bytes.extend(block(random, dtype));
@@ -41,7 +41,7 @@ fn block(random: &mut Random, dtype: DType) -> Vec<u8> {
 }
 
 /// Half of a code's width in x for every number, and roundings: what the product may differ from the reference's.
-fn check(w: Matrix<'_>, x: &[f32], y: &[f32], what: &str) {
+pub(super) fn check(w: Matrix<'_>, x: &[f32], y: &[f32], what: &str) {
     let rows = w.rows();
     let integers = w.dtype().block_len() > 1;
     let mut expected = vec![0.0; rows];

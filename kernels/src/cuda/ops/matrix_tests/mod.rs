@@ -5,6 +5,7 @@
 mod bands_tests;
 mod blocks_tests;
 mod project_tests;
+mod tiles_tests;
 
 use super::*;
 use crate::cuda::{Emulated, EmulatedMemory};

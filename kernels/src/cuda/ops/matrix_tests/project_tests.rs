@@ -52,7 +52,13 @@ fn projections_are_products_one_by_one_at_any_rank() {
         let (a_bytes, a) = held(&device, &mut random, dtype, full, width);
         let (b_bytes, b) = held(&device, &mut random, dtype, 9, full);
         let (_, dense) = held(&device, &mut random, DType::Q8_0, 6, width);
-        for (rank, n) in [(full, 1), (full / 2 + 1, 3), (1, 2), (0, 1)] {
+        for (rank, n) in [
+            (full, 1),
+            (full / 2 + 1, 3),
+            (1, 2),
+            (0, 1),
+            (full / 2 + 1, 33),
+        ] {
             let rows = rank.next_multiple_of(block);
             let x = random.numbers(n * width);
             let x_there = put(&device, &x);

@@ -12,6 +12,15 @@ pub(super) const BLOCK: usize = 32;
 /// Vectors that read the weights together at most.
 const TOGETHER: usize = 8;
 
+/// From so many vectors on tensor cores multiply them, in tiles that have twice as many: weights are read and unpacked once for 64
+/// instead of once for 8, which pays for tiles of which half is empty. What was drafted, and a step of several sequences, has
+/// fewer, and the bits of single steps. It is a foreseen number, not a measured one.
+const TILED: usize = 32;
+
+/// Rows and vectors of a tile, and threads of its block, as `tiles.cuh` has them.
+const TILE: usize = 64;
+const TILE_THREADS: u32 = 256;
+
 /// Matrices of a launch at most.
 pub(super) const SLOTS: usize = 4;
 
@@ -149,6 +158,7 @@ struct BandsSlot {
     w: Tiles,
     codes: Span,
     steps: Span,
+    sums: Span,
     y: Span,
     rows: u32,
     live: u32,
@@ -285,9 +295,10 @@ pub(super) fn slots_of(places: &[Integers]) -> [Integers; SLOTS] {
 }
 
 /// The products of the leading rows of matrices with vectors of as many numbers as leading columns are in use, and as many
-/// vectors everywhere.
+/// vectors everywhere; each with the bits that it has alone, or many in tiles.
 pub(super) fn multiply<D: Device>(
     device: &D,
+    order: Order,
     groups: &[(Vectors, Targets<'_, D>)],
 ) -> Result<(), DeviceError> {
     let mut in_blocks = Vec::new();
@@ -326,20 +337,31 @@ pub(super) fn multiply<D: Device>(
     if n == 0 || groups.iter().any(|(vectors, _)| vectors.n != n) {
         return Ok(());
     }
+    let tiled = order == Order::OfMany && n >= TILED;
     // Matrices of a format are multiplied together.
     while let Some(&(first, ..)) = in_blocks.first() {
         let of_format =
             |&(blocks, ..): &Term<'_, D>| blocks.format.kernels() == first.format.kernels();
         let (same, others): (Vec<_>, Vec<_>) = in_blocks.into_iter().partition(of_format);
         for same in same.chunks(SLOTS) {
-            multiply_blocks(device, n, same)?;
+            multiply_blocks(device, n, tiled, same)?;
         }
         in_blocks = others;
     }
     for parts in in_bands.chunks(SLOTS) {
-        multiply_bands(device, n, parts)?;
+        multiply_bands(device, n, tiled, parts)?;
     }
     Ok(())
+}
+
+/// How rows of a batch are added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Order {
+    /// As one alone is if they are few, else in tiles.
+    #[default]
+    OfMany,
+    /// As one alone is, however many they are.
+    OfOne,
 }
 
 /// A matrix in blocks, what it is multiplied with, warps for a row, and where its products go.
@@ -378,12 +400,14 @@ fn split_of<D: Device>(matrix: &DeviceMatrix<D>, format: Format) -> u32 {
 fn multiply_blocks<D: Device>(
     device: &D,
     n: usize,
+    tiled: bool,
     matrices: &[Term<'_, D>],
 ) -> Result<(), DeviceError> {
     const WARPS: u32 = 4;
     let Some(&(first, ..)) = matrices.first() else {
         return Ok(());
     };
+    let tiles = first.format.tiles().filter(|_| tiled);
     let slot = |&(blocks, vectors, split, to): &Term<'_, D>| {
         let rows = count("rows", to.rows)?;
         let (integers, _) = vectors.split();
@@ -402,7 +426,10 @@ fn multiply_blocks<D: Device>(
             live: count("rows", to.live)?,
             y_width: rows,
             split,
-            blocks: rows.div_ceil(WARPS / split),
+            blocks: match tiles {
+                Some(_) => rows.div_ceil(TILE as u32),
+                None => rows.div_ceil(WARPS / split),
+            },
             unused: 0,
         })
     };
@@ -415,9 +442,15 @@ fn multiply_blocks<D: Device>(
         slots: std::array::from_fn(|i| slots[i.min(slots.len() - 1)]),
     };
     let (index, together) = together(n);
-    let kernel = Kernel::<Product>::new(first.format.kernels()[index], WARPS * 32);
+    let (kernel, together) = match tiles {
+        Some(name) => (Kernel::<Product>::new(name, TILE_THREADS), TILE),
+        None => {
+            let name = first.format.kernels()[index];
+            (Kernel::new(name, WARPS * 32), together)
+        }
+    };
     let grid = [count("rows", blocks)?, groups(n, together)?, 1];
-    // SAFETY: warps read `live` rows of matrices that have `rows` of them, in blocks up to `width`, which their columns cover, and
+    // SAFETY: warps or tiles read `live` rows of matrices that have `rows` of them, in blocks up to `width`, which their columns cover, and
     // `n` vectors of so many numbers, or their integers, which were made where a format reads them, and write `rows` numbers
     // for each, and their integers where that was asked for, for which the spans have room.
     unsafe { device.launch(&kernel, grid, 0, &arguments) }
@@ -426,6 +459,7 @@ fn multiply_blocks<D: Device>(
 fn multiply_bands<D: Device>(
     device: &D,
     n: usize,
+    tiled: bool,
     parts: &[(&BandsPart<D>, Integers, Target)],
 ) -> Result<(), DeviceError> {
     const NAMES: [&str; 4] = ["bands_1", "bands_2", "bands_4", "bands_8"];
@@ -434,12 +468,16 @@ fn multiply_bands<D: Device>(
     let mut slots = Vec::with_capacity(SLOTS);
     let (mut blocks, mut shared) = (0, 0);
     for &(part, integers, to) in parts {
-        let of_part = (part.rows.div_ceil(32)).min(device.multiprocessors() * AT_A_TIME);
+        let of_part = match tiled {
+            true => part.rows.div_ceil(TILE),
+            false => (part.rows.div_ceil(32)).min(device.multiprocessors() * AT_A_TIME),
+        };
         let rows = count("rows", to.rows)?;
         slots.push(BandsSlot {
             w: part.tiles()?,
             codes: integers.codes,
             steps: integers.steps,
+            sums: integers.sums,
             y: to.y,
             rows,
             live: count("rows", to.live)?,
@@ -459,7 +497,13 @@ fn multiply_bands<D: Device>(
         slots: std::array::from_fn(|i| slots[i]),
     };
     let (index, together) = together(n);
-    let kernel = Kernel::<BandsProduct>::new(NAMES[index], 256);
+    let (kernel, together) = match tiled {
+        true => (
+            Kernel::<BandsProduct>::new("bands_tiles", TILE_THREADS),
+            TILE,
+        ),
+        false => (Kernel::new(NAMES[index], 256), together),
+    };
     let grid = [count("tiles", blocks)?, groups(n, together)?, 1];
     // SAFETY: warps read the tiles of matrices with the integers of `n` vectors of their columns, whole bands, and write those
     // of their rows that are wanted, for which the spans have room; tables are no longer than the launch says, which has room

@@ -1,0 +1,211 @@
+// Products with many vectors, by tensor cores: tiles of 64 rows by 64 vectors.
+//
+// A block of threads goes along its rows 128 numbers at a time, four blocks of 32 that share a step. Codes of rows and of
+// vectors lie in shared memory as integers of eight bits, whatever the format; while they are multiplied, the next are on their
+// way into registers. A warp has 16 rows and 32 vectors. Integers are added up within a block of 32, where nothing is rounded, and
+// blocks as floats, in their order: a row has the same bits with a vector wherever that stands among however many others, though
+// not those of products that are added up by lanes.
+//
+// What is computed there is limited by scales, not by tensor cores: for each of 16 by 8 products of 32 numbers there are a
+// conversion and two operations of floats. So codes with more bits cost nothing more, and no minimum is taken that could be
+// subtracted from codes.
+#pragma once
+#include "dialect.cuh"
+
+namespace tiles {
+
+constexpr uint32_t ROWS = 64, VECTORS = 64;
+// Blocks of 32 numbers in shared memory at a time.
+constexpr uint32_t BLOCKS = 4;
+// Each brings a block of the rows and a block of the vectors.
+constexpr uint32_t THREADS = ROWS * BLOCKS;
+static_assert(ROWS == VECTORS, "threads bring as many blocks of rows as of vectors");
+constexpr uint32_t OF_WARP_ROWS = 16, OF_WARP_VECTORS = 32;
+// What tensor cores take of the vectors of a warp at a time.
+constexpr uint32_t COLUMNS = 8, COLUMN_GROUPS = OF_WARP_VECTORS / COLUMNS;
+// From a number of a block to that of the next, so that lanes that write those of four blocks and eight rows find 32 banks.
+constexpr uint32_t STRIDE = ROWS + 8;
+
+// Vectors as integers, `blocks` of 32 each.
+struct Vectors {
+    const int8_t *codes;
+    const float *steps;
+    const uint32_t *sums;
+    uint32_t n;
+    uint32_t blocks;
+};
+
+// Codes of 32 numbers: of the first sixteen and of the others.
+struct Codes {
+    int first[4], second[4];
+};
+
+// What codes of a row are multiplied with, and what is added then: for 32 or for each sixteen.
+struct Scales {
+    float scales[2], minima[2];
+};
+
+// A block of a vector between memory and shared memory.
+struct OfVector {
+    int4 first, second;
+    float step;
+    uint32_t sums;
+};
+
+// Shared memory. A block of codes has the words of its halves by turns, so that what a lane needs of both lies together.
+struct Room {
+    int4 *rows, *vectors;
+    // [scales and minima, blocks, rows].
+    float *scales;
+    // [blocks, vectors], and the sums of codes [halves, blocks, vectors].
+    float *steps, *totals;
+};
+
+// The first of the eight words of a block. Blocks of neighbouring rows change places: lanes that read eight bytes of each of four
+// rows find 32 banks.
+DEVICE uint32_t place_of(uint32_t row, uint32_t block) { return (row * BLOCKS + (block ^ row % BLOCKS)) * 8; }
+
+DEVICE void put_codes(int4 *tile, uint32_t row, uint32_t block, const Codes &codes) {
+    int4 *to = tile + place_of(row, block) / 4;
+    to[0] = {codes.first[0], codes.second[0], codes.first[1], codes.second[1]};
+    to[1] = {codes.first[2], codes.second[2], codes.first[3], codes.second[3]};
+}
+
+// Word `of` of both halves of a block.
+DEVICE uint2 words_of(const int4 *tile, uint32_t row, uint32_t block, uint32_t of) {
+    return reinterpret_cast<const uint2 *>(tile)[place_of(row, block) / 2 + of];
+}
+
+DEVICE OfVector fetch_vector(const Vectors &x, uint32_t vector, uint32_t block) {
+    if (vector >= x.n || block >= x.blocks) return {};
+    const size_t at = static_cast<size_t>(vector) * x.blocks + block;
+    const int4 *codes = reinterpret_cast<const int4 *>(x.codes);
+    return {codes[2 * at], codes[2 * at + 1], x.steps[at], x.sums[at]};
+}
+
+template <class Rows> DEVICE void put_vector(const Room &room, uint32_t vector, uint32_t block, const OfVector &x) {
+    const Codes codes = {{x.first.x, x.first.y, x.first.z, x.first.w}, {x.second.x, x.second.y, x.second.z, x.second.w}};
+    put_codes(room.vectors, vector, block, codes);
+    const uint32_t at = block * STRIDE + vector;
+    room.steps[at] = x.step;
+    if (!Rows::MINIMA) return;
+    const int first = static_cast<int16_t>(x.sums & 0xffffu), second = static_cast<int>(x.sums) >> 16;
+    if (Rows::SCALES == 1) {
+        room.totals[at] = static_cast<float>(first + second);
+    } else {
+        room.totals[at] = static_cast<float>(first);
+        room.totals[BLOCKS * STRIDE + at] = static_cast<float>(second);
+    }
+}
+
+template <class Rows> DEVICE void put_row(const Room &room, uint32_t row, uint32_t block, const Codes &codes, const Scales &of) {
+    put_codes(room.rows, row, block, codes);
+    UNROLL
+    for (int i = 0; i < Rows::SCALES; i++) {
+        room.scales[(i * BLOCKS + block) * STRIDE + row] = of.scales[i];
+        if (Rows::MINIMA) room.scales[((Rows::SCALES + i) * BLOCKS + block) * STRIDE + row] = of.minima[i];
+    }
+}
+
+// Adds the products of what is in shared memory, those of a warp's rows and vectors: of `COLUMNS` vectors a lane has four sums, as
+// `Fragment` says.
+template <class Rows>
+DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, float sums[COLUMN_GROUPS][4]) {
+    constexpr int SCALES = Rows::SCALES, PARTS = Rows::MINIMA ? 2 * SCALES : SCALES;
+    const uint32_t lane = threadIdx.x % WARP, group = lane / 4, of = lane % 4;
+    const uint32_t row = first_row + group;
+    // The products of one block keep tensor cores busy; more at a time would take the registers of a third block of threads.
+    UNROLL_BY(1)
+    for (uint32_t block = 0; block < BLOCKS; block++) {
+        const uint2 near = words_of(room.rows, row, block, of), far = words_of(room.rows, row + 8, block, of);
+        float of_rows[PARTS][2];
+        UNROLL
+        for (int part = 0; part < PARTS; part++) {
+            const float *from = room.scales + (part * BLOCKS + block) * STRIDE + row;
+            of_rows[part][0] = from[0];
+            of_rows[part][1] = from[8];
+        }
+        UNROLL
+        for (uint32_t i = 0; i < COLUMN_GROUPS; i++) {
+            const uint32_t vector = first_vector + COLUMNS * i;
+            const uint2 column = words_of(room.vectors, vector + group, block, of);
+            const Fragment x = {{near.x, far.x, near.y, far.y}, {column.x, column.y}};
+            int products[SCALES][4] = {};
+            if (SCALES == 1) {
+                add_products(products[0], x);
+            } else {
+                add_products_of_half<0>(products[0], x);
+                add_products_of_half<1>(products[SCALES - 1], x);
+            }
+            const uint32_t at = (block * STRIDE + vector) / 2 + of;
+            const float2 steps = reinterpret_cast<const float2 *>(room.steps)[at];
+            float2 totals[SCALES] = {};
+            if (Rows::MINIMA) {
+                UNROLL
+                for (int half = 0; half < SCALES; half++)
+                    totals[half] = reinterpret_cast<const float2 *>(room.totals)[half * (BLOCKS * STRIDE / 2) + at];
+            }
+            UNROLL
+            for (int j = 0; j < 4; j++) {
+                float sum = of_rows[0][j / 2] * static_cast<float>(products[0][j]);
+                if (SCALES == 2)
+                    sum = fmaf(of_rows[SCALES - 1][j / 2], static_cast<float>(products[SCALES - 1][j]), sum);
+                if (Rows::MINIMA) {
+                    UNROLL
+                    for (int half = 0; half < SCALES; half++)
+                        sum = fmaf(of_rows[PARTS - SCALES + half][j / 2], j % 2 ? totals[half].y : totals[half].x, sum);
+                }
+                sums[i][j] = fmaf(j % 2 ? steps.y : steps.x, sum, sums[i][j]);
+            }
+        }
+    }
+}
+
+// The tile of `first_row` and `first_vector`. Rows are fetched, unpacked and stored by `Rows`, which see.
+template <class Rows>
+DEVICE void multiply(const typename Rows::Of &rows, const Vectors &x, uint32_t first_row, uint32_t first_vector) {
+    constexpr uint32_t SCALES = Rows::SCALES, PARTS = Rows::MINIMA ? 2 * SCALES : SCALES;
+    SHARED(int4, of_rows, ROWS * BLOCKS * 2);
+    SHARED(int4, of_vectors, VECTORS * BLOCKS * 2);
+    SHARED(float, scales, PARTS * BLOCKS * STRIDE);
+    SHARED(float2, steps, BLOCKS * STRIDE / 2);
+    SHARED(float2, totals, Rows::MINIMA ? SCALES * BLOCKS * STRIDE / 2 : 1);
+    const Room room = {of_rows, of_vectors, scales, reinterpret_cast<float *>(steps), reinterpret_cast<float *>(totals)};
+    const uint32_t thread = threadIdx.x, warp = thread / WARP;
+    // What the thread brings: neighbours have blocks of one row behind the other, or rows of one block.
+    const uint32_t row = Rows::ROW_A_LANE ? thread % ROWS : thread / BLOCKS;
+    const uint32_t of_row = Rows::ROW_A_LANE ? thread / ROWS : thread % BLOCKS;
+    const uint32_t vector = thread / BLOCKS, of_vector = thread % BLOCKS;
+    const uint32_t warp_row = warp % (ROWS / OF_WARP_ROWS) * OF_WARP_ROWS;
+    const uint32_t warp_vector = warp / (ROWS / OF_WARP_ROWS) * OF_WARP_VECTORS;
+    // Vectors that are not there are zeros; where a warp has no others it has nothing to multiply.
+    const bool multiplies = first_vector + warp_vector < x.n;
+    float sums[COLUMN_GROUPS][4] = {};
+    typename Rows::Raw raw = Rows::fetch(rows, first_row + row, of_row);
+    OfVector next = fetch_vector(x, first_vector + vector, of_vector);
+    for (uint32_t done = 0; done < x.blocks; done += BLOCKS) {
+        Codes codes;
+        Scales of;
+        Rows::unpack(raw, done + of_row, codes, of);
+        put_row<Rows>(room, row, of_row, codes, of);
+        put_vector<Rows>(room, vector, of_vector, next);
+        __syncthreads();
+        if (done + BLOCKS < x.blocks) {
+            raw = Rows::fetch(rows, first_row + row, done + BLOCKS + of_row);
+            next = fetch_vector(x, first_vector + vector, done + BLOCKS + of_vector);
+        }
+        if (multiplies) add<Rows>(room, warp_row, warp_vector, sums);
+        __syncthreads();
+    }
+    const uint32_t lane = thread % WARP;
+    UNROLL
+    for (uint32_t i = 0; i < COLUMN_GROUPS; i++) {
+        UNROLL
+        for (uint32_t j = 0; j < 4; j++) {
+            const uint32_t t = first_vector + warp_vector + COLUMNS * i + lane % 4 * 2 + j % 2;
+            if (t < x.n) Rows::store(rows, first_row + warp_row + lane / 4 + j / 2 * 8, t, sums[i][j]);
+        }
+    }
+}
+
+}  // namespace tiles
