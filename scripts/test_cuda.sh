@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs what must hold of a GPU on one: operations, the suite of the backends, kinds of KV cache; and the same under
-# compute-sanitizer, where that is found. Says "skipped: no device" where there is none.
+# Runs what must hold of a GPU on one: operations, the suite of the backends, kinds of KV cache; the same with kernels that
+# exchange numbers in place of tensor cores (HTC_PLAIN_MMA=1); and the first under compute-sanitizer, where that is found. Says
+# "skipped: no device" where there is none.
 #
 #     scripts/test_cuda.sh [--no-sanitizer] [OPTIONS OF THE TESTS]
 set -euo pipefail
@@ -57,6 +58,8 @@ each() {
 arguments=("$@")
 name=""
 each
+name="without tensor cores: "
+HTC_PLAIN_MMA=1 each
 
 [ "$sanitize" = 1 ] || exit 0
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)

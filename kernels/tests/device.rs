@@ -3,7 +3,11 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
 
+use htc_formats::DType;
+use htc_formats::block::encode;
+use htc_kernels::Matrix;
 use htc_kernels::cuda::driver::{Options, Which};
+use htc_kernels::cuda::ops::{DeviceMatrix, Source};
 use htc_kernels::cuda::{Cuda, Device, DeviceError, Memory as _, StepCounts, ops};
 use htc_kernels::reference;
 
@@ -135,4 +139,38 @@ fn more_than_there_is_is_refused_with_its_numbers() {
     }
     // And nothing is wrong with it.
     assert_eq!(get(&device, &put(&device, &[1.0, 2.0]), 2), [1.0, 2.0]);
+}
+
+/// Tensor cores give the bits that exchanges of a warp give, and both what the oracle has.
+#[test]
+fn many_vectors_are_multiplied_the_same_with_tensor_cores_and_without() {
+    let Some(with) = device(|_| ()) else {
+        return;
+    };
+    let without = device(|options| options.tensor_cores = false).unwrap();
+    let (rows, cols, n) = (130, 768, 70);
+    let x = waves(n * cols);
+    for dtype in [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q5K, DType::Q6K] {
+        let numbers = waves(rows * cols + 7);
+        let mut bytes = vec![0; dtype.matrix_bytes(rows, cols).unwrap()];
+        encode(dtype, &numbers[7..], &mut bytes).unwrap();
+        let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
+        let [found, plain] = [&with, &without].map(|device| {
+            let held = DeviceMatrix::new(device, Source::Blocks(w)).unwrap();
+            let (x, y) = (put(device, &x), device.allocate(4 * n * rows).unwrap());
+            let mut workspace = ops::Workspace::default();
+            ops::product(device, 0..n, &held, &x, &y, &mut workspace).unwrap();
+            get(device, &y, n * rows)
+        });
+        assert!(found == plain, "{dtype}");
+        let mut expected = vec![0.0; n * rows];
+        reference::quantised_matmul(w, n, &x, &mut expected).unwrap();
+        for (found, expected) in found.iter().zip(&expected) {
+            let error = (found - expected).abs();
+            assert!(
+                error <= 1e-4 * expected.abs().max(1.0),
+                "{dtype}: {found} for {expected}"
+            );
+        }
+    }
 }

@@ -70,10 +70,22 @@ impl Compiler {
     /// # Errors
     /// [`DeviceError::Code`] for an architecture that the compiler does not know, and for sources that do not compile.
     pub fn compile(&self, architectures: &[Architecture]) -> Result<KernelCode, DeviceError> {
+        self.compile_with(architectures, &[])
+    }
+
+    /// As [`Compiler::compile`], with further options, which what comes of it does not tell.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile`].
+    pub fn compile_with(
+        &self,
+        architectures: &[Architecture],
+        further: &[&str],
+    ) -> Result<KernelCode, DeviceError> {
         let mut images = Vec::new();
         for &architecture in architectures {
             for unit in UNITS {
-                let Compiled { cubin, ptx, .. } = self.unit(unit, architecture, &[])?;
+                let Compiled { cubin, ptx, .. } = self.unit(unit, architecture, further)?;
                 for (form, bytes) in [(CodeForm::Cubin, cubin), (CodeForm::Ptx, ptx)] {
                     images.push(CodeImage {
                         architecture,

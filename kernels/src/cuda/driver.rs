@@ -35,6 +35,10 @@ pub struct Options<'a> {
     pub graphs: bool,
     /// Whether to wait for each launch, so that what goes wrong is told of the kernel that did it. Slow.
     pub waiting: bool,
+    /// Whether kernels use tensor cores; else they are compiled here, each time, with exchanges of a warp in their place, which
+    /// give the same bits: slow, to hold one against the other. They do by default but where the environment has
+    /// `HTC_PLAIN_MMA=1`, so that any program and any test can be run both ways.
+    pub tensor_cores: bool,
 }
 
 impl Default for Options<'_> {
@@ -44,6 +48,7 @@ impl Default for Options<'_> {
             cache: None,
             graphs: true,
             waiting: false,
+            tensor_cores: std::env::var_os("HTC_PLAIN_MMA").is_none_or(|value| value != "1"),
         }
     }
 }

@@ -43,6 +43,9 @@ pub const UNITS: &[Source] = sources! {
 /// What a compiler is told beside the architecture. Line numbers cost no time and let profilers name the source.
 pub const OPTIONS: &[&str] = &["--std=c++17", "--generate-line-info"];
 
+/// What it is told beside for kernels that do without tensor cores.
+pub const PLAIN: &str = "--define-macro=HTC_PLAIN_MMA";
+
 /// Names sources and options: code that was compiled from others may take other arguments.
 pub fn digest() -> Digest {
     let mut hasher = Hasher::default();

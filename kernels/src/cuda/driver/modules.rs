@@ -13,6 +13,7 @@ use crate::cuda::cache;
 use crate::cuda::code::{self, Architecture, CodeForm, KernelCode};
 use crate::cuda::compile::Compiler;
 use crate::cuda::device::DeviceError;
+use crate::cuda::source::PLAIN;
 
 /// Dynamic shared memory that a launch has without being asked for.
 const UNASKED: usize = 48 << 10;
@@ -99,6 +100,9 @@ pub(super) fn load(
     device: Architecture,
     options: Options<'_>,
 ) -> Result<(Modules, String), DeviceError> {
+    if !options.tensor_cores {
+        return load_plain(device);
+    }
     let sealed = match options.sealed {
         None => "the artifact has none".to_owned(),
         Some(sealed) => match load_any(sealed, device) {
@@ -125,6 +129,27 @@ pub(super) fn load(
     }
     match load_any(&compiled, device) {
         Ok((modules, form)) => Ok((modules, format!("{form}, compiled by {name}"))),
+        Err(message) => Err(DeviceError::Code {
+            architecture: device.to_string(),
+            message,
+        }),
+    }
+}
+
+/// Kernels without tensor cores, which nobody keeps.
+fn load_plain(device: Architecture) -> Result<(Modules, String), DeviceError> {
+    let compiler = Compiler::load().map_err(|compiler| DeviceError::NoCode {
+        architecture: device.to_string(),
+        sealed: "none are sealed without tensor cores".to_owned(),
+        compiler,
+    })?;
+    let name = compiler.name();
+    let compiled = compiler.compile_with(&[device], &[PLAIN])?;
+    match load_any(&compiled, device) {
+        Ok((modules, form)) => Ok((
+            modules,
+            format!("{form} without tensor cores, compiled by {name}"),
+        )),
         Err(message) => Err(DeviceError::Code {
             architecture: device.to_string(),
             message,
