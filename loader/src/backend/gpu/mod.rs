@@ -399,6 +399,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn keep_apart(&mut self, apart: bool) {
         self.apart = apart;
+        self.products.keep_apart(apart);
     }
 
     fn append(
