@@ -205,6 +205,19 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// Multiprocessors: blocks that run side by side, at the least.
     fn multiprocessors(&self) -> usize;
 
+    /// Blocks of a kernel, with so much dynamic shared memory each, that are on the device at a time where nothing else is: a
+    /// grid whose blocks wait for one another has no more. Zero where the device does not say.
+    ///
+    /// # Errors
+    /// [`DeviceError`] of the driver.
+    fn resident<A: Arguments>(
+        &self,
+        _kernel: &Kernel<A>,
+        _shared: usize,
+    ) -> Result<usize, DeviceError> {
+        Ok(0)
+    }
+
     /// So many bytes, of unspecified value, at an address that is a multiple of 256; one for none.
     ///
     /// # Errors

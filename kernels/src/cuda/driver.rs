@@ -281,6 +281,20 @@ impl Device for Cuda {
         self.shared.found.multiprocessors.max(1)
     }
 
+    fn resident<A: Arguments>(
+        &self,
+        kernel: &Kernel<A>,
+        shared_bytes: usize,
+    ) -> Result<usize, DeviceError> {
+        let shared = &*self.shared;
+        shared.bind()?;
+        let of_one =
+            locked(&shared.state)
+                .modules
+                .resident(kernel.name, kernel.threads, shared_bytes)?;
+        Ok(of_one * self.multiprocessors())
+    }
+
     fn allocate(&self, bytes: usize) -> Result<CudaMemory, DeviceError> {
         CudaMemory::new(&self.shared, bytes.max(1))
     }

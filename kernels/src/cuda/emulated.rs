@@ -25,6 +25,7 @@ unsafe extern "C" {
     fn htc_emulate_whole(memory: *const c_void, bytes: usize) -> c_int;
     fn htc_emulate_free(memory: *mut c_void);
     fn htc_emulate_sanitized() -> c_int;
+    fn htc_emulate_resident(threads: c_uint) -> c_uint;
 }
 
 /// The emulation runs one launch at a time, whichever thread asks.
@@ -254,6 +255,15 @@ impl Device for Emulated {
 
     fn multiprocessors(&self) -> usize {
         4
+    }
+
+    fn resident<A: Arguments>(
+        &self,
+        kernel: &Kernel<A>,
+        _shared: usize,
+    ) -> Result<usize, DeviceError> {
+        // SAFETY: it computes a number from another.
+        Ok(unsafe { htc_emulate_resident(kernel.threads) } as usize)
     }
 
     fn allocate(&self, bytes: usize) -> Result<EmulatedMemory, DeviceError> {

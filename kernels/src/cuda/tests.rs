@@ -91,6 +91,38 @@ fn what_a_gpu_leaves_undefined_is_reported() {
     assert!(trial(&device, 8).unwrap().iter().all(|x| x.is_nan()));
 }
 
+/// Blocks that wait for one another go on together, if there is room for all of them.
+#[test]
+fn blocks_meet_where_all_find_room() {
+    for seed in 0..4 {
+        let device = Emulated::new(seed);
+        let meet = |blocks| {
+            let to = put(&device, &[0.0; 64]);
+            let arguments = Trial {
+                to: to.span("to", 0, 4 * 64).unwrap(),
+                what: 11,
+                unused: 0,
+            };
+            // SAFETY: the kernel changes two of 64 words.
+            let launched = unsafe { device.launch(&TRIAL, [blocks, 1, 1], 0, &arguments) };
+            launched.map(|()| {
+                get(&device, &to, 2)
+                    .iter()
+                    .map(|x| x.to_bits())
+                    .collect::<Vec<_>>()
+            })
+        };
+        let resident = device.resident(&TRIAL, 0).unwrap() as u32;
+        assert_eq!(meet(1).unwrap(), [0, 1]);
+        assert_eq!(meet(resident).unwrap(), [0, 1]);
+        let error = meet(resident + 1).unwrap_err().to_string();
+        assert!(
+            error.contains("8 blocks wait for others, and 1 find no room"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn what_threads_race_for_depends_on_the_order() {
     let winner = |seed| trial(&Emulated::new(seed), 9).unwrap()[0];

@@ -1,13 +1,15 @@
 // Kernels on a processor, so that their indices, barriers, launch shapes and arguments are executed where no GPU is.
 //
 // A block is run as fibres, one for each thread, which give up the processor where they wait for others: at a barrier of the
-// block or where lanes of a warp exchange numbers. Which of those that can go on does so is drawn by a seed, as is the order of
+// block, where lanes of a warp exchange numbers, or where one waits for other blocks. Which of those that can go on does so is drawn by a seed, as is the order of
 // blocks. Reported are barriers that not all threads reach or that are not the same one, lanes that wait for some that never come,
 // launches that the kernel was not made for, and writes behind the end of an allocation. Shared memory is new for each block and
 // filled with a pattern that is not a number. Under AddressSanitizer everything is its own allocation, down to shared arrays.
 
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "../cuda/cu/dialect.cuh"
@@ -98,6 +100,8 @@ constexpr size_t STACK = SANITIZED ? 256 << 10 : 64 << 10;
 constexpr unsigned MOST_THREADS = 1024;
 constexpr size_t MOST_SHARED = 227 << 10;
 constexpr size_t MARGIN = 256;
+// Times that each block waits for others before nothing comes of it.
+constexpr size_t IN_VAIN = 10000;
 constexpr unsigned char UNWRITTEN = 0xff;
 constexpr unsigned char GUARD = 0xa5;
 
@@ -125,8 +129,6 @@ struct Shared {
 };
 
 struct Block {
-    const Kernel *kernel = nullptr;
-    const void *arguments = nullptr;
     std::vector<Fibre> fibres;
     std::vector<unsigned> ready;
     unsigned running = 0;
@@ -136,58 +138,67 @@ struct Block {
     unsigned waiting[MOST_THREADS / WARP] = {};
     std::vector<Shared> shared;
     void *dynamic = nullptr;
-    size_t dynamic_bytes = 0;
     size_t shared_bytes = 0;
+};
+
+struct Launch {
+    const Kernel *kernel = nullptr;
+    const void *arguments = nullptr;
     char error[512] = {};
     uint64_t random = 0;
+    // Whether the thread that gave up waits for other blocks, and how many did since one went on.
+    bool waits = false;
+    size_t in_vain = 0;
     void *scheduler = nullptr;
     void *fake = nullptr;
     const void *scheduler_stack = nullptr;
     size_t scheduler_bytes = 0;
 };
 
-Block block;
+Launch launch;
+// The one that runs, of those that have begun and not ended.
+Block *block = nullptr;
 std::vector<void *> stacks;
 
 // A step of PCG, for an order that a seed repeats.
 uint32_t draw(uint32_t below) {
-    block.random = block.random * 6364136223846793005ull + 1442695040888963407ull;
-    const uint32_t x = static_cast<uint32_t>((block.random >> 18 ^ block.random) >> 27);
-    const uint32_t by = block.random >> 59;
+    launch.random = launch.random * 6364136223846793005ull + 1442695040888963407ull;
+    const uint32_t x = static_cast<uint32_t>((launch.random >> 18 ^ launch.random) >> 27);
+    const uint32_t by = launch.random >> 59;
     return static_cast<uint64_t>(x >> by | x << (-by & 31)) * below >> 32;
 }
 
 template <class... T> void fail(const char *format, T... values) {
-    if (block.error[0] == 0) snprintf(block.error, sizeof block.error, format, values...);
+    if (launch.error[0] == 0) snprintf(launch.error, sizeof launch.error, format, values...);
 }
 
 // Back from a fibre to whatever runs them.
 void give_up() {
-    Fibre &fibre = block.fibres[block.running];
+    Fibre &fibre = block->fibres[block->running];
 #if SANITIZED
-    __sanitizer_start_switch_fiber(fibre.state == State::Done ? nullptr : &fibre.fake, block.scheduler_stack,
-                                   block.scheduler_bytes);
+    __sanitizer_start_switch_fiber(fibre.state == State::Done ? nullptr : &fibre.fake, launch.scheduler_stack,
+                                   launch.scheduler_bytes);
 #endif
-    htc_emulate_switch(&fibre.at, block.scheduler);
+    htc_emulate_switch(&fibre.at, launch.scheduler);
 #if SANITIZED
-    __sanitizer_finish_switch_fiber(block.fibres[block.running].fake, &block.scheduler_stack, &block.scheduler_bytes);
+    __sanitizer_finish_switch_fiber(block->fibres[block->running].fake, &launch.scheduler_stack, &launch.scheduler_bytes);
 #endif
 }
 
 void first() {
 #if SANITIZED
-    __sanitizer_finish_switch_fiber(nullptr, &block.scheduler_stack, &block.scheduler_bytes);
+    __sanitizer_finish_switch_fiber(nullptr, &launch.scheduler_stack, &launch.scheduler_bytes);
 #endif
-    block.kernel->run(block.arguments);
-    block.fibres[block.running].state = State::Done;
-    block.done += 1;
+    launch.kernel->run(launch.arguments);
+    block->fibres[block->running].state = State::Done;
+    block->done += 1;
     give_up();
     abort();
 }
 
 void go_on(unsigned index) {
-    Fibre &fibre = block.fibres[index];
-    block.running = index;
+    Fibre &fibre = block->fibres[index];
+    block->running = index;
     place = fibre.place;
     if (!fibre.begun) {
         fibre.begun = true;
@@ -212,11 +223,11 @@ void go_on(unsigned index) {
         fibre.at = frame;
     }
 #if SANITIZED
-    __sanitizer_start_switch_fiber(&block.fake, fibre.stack, STACK);
+    __sanitizer_start_switch_fiber(&launch.fake, fibre.stack, STACK);
 #endif
-    htc_emulate_switch(&block.scheduler, fibre.at);
+    htc_emulate_switch(&launch.scheduler, fibre.at);
 #if SANITIZED
-    __sanitizer_finish_switch_fiber(block.fake, nullptr, nullptr);
+    __sanitizer_finish_switch_fiber(launch.fake, nullptr, nullptr);
 #endif
     if (fibre.state == State::Done) {
         stacks.push_back(fibre.stack);
@@ -225,8 +236,8 @@ void go_on(unsigned index) {
 }
 
 void wake(unsigned index) {
-    block.fibres[index].state = State::Ready;
-    block.ready.push_back(index);
+    block->fibres[index].state = State::Ready;
+    block->ready.push_back(index);
 }
 
 const char *name_of(emulate::Exchange kind) {
@@ -256,15 +267,15 @@ void reduced(uint64_t (&values)[WARP], emulate::Exchange kind) {
 
 // Lets the lanes of a mask go on once all of them are there; says why they never will be.
 void meet_lanes(unsigned index) {
-    const Fibre &last = block.fibres[index];
+    const Fibre &last = block->fibres[index];
     const unsigned first = index / WARP * WARP;
-    const unsigned lanes = block.fibres.size() - first;
+    const unsigned lanes = block->fibres.size() - first;
     for (unsigned lane = 0; lane < WARP; lane++) {
         if (!(last.mask >> lane & 1)) continue;
         if (lane >= lanes)
             return fail("%s at line %d names lane %u, which the block of %zu threads has not", name_of(last.kind),
-                        last.line, lane, block.fibres.size());
-        const Fibre &other = block.fibres[first + lane];
+                        last.line, lane, block->fibres.size());
+        const Fibre &other = block->fibres[first + lane];
         if (other.state == State::Done)
             return fail("%s at line %d waits for lane %u, which has ended", name_of(last.kind), last.line, lane);
         if (other.state != State::Exchange) return;
@@ -275,12 +286,12 @@ void meet_lanes(unsigned index) {
     uint64_t values[WARP] = {};
     for (unsigned lane = 0; lane < WARP; lane++) {
         if (!(last.mask >> lane & 1)) continue;
-        values[lane] = block.fibres[first + lane].value;
+        values[lane] = block->fibres[first + lane].value;
     }
     if (last.kind == Exchange::Sum || last.kind == Exchange::Max) reduced(values, last.kind);
     for (int lane = 0; lane < WARP; lane++) {
         if (!(last.mask >> lane & 1)) continue;
-        Fibre &fibre = block.fibres[first + lane];
+        Fibre &fibre = block->fibres[first + lane];
         int from = lane;
         switch (fibre.kind) {
         case Exchange::Shuffle: from = fibre.lane & (WARP - 1); break;
@@ -292,7 +303,7 @@ void meet_lanes(unsigned index) {
         if (!(last.mask >> from & 1))
             return fail("%s at line %d reads lane %d, which its mask does not name", name_of(last.kind), last.line, from);
         fibre.value = values[from];
-        block.waiting[first / WARP] -= 1;
+        block->waiting[first / WARP] -= 1;
         wake(first + lane);
     }
 }
@@ -311,50 +322,58 @@ void *allocate(size_t bytes) {
     abort();
 }
 
-void run_block(uint3 index, uint3 threads, uint3 blocks, size_t dynamic) {
+// Begins a block: its threads may go on.
+void begin_block(Block &begun, uint3 index, uint3 threads, uint3 blocks, size_t dynamic) {
     const unsigned count = threads.x;
-    block.fibres.assign(count, Fibre{});
-    block.ready.clear();
-    block.done = block.at_barrier = 0;
-    memset(block.waiting, 0, sizeof block.waiting);
-    block.shared_bytes = dynamic;
-    block.dynamic_bytes = dynamic;
-    block.dynamic = dynamic > 0 ? allocate(dynamic) : nullptr;
+    begun.fibres.assign(count, Fibre{});
+    begun.shared_bytes = dynamic;
+    begun.dynamic = dynamic > 0 ? allocate(dynamic) : nullptr;
     for (unsigned i = 0; i < count; i++) {
-        block.fibres[i].place = {{i, 0, 0}, index, threads, blocks};
-        block.ready.push_back(i);
+        begun.fibres[i].place = {{i, 0, 0}, index, threads, blocks};
+        begun.ready.push_back(i);
     }
-    while (block.error[0] == 0 && !block.ready.empty()) {
-        const uint32_t at = draw(block.ready.size());
-        const unsigned next = block.ready[at];
-        block.ready[at] = block.ready.back();
-        block.ready.pop_back();
+}
+
+// Lets threads of the block go on until none can, or one waits for other blocks.
+void run_block() {
+    const unsigned count = block->fibres.size();
+    while (launch.error[0] == 0 && !block->ready.empty()) {
+        const uint32_t at = draw(block->ready.size());
+        const unsigned next = block->ready[at];
+        block->ready[at] = block->ready.back();
+        block->ready.pop_back();
         go_on(next);
+        if (std::exchange(launch.waits, false)) {
+            launch.in_vain += 1;
+            return;
+        }
+        launch.in_vain = 0;
     }
-    if (block.error[0] == 0 && block.done < count) {
-        for (unsigned i = 0; i < count && block.error[0] == 0; i++)
-            if (block.fibres[i].state == State::Exchange) meet_lanes(i);
-        for (const Fibre &fibre : block.fibres) {
+    if (launch.error[0] == 0 && block->done < count) {
+        for (unsigned i = 0; i < count && launch.error[0] == 0; i++)
+            if (block->fibres[i].state == State::Exchange) meet_lanes(i);
+        for (const Fibre &fibre : block->fibres) {
             if (fibre.state == State::Barrier)
                 fail("a barrier at line %d is not reached by all: %u threads wait, %u of %u have ended", fibre.line,
-                     block.at_barrier, block.done, count);
+                     block->at_barrier, block->done, count);
             if (fibre.state == State::Exchange)
                 fail("%s at line %d waits for lanes that do not come", name_of(fibre.kind), fibre.line);
         }
     }
-    for (Fibre &fibre : block.fibres)
+}
+
+void end_block(Block &ended) {
+    for (Fibre &fibre : ended.fibres)
         if (fibre.stack != nullptr) stacks.push_back(fibre.stack);
-    for (const Shared &shared : block.shared) free(shared.memory);
-    block.shared.clear();
-    free(block.dynamic);
-    block.dynamic = nullptr;
+    for (const Shared &shared : ended.shared) free(shared.memory);
+    free(ended.dynamic);
 }
 
 }  // namespace
 
 uint64_t exchange(Exchange kind, int line, uint32_t mask, uint64_t value, int lane) {
-    const unsigned index = block.running;
-    Fibre &fibre = block.fibres[index];
+    const unsigned index = block->running;
+    Fibre &fibre = block->fibres[index];
     if (!(mask >> index % WARP & 1)) {
         fail("%s at line %d: the mask does not name its own lane", name_of(kind), line);
         stop();
@@ -365,47 +384,53 @@ uint64_t exchange(Exchange kind, int line, uint32_t mask, uint64_t value, int la
     fibre.mask = mask;
     fibre.value = value;
     fibre.lane = lane;
-    block.waiting[index / WARP] += 1;
-    if (block.waiting[index / WARP] >= static_cast<unsigned>(__popc(mask))) meet_lanes(index);
+    block->waiting[index / WARP] += 1;
+    if (block->waiting[index / WARP] >= static_cast<unsigned>(__popc(mask))) meet_lanes(index);
     give_up();
-    return block.fibres[block.running].value;
+    return block->fibres[block->running].value;
 }
 
 void barrier(int line) {
-    const unsigned index = block.running;
-    block.fibres[index].state = State::Barrier;
-    block.fibres[index].line = line;
-    block.at_barrier += 1;
-    if (block.at_barrier == block.fibres.size()) {
-        block.at_barrier = 0;
-        for (unsigned i = 0; i < block.fibres.size(); i++) {
-            if (block.fibres[i].line != line)
-                fail("barriers at lines %d and %d meet", line, block.fibres[i].line);
+    const unsigned index = block->running;
+    block->fibres[index].state = State::Barrier;
+    block->fibres[index].line = line;
+    block->at_barrier += 1;
+    if (block->at_barrier == block->fibres.size()) {
+        block->at_barrier = 0;
+        for (unsigned i = 0; i < block->fibres.size(); i++) {
+            if (block->fibres[i].line != line)
+                fail("barriers at lines %d and %d meet", line, block->fibres[i].line);
             wake(i);
         }
     }
     give_up();
 }
 
+void wait_for_blocks() {
+    block->ready.push_back(block->running);
+    launch.waits = true;
+    give_up();
+}
+
 void *shared(int key, size_t bytes) {
-    for (const Shared &shared : block.shared)
+    for (const Shared &shared : block->shared)
         if (shared.key == key) return shared.memory;
-    block.shared_bytes += bytes;
-    if (block.shared_bytes > MOST_SHARED)
-        fail("%zu bytes of shared memory, no device has more than %zu", block.shared_bytes, MOST_SHARED);
+    block->shared_bytes += bytes;
+    if (block->shared_bytes > MOST_SHARED)
+        fail("%zu bytes of shared memory, no device has more than %zu", block->shared_bytes, MOST_SHARED);
     void *memory = allocate(bytes);
     if (memory == nullptr) fail("no memory for %zu bytes of shared memory", bytes);
-    if (block.error[0] != 0) stop();
-    block.shared.push_back({key, memory, bytes});
+    if (launch.error[0] != 0) stop();
+    block->shared.push_back({key, memory, bytes});
     return memory;
 }
 
 void *dynamic_shared() {
-    if (block.dynamic == nullptr) {
-        fail("the launch gives %s no shared memory", block.kernel->name);
+    if (block->dynamic == nullptr) {
+        fail("the launch gives %s no shared memory", launch.kernel->name);
         stop();
     }
-    return block.dynamic;
+    return block->dynamic;
 }
 
 }  // namespace emulate
@@ -420,14 +445,17 @@ const void *htc_emulate_find(const char *name) {
     return nullptr;
 }
 
+// Blocks of so many threads that are side by side; more begin when one of these has ended.
+unsigned htc_emulate_resident(unsigned threads) { return threads > 512 ? 4 : 8; }
+
 // 0, or 1 with what went wrong in `error`. One launch at a time.
 int htc_emulate_launch(const void *found, const unsigned *grid, unsigned threads, size_t shared_bytes,
                        const void *arguments, size_t argument_bytes, uint64_t seed, char *error, size_t room) {
     const Kernel *kernel = static_cast<const Kernel *>(found);
-    block.error[0] = 0;
-    block.kernel = kernel;
-    block.arguments = arguments;
-    block.random = seed;
+    launch.error[0] = 0;
+    launch.kernel = kernel;
+    launch.arguments = arguments;
+    launch.random = seed;
     const uint64_t blocks = static_cast<uint64_t>(grid[0]) * grid[1] * grid[2];
     if (argument_bytes != kernel->argument_bytes)
         fail("%s takes %zu bytes of arguments, is given %zu", kernel->name, kernel->argument_bytes, argument_bytes);
@@ -439,7 +467,7 @@ int htc_emulate_launch(const void *found, const unsigned *grid, unsigned threads
         fail("%zu bytes of shared memory, no device has more than %zu", shared_bytes, MOST_SHARED);
     // Blocks in steps that have no divisor in common with their number reach each of them once.
     uint64_t step = 1, at = 0;
-    if (block.error[0] == 0 && blocks > 1) {
+    if (launch.error[0] == 0 && blocks > 1) {
         const auto divisor = [](uint64_t a, uint64_t b) {
             while (b != 0) {
                 const uint64_t rest = a % b;
@@ -452,13 +480,34 @@ int htc_emulate_launch(const void *found, const unsigned *grid, unsigned threads
         do step = 1 + draw(static_cast<uint32_t>(blocks - 1));
         while (divisor(step, blocks) != 1);
     }
-    for (uint64_t i = 0; i < blocks && block.error[0] == 0; i++) {
-        const unsigned x = at % grid[0], y = at / grid[0] % grid[1], z = at / grid[0] / grid[1];
-        run_block({x, y, z}, {threads, 1, 1}, {grid[0], grid[1], grid[2]}, shared_bytes);
-        at = (at + step) % blocks;
+    // One after the other, but where one waits for others: then any that has begun goes on, or another begins, if it finds room.
+    std::vector<std::unique_ptr<Block>> begun;
+    uint64_t left = launch.error[0] == 0 ? blocks : 0;
+    while (launch.error[0] == 0 && (left > 0 || !begun.empty())) {
+        const bool finds_room = left > 0 && begun.size() < htc_emulate_resident(threads);
+        const uint32_t chosen = draw(static_cast<uint32_t>(begun.size() + finds_room));
+        if (chosen == begun.size()) {
+            begun.push_back(std::make_unique<Block>());
+            const unsigned x = at % grid[0], y = at / grid[0] % grid[1], z = at / grid[0] / grid[1];
+            begin_block(*begun.back(), {x, y, z}, {threads, 1, 1}, {grid[0], grid[1], grid[2]}, shared_bytes);
+            at = (at + step) % blocks;
+            left -= 1;
+            launch.in_vain = 0;
+        }
+        block = begun[chosen].get();
+        run_block();
+        if (launch.in_vain > IN_VAIN * (begun.size() + 1) && !(left > 0 && begun.size() < htc_emulate_resident(threads)))
+            fail("%zu blocks wait for others, and %llu find no room beside them", begun.size(),
+                 static_cast<unsigned long long>(left));
+        if (block->done == block->fibres.size()) {
+            end_block(*block);
+            begun.erase(begun.begin() + chosen);
+        }
     }
-    if (block.error[0] != 0) snprintf(error, room, "%s", block.error);
-    return block.error[0] != 0;
+    for (const std::unique_ptr<Block> &other : begun) end_block(*other);
+    block = nullptr;
+    if (launch.error[0] != 0) snprintf(error, room, "%s", launch.error);
+    return launch.error[0] != 0;
 }
 
 // Memory of the device, unwritten and at an address like that of a device; null where there is none.

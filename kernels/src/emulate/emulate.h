@@ -42,6 +42,8 @@ extern Place place;
 enum class Exchange { Shuffle, ShuffleXor, Sum, Max };
 uint64_t exchange(Exchange kind, int line, uint32_t mask, uint64_t value, int lane);
 void barrier(int line);
+// Lets other threads go on, of other blocks, too, for which the one that runs waits.
+void wait_for_blocks();
 // Memory of the block, the same for each of its threads that names the same `key`.
 void *shared(int key, size_t bytes);
 void *dynamic_shared();
@@ -63,6 +65,7 @@ static inline float reduce(Exchange kind, int line, float value) { return shuffl
 #define threadIdx (emulate::place.thread)
 #define blockIdx (emulate::place.block)
 #define blockDim (emulate::place.threads)
+#define gridDim (emulate::place.blocks)
 
 #define KERNEL(name, Arguments, threads)                                                       \
     static void name(const Arguments &a);                                                      \
@@ -87,6 +90,7 @@ static inline float reduce(Exchange kind, int line, float value) { return shuffl
     emulate::shuffle(emulate::Exchange::ShuffleXor, __LINE__, mask, value, lane)
 
 static inline void __threadfence() {}
+static inline void wait_for_blocks() { emulate::wait_for_blocks(); }
 
 template <class T> static inline T atomicAdd(T *to, T value) {
     const T before = *to;

@@ -348,6 +348,12 @@ API cuFuncSetAttribute(const emulate::Kernel *kernel, int which, int value) {
     most_shared[kernel] = value;
     return SUCCESS;
 }
+API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const emulate::Kernel *, int threads, size_t) {
+    // Of four multiprocessors.
+    *blocks = static_cast<int>(htc_emulate_resident(static_cast<unsigned>(threads)) / 4);
+    return SUCCESS;
+}
+
 API cuLaunchKernel(const emulate::Kernel *kernel, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty,
                    unsigned tz, unsigned shared, Stream *stream, void **parameters, void **extra) {
     NEEDS_CONTEXT;

@@ -323,6 +323,14 @@ impl<D: Device> Device for Counted<D> {
         self.device.multiprocessors()
     }
 
+    fn resident<A: Arguments>(
+        &self,
+        kernel: &Kernel<A>,
+        shared: usize,
+    ) -> Result<usize, DeviceError> {
+        self.device.resident(kernel, shared)
+    }
+
     fn allocate(&self, bytes: usize) -> Result<D::Memory, DeviceError> {
         self.device.allocate(bytes)
     }

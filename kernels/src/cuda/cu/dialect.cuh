@@ -37,6 +37,9 @@ typedef unsigned long long uint64_t;
 
 #define DEVICE static __device__ __forceinline__
 
+// Between two looks at what other blocks are to write.
+DEVICE void wait_for_blocks() { __nanosleep(20); }
+
 #ifndef INFINITY
 #define INFINITY __uint_as_float(0x7f800000u)
 #endif
@@ -147,5 +150,25 @@ template <int HALF> DEVICE void add_products_of_half(int sums[4], const Fragment
         : "r"(x.rows[2 * HALF]), "r"(x.rows[2 * HALF + 1]), "r"(x.columns[HALF]));
 }
 #endif
+
+// Meets all blocks of the grid, of which all have to be on the device at a time; what each has written before is there for all
+// behind it. `meeting` is how many have arrived, zero before and behind, and how often they have met.
+DEVICE void meet_blocks(uint32_t *meeting) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        volatile uint32_t *met = meeting + 1;
+        const uint32_t before = *met;
+        if (atomicAdd(meeting, 1u) + 1 == gridDim.x * gridDim.y * gridDim.z) {
+            meeting[0] = 0;
+            __threadfence();
+            *met = before + 1;
+        } else {
+            while (*met == before) wait_for_blocks();
+        }
+        __threadfence();
+    }
+    __syncthreads();
+}
 
 DEVICE uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }

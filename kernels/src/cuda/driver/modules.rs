@@ -67,6 +67,27 @@ impl Modules {
         Ok(function.handle)
     }
 
+    /// Blocks of a kernel that a multiprocessor has at a time. The context is current.
+    pub(super) fn resident(
+        &mut self,
+        kernel: &'static str,
+        threads: u32,
+        shared: usize,
+    ) -> Result<usize, DeviceError> {
+        let function = self.function(kernel, shared)?;
+        let failed = |message| DeviceError::Kernel { kernel, message };
+        let threads = i32::try_from(threads).map_err(|error| failed(error.to_string()))?;
+        let mut blocks = 0;
+        // SAFETY: the function is of a module that is loaded, and there is room for a number.
+        let code = unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, threads, shared)
+        };
+        match code {
+            CUresult::CUDA_SUCCESS => Ok(usize::try_from(blocks).unwrap_or(0)),
+            code => Err(failed(api::meaning(code))),
+        }
+    }
+
     fn find(&self, kernel: &'static str) -> Result<CUfunction, DeviceError> {
         let failed = |message| DeviceError::Kernel { kernel, message };
         let name = CString::new(kernel).map_err(|error| failed(error.to_string()))?;
