@@ -274,17 +274,17 @@ template <int COUNT> DEVICE void round_behind_others(const Slot &slot, uint32_t 
     }
 }
 
-// The rows of a block with some vectors; the grid goes over the blocks of one matrix after the other, and over groups of vectors.
-template <class Format, int COUNT> DEVICE void multiply(const Product &product) {
+// The rows of block `block` of those of one matrix after the other, with the vectors of a group.
+template <class Format, int COUNT> DEVICE void multiply(const Product &product, uint32_t block, uint32_t group) {
     SHARED(float, room, WARPS * COUNT);
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    uint32_t which = 0, block = blockIdx.x;
+    uint32_t which = 0;
     while (which + 1 < product.count && block >= product.slots[which].blocks) block -= product.slots[which++].blocks;
     const Slot &slot = product.slots[which];
     const uint32_t split = slot.split, of_block = WARPS / split;
     const uint32_t row = block * of_block + warp / split;
     const Vectors &a = slot.vectors;
-    const uint32_t first = blockIdx.y * COUNT;
+    const uint32_t first = group * COUNT;
     float sums[COUNT] = {};
     if (row < slot.live) {
         const uint32_t units = ceil_div(a.width, Format::UNIT);
@@ -306,6 +306,37 @@ template <class Format, int COUNT> DEVICE void multiply(const Product &product) 
         slot.y[static_cast<size_t>(first + j) * slot.y_width + to] = sum;
     }
     if (slot.arrived != nullptr) round_behind_others<COUNT>(slot, block * of_block, first);
+}
+
+// The grid goes over blocks and over groups of vectors.
+template <class Format, int COUNT> DEVICE void multiply(const Product &product) {
+    multiply<Format, COUNT>(product, blockIdx.x, blockIdx.y);
+}
+
+// Products with vectors, and then products with what these are.
+struct Pair {
+    Product first;
+    Product second;
+    // See `meet_blocks`.
+    uint32_t *meeting;
+};
+
+// All blocks of a product with at most `COUNT` vectors, by turns of a grid of any size. One group of vectors: more would be
+// counted together where products are rounded.
+template <class Format, int COUNT> DEVICE void multiply_by_turns(const Product &product) {
+    uint32_t blocks = 0;
+    for (uint32_t i = 0; i < product.count; i++) blocks += product.slots[i].blocks;
+    for (uint32_t turn = blockIdx.x; turn < blocks; turn += gridDim.x) {
+        multiply<Format, COUNT>(product, turn, 0);
+        // What a turn has in shared memory is read to its end.
+        __syncthreads();
+    }
+}
+
+template <class Format, int COUNT> DEVICE void multiply_pair(const Pair &pair) {
+    multiply_by_turns<Format, COUNT>(pair.first);
+    meet_blocks(pair.meeting);
+    multiply_by_turns<Format, COUNT>(pair.second);
 }
 
 struct Embed {
@@ -334,6 +365,8 @@ template <class Format> DEVICE void embed(const Embed &a) {
     KERNEL_OF_BLOCKS(name##_2, Product, 128, 6) { multiply<Format, 2>(a); }    \
     KERNEL_OF_BLOCKS(name##_4, Product, 128, of_four) { multiply<Format, 4>(a); } \
     KERNEL_OF_BLOCKS(name##_8, Product, 128, 4) { multiply<Format, 8>(a); }    \
+    KERNEL_OF_BLOCKS(name##_pair_1, Pair, 128, 7) { multiply_pair<Format, 1>(a); } \
+    KERNEL_OF_BLOCKS(name##_pair_4, Pair, 128, 5) { multiply_pair<Format, 4>(a); } \
     KERNEL(name##_embed, Embed, 128) { embed<Format>(a); }
 
 KERNELS(f32, Floats<AsFloat>, 6)

@@ -8,9 +8,11 @@
 use std::ops::Range;
 
 mod launches;
+mod pair;
 mod producer;
 
 use launches::{Order, Target, Targets, Vectors, lay, multiply, round};
+use pair::{MEETING, multiply_pair};
 pub use producer::{Gated, Norm, Producer};
 
 use super::matrix::DeviceMatrix;
@@ -29,10 +31,24 @@ pub struct Workspace<D: Device> {
     second: Vec<Room<D>>,
     /// Zeros, by which launches count who has arrived.
     arrived: Option<D::Memory>,
-    /// Whether what can be done by one launch is done by several.
-    apart: bool,
+    /// Zeros, by which blocks of a launch meet.
+    meeting: Option<D::Memory>,
+    /// How products of factors and of slots are launched.
+    launches: Launches,
     /// How rows of a batch are added up.
     order: Order,
+}
+
+/// How products of factors and of slots are launched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Launches {
+    /// Those of factors, and then those of slots.
+    #[default]
+    Two,
+    /// All in one, where that is possible.
+    One,
+    /// One for each, as operations have it.
+    Apart,
 }
 
 impl<D: Device> Default for Workspace<D> {
@@ -42,7 +58,8 @@ impl<D: Device> Default for Workspace<D> {
             inner: Room(None),
             second: Vec::new(),
             arrived: None,
-            apart: false,
+            meeting: None,
+            launches: Launches::default(),
             order: Order::default(),
         }
     }
@@ -52,7 +69,17 @@ impl<D: Device> Workspace<D> {
     /// One for products that are computed launch by launch, for tests: the numbers are the same.
     pub fn one_by_one() -> Self {
         Workspace {
-            apart: true,
+            launches: Launches::Apart,
+            ..Workspace::default()
+        }
+    }
+
+    /// One for products with the factors of slots and with the slots themselves in one launch, whose blocks meet in between, where
+    /// all are blocks of one format, at most four each time, of at most four vectors: the numbers are the same. Whether that is
+    /// faster than two is for a device to say.
+    pub fn in_one_launch() -> Self {
+        Workspace {
+            launches: Launches::One,
             ..Workspace::default()
         }
     }
@@ -229,6 +256,7 @@ pub fn project_behind<D: Device>(
     };
     let mut counted = 0;
     let mut inner = Vec::with_capacity(factors.len());
+    let mut done = Vec::with_capacity(factors.len());
     // What reads the input: slots, and factors.
     let mut first = targets(n, slots, Input::Vector)?;
     let of_factors = factors
@@ -245,9 +273,9 @@ pub fn project_behind<D: Device>(
             bytes(memory, "counts", 4 * counted, &[count], 4)
         })?;
         counted += count;
-        let rounded = match workspace.apart {
-            true => None,
-            false => vectors.rounded(factor.matrix, arrived),
+        let rounded = match workspace.launches {
+            Launches::Apart => None,
+            Launches::Two | Launches::One => vectors.rounded(factor.matrix, arrived),
         };
         let to = Target {
             y: x,
@@ -256,23 +284,29 @@ pub fn project_behind<D: Device>(
             rounded,
         };
         first.push((factor.matrix, to));
-        inner.push((vectors, second, rounded.is_some()));
+        inner.push((vectors, second));
+        done.push(rounded.is_some());
     }
     let mut vectors = Vectors::new(n, width, x);
     lay(device, &mut vectors, &first, &mut workspace.input)?;
     round(device, before, &vectors, false)?;
-    multiply(device, workspace.order, &[(vectors, first)])?;
-    let mut groups = Vec::with_capacity(inner.len());
-    for (vectors, second, rounded) in inner {
-        round(device, None, &vectors, rounded)?;
-        groups.push((vectors, second));
+    let first = [(vectors, first)];
+    if workspace.launches == Launches::One {
+        let meeting = zeros(device, &mut workspace.meeting, MEETING)?;
+        let rounded = done.iter().all(|&done| done);
+        if multiply_pair(device, meeting, &first, &inner, rounded)? {
+            return Ok(());
+        }
     }
-    let together = if workspace.apart {
-        1
-    } else {
-        groups.len().max(1)
+    multiply(device, workspace.order, &first)?;
+    for ((vectors, _), &done) in inner.iter().zip(&done) {
+        round(device, None, vectors, done)?;
+    }
+    let together = match workspace.launches {
+        Launches::Apart => 1,
+        Launches::Two | Launches::One => inner.len().max(1),
     };
-    let mut of_launches = groups.chunks(together);
+    let mut of_launches = inner.chunks(together);
     of_launches.try_for_each(|groups| multiply(device, workspace.order, groups))
 }
 

@@ -97,6 +97,21 @@ impl Format {
         }
     }
 
+    /// The names of its kernels for two products in one launch: of one vector, and of four.
+    pub fn pairs(self) -> [&'static str; 2] {
+        match self {
+            Format::F32 => ["f32_pair_1", "f32_pair_4"],
+            Format::F16 => ["f16_pair_1", "f16_pair_4"],
+            Format::BF16 => ["bf16_pair_1", "bf16_pair_4"],
+            Format::Q8_0 => ["q8_0_pair_1", "q8_0_pair_4"],
+            Format::Q4_0 => ["q4_0_pair_1", "q4_0_pair_4"],
+            Format::Q4K => ["q4_k_pair_1", "q4_k_pair_4"],
+            Format::Q5K => ["q5_k_pair_1", "q5_k_pair_4"],
+            Format::Q6K => ["q6_k_pair_1", "q6_k_pair_4"],
+            Format::Wide | Format::WideMinimum => ["wide_pair_1", "wide_pair_4"],
+        }
+    }
+
     /// The name of its kernel for many vectors, if it has one: that of a format whose products read integers.
     pub fn tiles(self) -> Option<&'static str> {
         match self {

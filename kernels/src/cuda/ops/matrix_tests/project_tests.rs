@@ -32,7 +32,16 @@ fn held(
 fn projections_are_products_one_by_one_at_any_rank() {
     let mut random = Random(21);
     let device = Emulated::new(21);
-    let mut workspace = Workspace::default();
+    for workspace in [Workspace::default(), Workspace::in_one_launch()] {
+        projections_are_products(&mut random, &device, workspace);
+    }
+}
+
+fn projections_are_products(
+    random: &mut Random,
+    device: &Emulated,
+    mut workspace: Workspace<Emulated>,
+) {
     let width = 256;
     for dtype in [
         DType::F32,
@@ -49,9 +58,9 @@ fn projections_are_products_one_by_one_at_any_rank() {
     ] {
         let block = dtype.block_len();
         let full = 96_usize.next_multiple_of(block).max(2 * block);
-        let (a_bytes, a) = held(&device, &mut random, dtype, full, width);
-        let (b_bytes, b) = held(&device, &mut random, dtype, 9, full);
-        let (_, dense) = held(&device, &mut random, DType::Q8_0, 6, width);
+        let (a_bytes, a) = held(device, random, dtype, full, width);
+        let (b_bytes, b) = held(device, random, dtype, 9, full);
+        let (_, dense) = held(device, random, DType::Q8_0, 6, width);
         for (rank, n) in [
             (full, 1),
             (full / 2 + 1, 3),
@@ -61,8 +70,8 @@ fn projections_are_products_one_by_one_at_any_rank() {
         ] {
             let rows = rank.next_multiple_of(block);
             let x = random.numbers(n * width);
-            let x_there = put(&device, &x);
-            let [y, of_dense] = [9, 6].map(|rows| room(&device, n * rows));
+            let x_there = put(device, &x);
+            let [y, of_dense] = [9, 6].map(|rows| room(device, n * rows));
             let factors = [Factor {
                 matrix: &a,
                 rows,
@@ -84,10 +93,10 @@ fn projections_are_products_one_by_one_at_any_rank() {
                     y: &of_dense,
                 },
             ];
-            project(&device, n, &x_there, &factors, &slots, &mut workspace).unwrap();
-            let found = get(&device, &y, n * 9);
-            let expected = products(&device, &dense, &x, &mut workspace);
-            assert_eq!(get(&device, &of_dense, n * 6), expected);
+            project(device, n, &x_there, &factors, &slots, &mut workspace).unwrap();
+            let found = get(device, &y, n * 9);
+            let expected = products(device, &dense, &x, &mut workspace);
+            assert_eq!(get(device, &of_dense, n * 6), expected);
             let first = Matrix::new(dtype, full, width, &a_bytes).unwrap();
             let first = first.first_rows(rows).unwrap();
             let second = Matrix::new(dtype, 9, full, &b_bytes).unwrap();
@@ -95,18 +104,18 @@ fn projections_are_products_one_by_one_at_any_rank() {
             let mut inner = match rows {
                 0 => Vec::new(),
                 _ => {
-                    let first = DeviceMatrix::new(&device, Source::Blocks(first)).unwrap();
-                    products(&device, &first, &x, &mut workspace)
+                    let first = DeviceMatrix::new(device, Source::Blocks(first)).unwrap();
+                    products(device, &first, &x, &mut workspace)
                 }
             };
             for row in inner.chunks_exact_mut(rows.max(1)) {
                 row[rank..].fill(0.0);
             }
-            let second = DeviceMatrix::new(&device, Source::Blocks(second)).unwrap();
-            let y = room(&device, n * 9);
-            let inner = put(&device, &inner);
-            product(&device, 0..n, &second, &inner, &y, &mut workspace).unwrap();
-            let expected = get(&device, &y, n * 9);
+            let second = DeviceMatrix::new(device, Source::Blocks(second)).unwrap();
+            let y = room(device, n * 9);
+            let inner = put(device, &inner);
+            product(device, 0..n, &second, &inner, &y, &mut workspace).unwrap();
+            let expected = get(device, &y, n * 9);
             for (found, expected) in found.iter().zip(&expected) {
                 let error = (found - expected).abs();
                 assert!(
@@ -234,6 +243,76 @@ fn slots_share_launches() {
         rank: 64,
     };
     assert_eq!(launches(&[factor], &behind), 3);
+}
+
+/// Both products of slots behind factors in one launch have the bits of two, whichever blocks run when, and so do slots that read
+/// the input beside them; what does not fit in one is two.
+#[test]
+fn one_launch_has_the_bits_of_two() {
+    let mut random = Random(26);
+    let width = 256;
+    for (seed, dtype) in [
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::Q8_0,
+        DType::Q4_0,
+        DType::Q4K,
+        DType::Q5K,
+        DType::Q6K,
+        DType::Q5_0,
+        DType::Q4_1,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let device = Emulated::new(seed as u64);
+        let full = 96_usize.next_multiple_of(dtype.block_len());
+        let mut of = |rows, cols| held(&device, &mut random, dtype, rows, cols).1;
+        let (a, c) = (of(full, width), of(full, width));
+        let (b, d, e) = (of(45, full), of(7, full), of(9, width));
+        for (n, one) in [(1, true), (3, true), (4, true), (5, false)] {
+            let x = put(&device, &random.numbers(n * width));
+            let run = |workspace: &mut Workspace<Emulated>| {
+                let ys = [45, 7, 9].map(|rows| room(&device, n * rows));
+                let factors = [(&a, full), (&c, full / 2 + 1)].map(|(matrix, rank)| Factor {
+                    matrix,
+                    rows: full,
+                    rank,
+                });
+                let behind = |matrix: &'static str, y| match matrix {
+                    "b" => (&b, full, Input::Inner(0), y),
+                    "d" => (&d, full, Input::Inner(1), y),
+                    _ => (&e, width, Input::Vector, y),
+                };
+                let slots = [
+                    behind("b", &ys[0]),
+                    behind("d", &ys[1]),
+                    behind("e", &ys[2]),
+                ];
+                let slots = slots.map(|(matrix, cols, input, y)| Slot {
+                    matrix,
+                    rows: matrix.rows(),
+                    cols,
+                    input,
+                    y,
+                });
+                let before = device.launches();
+                project(&device, n, &x, &factors, &slots, workspace).unwrap();
+                let found = ys.iter().zip(&slots);
+                let found = found.map(|(y, slot)| get(&device, y, n * slot.rows));
+                (found.collect::<Vec<_>>(), device.launches() - before)
+            };
+            let (expected, two) = run(&mut Workspace::default());
+            let mut workspace = Workspace::in_one_launch();
+            // More than once: what blocks meet by is as it was.
+            for _ in 0..3 {
+                let (found, launches) = run(&mut workspace);
+                assert!(found == expected, "{dtype} {n}");
+                assert_eq!(launches, two - u64::from(one), "{dtype} {n}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -21,6 +21,9 @@ const TILED: usize = 32;
 const TILE: usize = 64;
 const TILE_THREADS: u32 = 256;
 
+/// Warps of a block that multiplies few vectors.
+pub(super) const WARPS: u32 = 4;
+
 /// Matrices of a launch at most.
 pub(super) const SLOTS: usize = 4;
 
@@ -67,6 +70,10 @@ impl Vectors {
             places: Vec::new(),
             plain: false,
         }
+    }
+
+    pub fn n(&self) -> usize {
+        self.n
     }
 
     /// Where `matrix` rounds them while it computes them, if it can and anyone reads them so: all it needs beside is a zero
@@ -143,10 +150,18 @@ struct Slot {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Product {
+pub(super) struct Product {
     count: u32,
     unused: u32,
     slots: [Slot; SLOTS],
+}
+
+impl Product {
+    /// Blocks of threads that have the rows of its matrices.
+    pub fn blocks(&self) -> usize {
+        let slots = self.slots.iter().take(self.count as usize);
+        slots.map(|slot| slot.blocks as usize).sum()
+    }
 }
 
 // SAFETY: as `products.cu` declares it, without padding.
@@ -294,13 +309,16 @@ pub(super) fn slots_of(places: &[Integers]) -> [Integers; SLOTS] {
     std::array::from_fn(|i| places.get(i).copied().unwrap_or(Integers::NONE))
 }
 
-/// The products of the leading rows of matrices with vectors of as many numbers as leading columns are in use, and as many
-/// vectors everywhere; each with the bits that it has alone, or many in tiles.
-pub(super) fn multiply<D: Device>(
-    device: &D,
-    order: Order,
-    groups: &[(Vectors, Targets<'_, D>)],
-) -> Result<(), DeviceError> {
+/// What is multiplied, by how it is held.
+pub(super) struct Terms<'a, D: Device> {
+    pub in_blocks: Vec<Term<'a, D>>,
+    pub in_bands: Vec<(&'a BandsPart<D>, Integers, Target)>,
+}
+
+/// The matrices of all groups, once their columns are known to fit.
+pub(super) fn terms<'a, D: Device>(
+    groups: &'a [(Vectors, Targets<'_, D>)],
+) -> Result<Terms<'a, D>, DeviceError> {
     let mut in_blocks = Vec::new();
     let mut in_bands = Vec::new();
     for (vectors, matrices) in groups {
@@ -333,6 +351,23 @@ pub(super) fn multiply<D: Device>(
             }
         }
     }
+    Ok(Terms {
+        in_blocks,
+        in_bands,
+    })
+}
+
+/// The products of the leading rows of matrices with vectors of as many numbers as leading columns are in use, and as many
+/// vectors everywhere; each with the bits that it has alone, or many in tiles.
+pub(super) fn multiply<D: Device>(
+    device: &D,
+    order: Order,
+    groups: &[(Vectors, Targets<'_, D>)],
+) -> Result<(), DeviceError> {
+    let Terms {
+        mut in_blocks,
+        in_bands,
+    } = terms(groups)?;
     let n = groups.first().map_or(0, |(vectors, _)| vectors.n);
     if n == 0 || groups.iter().any(|(vectors, _)| vectors.n != n) {
         return Ok(());
@@ -365,7 +400,7 @@ pub(super) enum Order {
 }
 
 /// A matrix in blocks, what it is multiplied with, warps for a row, and where its products go.
-type Term<'a, D> = (&'a Blocks<D>, &'a Vectors, u32, Target);
+pub(super) type Term<'a, D> = (&'a Blocks<D>, &'a Vectors, u32, Target);
 
 /// Vectors that are taken together, one, two, four or eight, as an index and as a number.
 fn together(n: usize) -> (usize, usize) {
@@ -397,17 +432,12 @@ fn split_of<D: Device>(matrix: &DeviceMatrix<D>, format: Format) -> u32 {
     }
 }
 
-fn multiply_blocks<D: Device>(
-    device: &D,
+/// Matrices of a format, the first four of some, as kernels take them.
+pub(super) fn product_of<D: Device>(
     n: usize,
     tiled: bool,
     matrices: &[Term<'_, D>],
-) -> Result<(), DeviceError> {
-    const WARPS: u32 = 4;
-    let Some(&(first, ..)) = matrices.first() else {
-        return Ok(());
-    };
-    let tiles = first.format.tiles().filter(|_| tiled);
+) -> Result<Product, DeviceError> {
     let slot = |&(blocks, vectors, split, to): &Term<'_, D>| {
         let rows = count("rows", to.rows)?;
         let (integers, _) = vectors.split();
@@ -426,21 +456,39 @@ fn multiply_blocks<D: Device>(
             live: count("rows", to.live)?,
             y_width: rows,
             split,
-            blocks: match tiles {
-                Some(_) => rows.div_ceil(TILE as u32),
-                None => rows.div_ceil(WARPS / split),
+            blocks: match tiled {
+                true => rows.div_ceil(TILE as u32),
+                false => rows.div_ceil(WARPS / split),
             },
             unused: 0,
         })
     };
     let slots: Result<Vec<Slot>, DeviceError> = matrices.iter().take(SLOTS).map(slot).collect();
-    let slots = slots?;
-    let blocks: usize = slots.iter().map(|slot| slot.blocks as usize).sum();
-    let arguments = Product {
-        count: slots.len() as u32,
-        unused: 0,
-        slots: std::array::from_fn(|i| slots[i.min(slots.len() - 1)]),
+    let mut slots = slots?;
+    let of_slots = slots.len() as u32;
+    let Some(&last) = slots.last() else {
+        return Err(misfit("matrices of a product", 1, 0));
     };
+    slots.resize(SLOTS, last);
+    Ok(Product {
+        count: of_slots,
+        unused: 0,
+        slots: std::array::from_fn(|i| slots[i]),
+    })
+}
+
+fn multiply_blocks<D: Device>(
+    device: &D,
+    n: usize,
+    tiled: bool,
+    matrices: &[Term<'_, D>],
+) -> Result<(), DeviceError> {
+    let Some(&(first, ..)) = matrices.first() else {
+        return Ok(());
+    };
+    let tiles = first.format.tiles().filter(|_| tiled);
+    let arguments = product_of(n, tiles.is_some(), matrices)?;
+    let blocks = arguments.blocks();
     let (index, together) = together(n);
     let (kernel, together) = match tiles {
         Some(name) => (Kernel::<Product>::new(name, TILE_THREADS), TILE),
