@@ -114,6 +114,14 @@ impl<D: Device> Gpu<D> {
         self
     }
 
+    /// Both products of low-rank slots in one launch where they fit in one, to measure against two: the numbers are the same. See
+    /// [`ops::Workspace::in_one_launch`].
+    #[must_use]
+    pub fn in_one_launch(mut self) -> Self {
+        self.products = ops::Workspace::in_one_launch();
+        self
+    }
+
     /// Room for so many numbers, of unspecified value.
     fn grow(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<(), ExecError> {
         let needed = numbers * size_of::<f32>();
