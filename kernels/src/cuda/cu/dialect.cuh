@@ -138,14 +138,15 @@ template <int HALF> DEVICE void add_products_of_half(int sums[4], const Fragment
     add_products(sums, {{x.rows[2 * HALF], x.rows[2 * HALF + 1], 0, 0}, {x.columns[HALF], 0}});
 }
 #else
+// Volatile, so that no compiler moves what a whole warp does to where some of its lanes are.
 DEVICE void add_products(int sums[4], const Fragment &x) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
         : "r"(x.rows[0]), "r"(x.rows[1]), "r"(x.rows[2]), "r"(x.rows[3]), "r"(x.columns[0]), "r"(x.columns[1]));
 }
 
 template <int HALF> DEVICE void add_products_of_half(int sums[4], const Fragment &x) {
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
         : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
         : "r"(x.rows[2 * HALF]), "r"(x.rows[2 * HALF + 1]), "r"(x.columns[HALF]));
 }
