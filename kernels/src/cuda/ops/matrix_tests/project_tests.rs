@@ -32,97 +32,98 @@ fn held(
 fn projections_are_products_one_by_one_at_any_rank() {
     let mut random = Random(21);
     let device = Emulated::new(21);
-    for workspace in [Workspace::default(), Workspace::in_one_launch()] {
-        projections_are_products(&mut random, &device, workspace);
+    for mut workspace in [Workspace::default(), Workspace::in_one_launch()] {
+        for dtype in [
+            DType::F32,
+            DType::F16,
+            DType::BF16,
+            DType::Q8_0,
+            DType::Q4_0,
+            DType::Q5_0,
+            DType::Q4_1,
+            DType::Q4K,
+            DType::Q5K,
+            DType::Q6K,
+            DType::Q2K,
+        ] {
+            projections_are_products(&mut random, &device, dtype, &mut workspace);
+        }
     }
 }
 
 fn projections_are_products(
     random: &mut Random,
     device: &Emulated,
-    mut workspace: Workspace<Emulated>,
+    dtype: DType,
+    workspace: &mut Workspace<Emulated>,
 ) {
     let width = 256;
-    for dtype in [
-        DType::F32,
-        DType::F16,
-        DType::BF16,
-        DType::Q8_0,
-        DType::Q4_0,
-        DType::Q5_0,
-        DType::Q4_1,
-        DType::Q4K,
-        DType::Q5K,
-        DType::Q6K,
-        DType::Q2K,
+    let block = dtype.block_len();
+    let full = 96_usize.next_multiple_of(block).max(2 * block);
+    let (a_bytes, a) = held(device, random, dtype, full, width);
+    let (b_bytes, b) = held(device, random, dtype, 9, full);
+    let (_, dense) = held(device, random, DType::Q8_0, 6, width);
+    for (rank, n) in [
+        (full, 1),
+        (full / 2 + 1, 3),
+        (1, 2),
+        (0, 1),
+        (full / 2 + 1, 33),
     ] {
-        let block = dtype.block_len();
-        let full = 96_usize.next_multiple_of(block).max(2 * block);
-        let (a_bytes, a) = held(device, random, dtype, full, width);
-        let (b_bytes, b) = held(device, random, dtype, 9, full);
-        let (_, dense) = held(device, random, DType::Q8_0, 6, width);
-        for (rank, n) in [
-            (full, 1),
-            (full / 2 + 1, 3),
-            (1, 2),
-            (0, 1),
-            (full / 2 + 1, 33),
-        ] {
-            let rows = rank.next_multiple_of(block);
-            let x = random.numbers(n * width);
-            let x_there = put(device, &x);
-            let [y, of_dense] = [9, 6].map(|rows| room(device, n * rows));
-            let factors = [Factor {
-                matrix: &a,
-                rows,
-                rank,
-            }];
-            let slots = [
-                Slot {
-                    matrix: &b,
-                    rows: 9,
-                    cols: rows,
-                    input: Input::Inner(0),
-                    y: &y,
-                },
-                Slot {
-                    matrix: &dense,
-                    rows: 6,
-                    cols: width,
-                    input: Input::Vector,
-                    y: &of_dense,
-                },
-            ];
-            project(device, n, &x_there, &factors, &slots, &mut workspace).unwrap();
-            let found = get(device, &y, n * 9);
-            let expected = products(device, &dense, &x, &mut workspace);
-            assert_eq!(get(device, &of_dense, n * 6), expected);
-            let first = Matrix::new(dtype, full, width, &a_bytes).unwrap();
-            let first = first.first_rows(rows).unwrap();
-            let second = Matrix::new(dtype, 9, full, &b_bytes).unwrap();
-            let second = second.first_cols(rows).unwrap();
-            let mut inner = match rows {
-                0 => Vec::new(),
-                _ => {
-                    let first = DeviceMatrix::new(device, Source::Blocks(first)).unwrap();
-                    products(device, &first, &x, &mut workspace)
-                }
-            };
-            for row in inner.chunks_exact_mut(rows.max(1)) {
-                row[rank..].fill(0.0);
+        let rows = rank.next_multiple_of(block);
+        let x = random.numbers(n * width);
+        let x_there = put(device, &x);
+        let [y, of_dense] = [9, 6].map(|rows| room(device, n * rows));
+        let factors = [Factor {
+            matrix: &a,
+            rows,
+            rank,
+        }];
+        let slots = [
+            Slot {
+                matrix: &b,
+                rows: 9,
+                cols: rows,
+                input: Input::Inner(0),
+                y: &y,
+            },
+            Slot {
+                matrix: &dense,
+                rows: 6,
+                cols: width,
+                input: Input::Vector,
+                y: &of_dense,
+            },
+        ];
+        project(device, n, &x_there, &factors, &slots, workspace).unwrap();
+        let found = get(device, &y, n * 9);
+        let expected = products(device, &dense, &x, workspace);
+        assert_eq!(get(device, &of_dense, n * 6), expected);
+        let first = Matrix::new(dtype, full, width, &a_bytes).unwrap();
+        let first = first.first_rows(rows).unwrap();
+        let second = Matrix::new(dtype, 9, full, &b_bytes).unwrap();
+        let second = second.first_cols(rows).unwrap();
+        let mut inner = match rows {
+            0 => Vec::new(),
+            _ => {
+                let first = DeviceMatrix::new(device, Source::Blocks(first)).unwrap();
+                products(device, &first, &x, workspace)
             }
-            let second = DeviceMatrix::new(device, Source::Blocks(second)).unwrap();
-            let y = room(device, n * 9);
-            let inner = put(device, &inner);
-            product(device, 0..n, &second, &inner, &y, &mut workspace).unwrap();
-            let expected = get(device, &y, n * 9);
-            for (found, expected) in found.iter().zip(&expected) {
-                let error = (found - expected).abs();
-                assert!(
-                    error <= 1e-4 * expected.abs().max(1.0),
-                    "{dtype} at {rank} of {full}: {found} for {expected}"
-                );
-            }
+        };
+        for row in inner.chunks_exact_mut(rows.max(1)) {
+            row[rank..].fill(0.0);
+        }
+        let second = DeviceMatrix::new(device, Source::Blocks(second)).unwrap();
+        let y = room(device, n * 9);
+        let inner = put(device, &inner);
+        product(device, 0..n, &second, &inner, &y, workspace).unwrap();
+        let expected = get(device, &y, n * 9);
+        for (found, expected) in found.iter().zip(&expected) {
+            let error = (found - expected).abs();
+            assert!(
+                error <= 1e-4 * expected.abs().max(1.0),
+                "{dtype} at {rank} of {full}: {found} for {expected}"
+            );
         }
     }
 }
