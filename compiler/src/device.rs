@@ -122,12 +122,15 @@ impl<B: Backend> Sequence for Session<B> {
     }
 }
 
+/// A model, and where a backend reads it.
+type Loaded<B> = (Weak<Model>, Arc<Model<B>>);
+
 /// The device of an executor.
 pub struct On<'e, E: Executor> {
     executor: &'e E,
     pool: Arc<Pool>,
     /// Models that somebody still has, where the executor reads them: they are brought there once.
-    loaded: Mutex<Vec<(Weak<Model>, Arc<Model<E::Backend>>)>>,
+    loaded: Mutex<Vec<Loaded<E::Backend>>>,
 }
 
 impl<'e, E: Executor> On<'e, E> {

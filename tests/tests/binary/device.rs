@@ -151,7 +151,7 @@ fn a_compilation_executes_where_it_is_told() {
         assert_ne!(kl, expected, "{device}");
         assert_ne!(bytes, of_processor, "{device}");
         assert!(bytes.len() <= 155_000, "{device}: {}", bytes.len());
-        let artifact = Htz::open(&scratch.path(device)).unwrap();
+        let artifact = Htz::open(scratch.path(device)).unwrap();
         let provenance = &artifact.manifest().provenance;
         let on = &provenance.instruction_set;
         assert!(on.contains("; models on "), "{device}: {on}");

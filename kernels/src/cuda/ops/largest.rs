@@ -133,6 +133,8 @@ impl<D: Device> Largest<D> {
 
 #[cfg(all(test, feature = "emulated"))]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+
     use super::*;
     use crate::cuda::{Emulated, ops};
 
