@@ -337,9 +337,16 @@ def show_slots(results):
                 number(slot["bytes"], "{:.2f}", 1e-6),
                 number(slot["low_rank_bytes_per_second"]["median"], "{:.3g}", 1e-9),
                 number(slot["dense_bytes_per_second"]["median"], "{:.3g}", 1e-9),
-                f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})",
+                spread(ratio),
+                spread(slot["one_launch_time_ratio"]),
             ])
-    return table(["slot", "MB", "low rank, GB/s", "dense, GB/s", "time, low rank over dense"], rows)
+    heads = ["slot", "MB", "low rank, GB/s", "dense, GB/s", "time, low rank over dense", "time, one launch over two"]
+    return table(heads, rows)
+
+
+def spread(ratio):
+    """A median between its ends; nothing where it was not measured."""
+    return "" if ratio is None else f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"
 
 
 def speedups(results):

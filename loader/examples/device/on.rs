@@ -38,6 +38,11 @@ pub trait Measured: Executor {
         Ok(())
     }
 
+    /// A backend that takes both products of low-rank slots in one launch; `None` where there are no launches.
+    fn in_one_launch(&self) -> Option<Self::Backend> {
+        None
+    }
+
     /// Launches and copies so far; `None` where there are none.
     fn launches(&self) -> Option<[u64; 2]> {
         None
@@ -408,6 +413,10 @@ impl<D: Described> Measured for OnGpu<Counted<D>> {
         let (from, to) = (device.allocate(bytes)?, device.allocate(bytes)?);
         let mut copy = || Ok(device.copy((&from, 0), (&to, 0), bytes)?);
         rate_of(bytes, &mut copy, || Ok(device.wait()?))
+    }
+
+    fn in_one_launch(&self) -> Option<Self::Backend> {
+        Some(self.backend().in_one_launch())
     }
 
     fn launches(&self) -> Option<[u64; 2]> {

@@ -124,6 +124,7 @@ impl<B: Backend> Turns<B> {
 impl Task for Slots {
     fn on<M: Measured>(self, on: &M) -> Outcome<Value> {
         let (hyper, mut backend) = (self.shape.hyper(1), on.backend());
+        let mut in_one = on.in_one_launch();
         let mut maker = Maker::new(true);
         let mut found = Vec::new();
         for slot in [Slot::Q, Slot::K, Slot::Gate, Slot::Down] {
@@ -134,9 +135,17 @@ impl Task for Slots {
                 self.turns(&mut backend, &mut maker, [rows, cols], Some(rank))?;
             let (mut one, one_bytes) = self.turns(&mut backend, &mut maker, [dense, cols], None)?;
             let (mut times, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
+            let mut of_one_launch = Vec::new();
             for run in 0..=self.runs {
                 // Alternately, so that both see the same clocks of the device; seconds are for the same bytes.
-                let low = low.once(&mut backend, on)? / low_bytes as f64;
+                let seconds = low.once(&mut backend, on)?;
+                if let Some(in_one) = &mut in_one {
+                    let of_one = low.once(in_one, on)?;
+                    if run > 0 {
+                        of_one_launch.push(of_one / seconds);
+                    }
+                }
+                let low = seconds / low_bytes as f64;
                 let one = one.once(&mut backend, on)? / one_bytes as f64;
                 if run > 0 {
                     times[0].push(1.0 / low);
@@ -155,6 +164,7 @@ impl Task for Slots {
                 "low_rank_bytes_per_second": low.map(Median::to_json),
                 "dense_bytes_per_second": one.map(Median::to_json),
                 "time_ratio": Median::of(ratios).map(Median::to_json),
+                "one_launch_time_ratio": Median::of(of_one_launch).map(Median::to_json),
             }));
         }
         Ok(json!({ "device": on.device(), "slots": found }))
