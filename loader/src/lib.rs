@@ -177,6 +177,21 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Where the source is a file of its own, the artifact's provenance has the digest that it must have, or what is written is some
+//! other model's text:
+//!
+//! ```no_run
+//! # use htc_formats::htz::Htz;
+//! # use htc_loader::Model;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let source = Model::open("model.gguf")?;
+//! let made_from = Htz::open("model.htz")?.manifest().provenance.source_sha256;
+//! if source.file().digest() != made_from {
+//!     return Err("model.htz was made from another model".into());
+//! }
+//! # Ok(()) }
+//! ```
+//!
 //! A draft learns from what was not kept with one more call, [`Speculator::with_adaptation`](speculate::Speculator::with_adaptation):
 //!
 //! ```

@@ -38,7 +38,7 @@ pub(super) fn on_device<T>(
         if !matches!(options.device, DeviceChoice::Cpu | DeviceChoice::Auto) {
             let device = options.device;
             watch.tell(Event::Warning(&format!(
-                "`device` {device} has nothing to do: without a text to calibrate on no model is executed"
+                "the device {device} has nothing to do: without a text to calibrate on no model is executed"
             )));
         }
         return on_processor(options.threads, work);

@@ -180,7 +180,7 @@ fn a_compilation_executes_where_it_is_told() {
     ];
     let said = plain.args(["--device", "reference"]).run().ok().stderr;
     assert!(
-        said.contains("--device reference has nothing to do"),
+        said.contains("the device reference has nothing to do"),
         "{said}"
     );
 }
