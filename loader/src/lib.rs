@@ -44,8 +44,9 @@
 //! # let model = Model::open(path)?;
 //! # let tokenizer = model.tokenizer()?;
 //! # let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
-//! let mut session = Session::new(model, Cpu::with_threads(2)?, 24)?;
-//! let mut limits = Limits::tokens(40);
+//! // Of a model of 512 positions.
+//! let mut session = Session::new(model, Cpu::with_threads(2)?, 512)?;
+//! let mut limits = Limits::tokens(520);
 //! (limits.ignore_end, limits.on_full) = (true, OnFull::Slide);
 //! let written = generate(&mut session, &tokenizer, &mut Sampler::greedy(), &prompt, limits, |_| true)?;
 //! assert!(written.slides > 0);
