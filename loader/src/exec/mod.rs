@@ -4,6 +4,7 @@
 mod adapted;
 mod block;
 mod follow;
+mod logits;
 mod project;
 mod prompt;
 mod tap;
@@ -20,7 +21,6 @@ use crate::error::ExecError;
 use crate::kv::{Keeper, Kv, KvBases, KvOptions, KvPlan, KvType};
 use crate::linear::RankFraction;
 use crate::model::Model;
-use crate::sampling::Logits;
 
 pub(crate) use adapted::{Adapted, AdaptedLayer, Correction};
 pub use tap::{Point, Tap};
@@ -242,37 +242,6 @@ impl<B: Backend> Session<B> {
         self.kv.truncate(positions);
         self.rows = 0;
         Ok(())
-    }
-
-    /// Reads `tokens`, any number of them, after what was read before: the logits `[vocabulary]`
-    /// behind the last.
-    ///
-    /// # Errors
-    /// [`ExecError`] for a token outside the vocabulary, no token at all, or more positions than
-    /// the session may have; the sequence is then as before.
-    pub fn step(&mut self, tokens: &[u32]) -> Result<&[f32], ExecError> {
-        self.check_tokens(tokens)?;
-        self.check_context(tokens.len())?;
-        self.rows = 0;
-        self.read(tokens)?;
-        self.last_logits()
-    }
-
-    /// As [`Session::step`], with no more of the logits than a sampler [wants](crate::sampling::Sampler::wants), where the device can choose
-    /// them.
-    ///
-    /// # Errors
-    /// As [`Session::step`].
-    pub fn step_for(
-        &mut self,
-        tokens: &[u32],
-        wanted: Option<usize>,
-    ) -> Result<Logits<'_>, ExecError> {
-        self.check_tokens(tokens)?;
-        self.check_context(tokens.len())?;
-        self.rows = 0;
-        self.read(tokens)?;
-        self.last_logits_for(wanted)
     }
 
     /// Reads `tokens` (at most [`Session::batch`]) after what was read before.
@@ -517,43 +486,6 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Logits `[end - start, vocabulary]` of rows of the last batch.
-    ///
-    /// # Errors
-    /// [`ExecError::Rows`] where the last batch does not have them.
-    pub fn logits(&mut self, start: usize, end: usize) -> Result<&[f32], ExecError> {
-        let numbers = self.compute_logits(start, end)?;
-        self.backend
-            .read(&self.buffers.logits, numbers, &mut self.room)
-    }
-
-    /// As [`Session::logits`], which stay where they are: how many numbers they are.
-    pub(super) fn compute_logits(&mut self, start: usize, end: usize) -> Result<usize, ExecError> {
-        let numbers = self.project_logits(start, end)?;
-        self.settle()?;
-        Ok(numbers)
-    }
-
-    /// The same, without asking whether anything went wrong on the way.
-    fn project_logits(&mut self, start: usize, end: usize) -> Result<usize, ExecError> {
-        if start > end || end > self.rows {
-            return Err(ExecError::Rows {
-                start,
-                end,
-                rows: self.rows,
-            });
-        }
-        let hyper = self.model.hyper();
-        let numbers = (end - start) * hyper.vocabulary;
-        let (backend, b) = (&mut self.backend, &mut self.buffers);
-        backend.resize(&mut b.logits, numbers)?;
-        let (head, cap) = (self.model.head(), hyper.forward.logit_softcap);
-        let room = [&mut b.inner, &mut b.extra];
-        let how = (cap, self.setting);
-        project::logits(backend, head, start..end, &b.x, how, &mut b.logits, room)?;
-        Ok(numbers)
-    }
-
     /// What operations of the last batch have yet to say. Where one of them failed, the batch is taken back. It is asked in front of
     /// whatever builds on that batch, so that no other is to blame.
     pub(super) fn settle(&mut self) -> Result<(), ExecError> {
@@ -566,42 +498,6 @@ impl<B: Backend> Session<B> {
             }
         }
         settled
-    }
-
-    /// Logits `[vocabulary]` after the last token read.
-    ///
-    /// # Errors
-    /// [`ExecError::Rows`] where nothing was read.
-    pub fn last_logits(&mut self) -> Result<&[f32], ExecError> {
-        match self.rows {
-            0 => Err(ExecError::Rows {
-                start: 0,
-                end: 1,
-                rows: 0,
-            }),
-            rows => self.logits(rows - 1, rows),
-        }
-    }
-
-    /// As [`Session::last_logits`], with no more of them than a sampler [wants](crate::sampling::Sampler::wants), where the device can choose them.
-    ///
-    /// # Errors
-    /// As [`Session::last_logits`].
-    pub fn last_logits_for(&mut self, wanted: Option<usize>) -> Result<Logits<'_>, ExecError> {
-        let (Some(wanted), Some(row)) = (wanted, self.rows.checked_sub(1)) else {
-            return self.last_logits().map(Logits::All);
-        };
-        let numbers = self.project_logits(row, row + 1)?;
-        let sought = self
-            .backend
-            .seek_largest(&self.buffers.logits, numbers, wanted);
-        self.settle()?;
-        if sought? && let Some(found) = self.backend.found_largest()? {
-            self.largest = found;
-            return Ok(Logits::Largest(&self.largest));
-        }
-        let (logits, room) = (&self.buffers.logits, &mut self.room);
-        self.backend.read(logits, numbers, room).map(Logits::All)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A device with memory of its own: weights, activations, keys and values lie there, and nothing of a token comes back but
 //! what is asked for.
 
+mod buffers;
 mod heads;
 mod kv;
 mod need;
@@ -14,6 +15,7 @@ use htc_kernels::ShapeError;
 use htc_kernels::cpu::hadamard_block;
 use htc_kernels::cuda::{Device, DeviceError, Memory, ops};
 
+pub use self::buffers::{GpuBuffer, GpuRotation, GpuVector};
 use self::heads::{Step, Turn};
 pub use self::kv::GpuKv;
 pub use self::need::{Need, Planned};
@@ -42,52 +44,6 @@ pub struct Gpu<D: Device> {
     pending: Pending<D>,
     /// Whether anything waits.
     joins: bool,
-}
-
-/// Numbers on a device.
-#[derive(Debug)]
-pub struct GpuBuffer<D: Device> {
-    memory: Option<Arc<D::Memory>>,
-}
-
-impl<D: Device> Default for GpuBuffer<D> {
-    fn default() -> Self {
-        GpuBuffer { memory: None }
-    }
-}
-
-impl<D: Device> GpuBuffer<D> {
-    fn memory(&self) -> Result<&Arc<D::Memory>, ExecError> {
-        self.memory.as_ref().ok_or_else(|| missing("a buffer"))
-    }
-}
-
-/// The weight of a norm, or a bias, on a device.
-#[derive(Debug)]
-pub struct GpuVector<D: Device> {
-    memory: Arc<D::Memory>,
-    numbers: usize,
-}
-
-/// Cosines and sines `[n, pairs]` of the positions of a batch, on a device.
-#[derive(Debug)]
-pub struct GpuRotation<D: Device> {
-    /// Radians a position, float64.
-    frequencies: Option<D::Memory>,
-    sides: [GpuBuffer<D>; 2],
-    positions: Range<usize>,
-    pairs: usize,
-}
-
-impl<D: Device> Default for GpuRotation<D> {
-    fn default() -> Self {
-        GpuRotation {
-            frequencies: None,
-            sides: Default::default(),
-            positions: 0..0,
-            pairs: 0,
-        }
-    }
 }
 
 impl<D: Device> Gpu<D> {
