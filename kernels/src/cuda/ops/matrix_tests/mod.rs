@@ -7,8 +7,25 @@ mod blocks_tests;
 mod project_tests;
 mod tiles_tests;
 
+use htc_formats::DType;
+
 use super::*;
 use crate::cuda::{Emulated, EmulatedMemory};
+
+/// Types that are held as they are, floats first.
+const OWN: [DType; 8] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4K,
+    DType::Q5K,
+    DType::Q6K,
+];
+
+/// So many of them are floats; products of the others are of integers.
+const FLOATS: usize = 3;
 
 /// Error of a product of float numbers relative to `Σ |w x|`.
 const PRODUCT: f64 = 1e-6;

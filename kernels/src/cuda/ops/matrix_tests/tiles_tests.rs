@@ -161,14 +161,7 @@ fn a_number_that_is_not_finite_stays_with_its_vector() {
     let mut random = Random(35);
     let mut workspace = Workspace::default();
     let device = Emulated::new(35);
-    for dtype in [
-        DType::Q8_0,
-        DType::Q4_0,
-        DType::Q4K,
-        DType::Q5K,
-        DType::Q6K,
-        DType::Q4_1,
-    ] {
+    for dtype in OWN[FLOATS..].iter().copied().chain([DType::Q4_1]) {
         let (rows, cols, n) = (20, 256, 40);
         let bytes = blocks_tests::matrix(&mut random, dtype, rows, cols);
         let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
