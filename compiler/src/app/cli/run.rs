@@ -109,7 +109,8 @@ pub struct RunArgs {
     /// tokens are drawn.
     #[arg(long, value_name = "F|MODEL", help_heading = heading::RUN_DRAFT, allow_negative_numbers = true, value_parser = clap::builder::OsStringValueParser::new().try_map(parse_drafter))]
     pub speculate: Option<Drafter>,
-    /// Tokens of a draft, 1 to 16 (the first token and one behind every 32 drafts are written without); auto: as many as pay by what was measured so far, or none [default: auto]
+    /// Tokens of a draft, 1 to 16 (the first token and one behind every 32 drafts are written without); auto: as many
+    /// as pay by what was measured so far, or none [default: auto]
     #[arg(long, value_name = "N|auto", help_heading = heading::RUN_DRAFT, hide_short_help = true, allow_negative_numbers = true, value_parser = parse_draft_length)]
     pub draft_length: Option<DraftLength>,
     /// Let MODEL, an artifact, draft for the model that it was made from, whose text this is then: a model, or `source`

@@ -57,12 +57,8 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
     let mut bench = Bench::new(args)?;
     let began = SystemTime::now();
     let pool = Arc::clone(&bench.pool);
-    let sensor_of_work = sensor.as_mut();
-    let found = on_device(
-        bench.device(),
-        &pool,
-        Measuring::new(&mut bench, sensor_of_work),
-    )?;
+    let (device, metered) = (bench.device(), sensor.as_mut());
+    let found = on_device(device, &pool, Measuring::new(&mut bench, metered))?;
     bench.notes.extend(found.load.and_then(noise));
     let conditions = Conditions {
         date: date::utc(began),

@@ -1,5 +1,7 @@
 //! What is measured, wherever it is executed.
 
+use std::sync::Arc;
+
 use htc_formats::htz::KernelCode;
 use htc_loader::Backend;
 use htc_loader::backend::Planned;
@@ -27,14 +29,15 @@ use crate::system::{memory, text};
 pub(super) struct Measuring<'b, 'a> {
     bench: &'b mut Bench<'a>,
     sensor: Option<&'b mut Metered>,
-    device_bytes: Option<u64>,
 }
+
+/// The subject, and what it was held against.
+type Both = (Measuree, Option<Measuree>);
 
 /// What was measured, and of what.
 pub(super) struct Found {
     pub measured: Measured,
-    /// The subject, and what it was held against.
-    pub both: (Measuree, Option<Measuree>),
+    pub both: Both,
     /// What executed models of this process.
     pub device: String,
     /// What they took of its own memory.
@@ -70,13 +73,13 @@ impl Work for Measuring<'_, '_> {
             self.check_room()?;
         }
         let ticks = Ticks::now();
-        let (measured, both) = self.measure(executor)?;
+        let (measured, both, device_bytes) = self.measure(executor)?;
         let load = ticks.and_then(Ticks::since);
         Ok(Found {
             measured,
             both,
             device: executor.name(),
-            device_bytes: self.device_bytes,
+            device_bytes,
             load,
             quality: self.quality(executor)?,
         })
@@ -85,11 +88,7 @@ impl Work for Measuring<'_, '_> {
 
 impl<'b, 'a> Measuring<'b, 'a> {
     pub fn new(bench: &'b mut Bench<'a>, sensor: Option<&'b mut Metered>) -> Self {
-        Measuring {
-            bench,
-            sensor,
-            device_bytes: None,
-        }
+        Measuring { bench, sensor }
     }
 
     /// Makes sure that both have memory at the same time.
@@ -122,11 +121,11 @@ impl<'b, 'a> Measuring<'b, 'a> {
         Ok(Own::new(name, &model, tokenizer, executor.backend(), how)?)
     }
 
-    /// Measures; gives what both are as well.
+    /// Measures; gives what both are as well, and the bytes that they took of memory that the device has for itself.
     fn measure<E: Executor>(
         &mut self,
         executor: &E,
-    ) -> Result<(Measured, (Measuree, Option<Measuree>)), Failure> {
+    ) -> Result<(Measured, Both, Option<u64>), Failure> {
         let failed = |error, interrupt: &Interrupt| match error {
             BenchError::Cancelled(_) => Failure::Interrupted(interrupt.message()),
             error => Failure::Bench(error),
@@ -134,7 +133,8 @@ impl<'b, 'a> Measuring<'b, 'a> {
         let free = executor.free_bytes();
         let mut own = self.own(executor, &self.bench.subject, self.bench.setting)?;
         let mut of_subject = self.bench.subject.measuree(itself());
-        let dial = self.bench.subject.model.dial();
+        let model = Arc::clone(&self.bench.subject.model);
+        let dial = model.dial();
         if self.bench.args.fraction.is_some() {
             of_subject.fraction = Some(dial.fraction(self.bench.setting));
         }
@@ -151,27 +151,8 @@ impl<'b, 'a> Measuring<'b, 'a> {
                 ))
             }
         };
-        if let Other::LlamaCpp(peer) = &other
-            && !peer.has_depth()
-        {
-            self.bench.notes.push(
-                "this llama-bench knows no depth (-d): it decodes from an empty context, not behind what was read"
-                    .into(),
-            );
-        }
-        if let Other::LlamaCpp(_) = &other
-            && executor.has_own_memory()
-        {
-            self.bench.notes.push(format!(
-                "llama-bench computes on the processor (-ngl 0), htc on {}: the ratios are of two machines",
-                executor.name()
-            ));
-        }
-        if let (Some(sensor), Other::LlamaCpp(_)) = (&self.sensor, &other) {
-            self.bench.notes.push(format!(
-                "llama-bench loads the model in every run, so that its joules are not those of the task: {} measures none of it",
-                sensor.name()
-            ));
+        if let Other::LlamaCpp(peer) = &other {
+            self.note_of(peer, executor);
         }
         let progress = Progress::new();
         let tell = |step: Step| progress.show(step);
@@ -194,7 +175,7 @@ impl<'b, 'a> Measuring<'b, 'a> {
         progress.0.finish_and_clear();
         let found = found.map_err(|error| failed(error, &self.bench.interrupt))?;
         let taken = free.zip(executor.free_bytes());
-        self.device_bytes = taken.map(|(before, behind)| before.saturating_sub(behind));
+        let taken = taken.map(|(before, behind)| before.saturating_sub(behind));
         if let Some(sensor) = &self.sensor {
             self.bench.notes.extend(sensor.notes(&found));
         }
@@ -218,7 +199,30 @@ impl<'b, 'a> Measuring<'b, 'a> {
                 },
                 ..loaded.measuree(engine)
             });
-        Ok((found, (of_subject, of_baseline)))
+        Ok((found, (of_subject, of_baseline), taken))
+    }
+
+    /// Says in what llama.cpp is measured otherwise.
+    fn note_of(&mut self, peer: &LlamaCpp, executor: &impl Executor) {
+        let notes = &mut self.bench.notes;
+        if !peer.has_depth() {
+            notes.push(
+                "this llama-bench knows no depth (-d): it decodes from an empty context, not behind what was read"
+                    .into(),
+            );
+        }
+        if executor.has_own_memory() {
+            notes.push(format!(
+                "llama-bench computes on the processor (-ngl 0), htc on {}: the ratios are of two machines",
+                executor.name()
+            ));
+        }
+        if let Some(sensor) = &self.sensor {
+            notes.push(format!(
+                "llama-bench loads the model in every run, so that its joules are not those of the task: {} measures none of it",
+                sensor.name()
+            ));
+        }
     }
 
     /// Perplexity of the subject over the baseline's, where a text is given.
