@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use htc_formats::htz::KernelCode;
-use htc_kernels::Pool;
+use htc_kernels::{Pool, PoolError};
 use htc_loader::backend::Planned;
 use htc_loader::device::{ChoiceError, DeviceChoice, Executor, OnCpu, Work};
 use htc_loader::dial::Setting;
@@ -192,19 +192,16 @@ impl<E: Executor> Device for On<'_, E> {
     }
 }
 
-/// The processor, as a device.
-pub struct Processor(OnCpu);
-
-impl Processor {
-    /// With some threads.
-    pub fn new(pool: &Arc<Pool>) -> Self {
-        Processor(OnCpu(Arc::clone(pool)))
-    }
-
-    /// The device.
-    pub fn device(&self) -> On<'_, OnCpu> {
-        On::new(&self.0, &self.0.0)
-    }
+/// Does some work with the processor as the device, on so many threads.
+///
+/// # Errors
+/// Those of the work, and where the system gives no threads.
+pub fn on_processor<T, E: From<PoolError>>(
+    threads: usize,
+    work: impl FnOnce(&dyn Device) -> Result<T, E>,
+) -> Result<T, E> {
+    let pool = Arc::new(Pool::new(threads)?);
+    work(&On::new(&OnCpu(Arc::clone(&pool)), &pool))
 }
 
 /// Does some work on the device that was asked for. Of `sessions` of the model there has to be room on it; `told` gets to know why

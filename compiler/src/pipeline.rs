@@ -51,7 +51,6 @@ use crate::system::show::{bytes_for_people, name_of};
 
 pub use builder::Compiler;
 pub use error::CompileError;
-pub use executed::on_processor;
 use planes::Elastic;
 use prepare::{Admitted, Prepared, admit, plan_at, prepare, tokenizer};
 pub use prepare::{Planned, calibrate, plan};
@@ -137,7 +136,6 @@ fn compile_on(
             tuned: prepared.wanted.tune > 0,
             to_be_refined: elastic.is_some(),
             device,
-            threads: options.threads,
         };
         watch.tell(Event::Keeping(work.kept()));
         let mut chosen = match elastic {
@@ -344,7 +342,6 @@ pub fn search(
         tuned: false,
         to_be_refined: false,
         device,
-        threads: device.pool().threads(),
     };
     let work = Work::open(scratch, watch)?;
     let planner = |ratio| {

@@ -227,7 +227,10 @@ impl DeviceChoice {
             DeviceChoice::Cuda(index) => on_cuda(index, work).map_err(|(error, _)| error),
             DeviceChoice::Emulated => on_emulated(work),
             DeviceChoice::Auto => on_cuda(0, work).or_else(|(error, work)| {
-                told(&error);
+                // Of a build that knows no GPU nobody expects one.
+                if !matches!(error, ChoiceError::NotBuilt { .. }) {
+                    told(&error);
+                }
                 Ok(work.on(&OnCpu(Arc::clone(pool))))
             }),
         }

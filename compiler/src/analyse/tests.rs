@@ -7,7 +7,8 @@ use htc_loader::Model;
 
 use super::record::rounded;
 use super::*;
-use crate::calibrate::{CalibrationOptions, on_processor as calibrate};
+use crate::calibrate::CalibrationOptions;
+use crate::calibrate::tests::calibrated;
 
 #[test]
 fn numbers_are_rounded_to_six_digits() {
@@ -34,7 +35,7 @@ fn demo() -> (ModelFile, Calibration) {
         ..CalibrationOptions::new(demo.join("alice.txt"))
     };
     let model = Arc::new(Model::bind(source.clone()).unwrap());
-    let found = calibrate(&model, source.digest(), &options, 2, Watch::nobody()).unwrap();
+    let found = calibrated(&model, source.digest(), &options, 2, Watch::nobody()).unwrap();
     (source, found)
 }
 

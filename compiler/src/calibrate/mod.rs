@@ -397,19 +397,5 @@ fn tokenizer(model: &Model) -> Result<Tokenizer, CalibrateError> {
     Tokenizer::new(vocabulary.map_err(|error| failed(error.into()))?).map_err(failed)
 }
 
-/// [`calibrate`] on the processor.
 #[cfg(test)]
-pub(crate) fn on_processor(
-    model: &Arc<Model>,
-    source: Digest,
-    options: &CalibrationOptions,
-    threads: usize,
-    watch: Watch,
-) -> Result<Calibration, CalibrateError> {
-    let pool = Arc::new(htc_kernels::Pool::new(threads).unwrap());
-    let processor = crate::device::Processor::new(&pool);
-    calibrate(model, source, options, &processor.device(), watch)
-}
-
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,5 +1,6 @@
 //! What is stored of a layer, against float64 sums over all vectors.
 
+use std::error::Error;
 use std::ffi::OsStr;
 
 use htc_formats::folder::Folder;
@@ -11,7 +12,21 @@ use super::moments::Moments;
 use super::statistics::LayerSums;
 use super::store::Identity;
 use super::*;
+use crate::device;
 use crate::system::random::Rng;
+
+/// [`calibrate`] on the processor.
+pub(crate) fn calibrated(
+    model: &Arc<Model>,
+    source: Digest,
+    options: &CalibrationOptions,
+    threads: usize,
+    watch: Watch,
+) -> Result<Calibration, Box<dyn Error>> {
+    device::on_processor(threads, |device| {
+        Ok(calibrate(model, source, options, device, watch)?)
+    })
+}
 
 const CONTEXT: usize = 5;
 const WINDOWS: usize = 70;

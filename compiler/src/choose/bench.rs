@@ -187,7 +187,7 @@ impl<'a> Bench<'a> {
 
     /// Threads that work.
     pub(super) fn threads(&self) -> usize {
-        self.inputs.threads
+        self.inputs.threads()
     }
 
     /// Who is told.

@@ -69,10 +69,8 @@ pub struct Inputs<'a> {
     pub tuned: bool,
     /// Whether what its matrices lose is to be coded beside them, where a byte gains enough by that.
     pub to_be_refined: bool,
-    /// What executes models.
+    /// What executes models; its host's threads factorise.
     pub device: &'a dyn Device,
-    /// Threads that factorise.
-    pub threads: usize,
 }
 
 /// An artifact that lies complete in the work folder.
@@ -89,6 +87,11 @@ pub struct Built {
 }
 
 impl Inputs<'_> {
+    /// Threads that factorise.
+    pub fn threads(&self) -> usize {
+        self.device.pool().threads()
+    }
+
     /// The artifact's manifest before its first tensor.
     pub fn draft(&self, plan: &Plan, treatment: Treatment) -> Manifest {
         let (source, calibration) = (self.source, self.calibration);
@@ -131,7 +134,6 @@ impl Inputs<'_> {
             measured: _,
             tuned: _,
             device: _,
-            threads: _,
         } = self;
         let Treatment {
             gauge,
@@ -231,7 +233,7 @@ impl Inputs<'_> {
             known.extend(found);
             fill_in(&mut record, &jobs, &known);
             if let Some(mut geometry) = geometry {
-                geometry.spectra = stored_spectra(&writer, source.hyper.layers, self.threads)?;
+                geometry.spectra = stored_spectra(&writer, source.hyper.layers, self.threads())?;
                 writer.describe(geometry);
             }
             writer.finish(|plan| plan.clone_from(&record))?;
@@ -306,7 +308,7 @@ impl Inputs<'_> {
             let mut units = open.filter_map(|index| made(jobs[index]));
             units.any(|unit| unit.layer() == Some(layer))
         };
-        search_axioms(&treatment, source, self.threads, open, watch)?;
+        search_axioms(&treatment, source, self.threads(), open, watch)?;
         watch.tell(Event::Planned(jobs.len()));
         let of_source = |error| MakeError::from(UnitsError::of(source)(error));
         let bases = |layer: usize| {
@@ -316,9 +318,9 @@ impl Inputs<'_> {
             made.map(Made::Tensors).map_err(of_source)
         };
         ordered::for_each(
-            self.threads,
+            self.threads(),
             jobs.len(),
-            window(jobs, source.hyper.layers, self.threads),
+            window(jobs, source.hyper.layers, self.threads()),
             |index| match jobs[index] {
                 _ if done[index] => Ok(Made::Nothing),
                 Job::PassThrough(tensor) => {

@@ -135,9 +135,9 @@ impl Inputs<'_> {
         let source = Ordered::new(self.source, self.order).less(base);
         watch.tell(Event::Planned(refinements.len()));
         ordered::for_each(
-            self.threads,
+            self.threads(),
             refinements.len(),
-            AHEAD * self.threads,
+            AHEAD * self.threads(),
             |index| {
                 let Refinement { member, codes, .. } = &refinements[index];
                 let unit = UnitPlan {

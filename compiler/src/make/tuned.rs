@@ -102,7 +102,7 @@ impl Inputs<'_> {
             // Rows that are longer or shorter have other spectra.
             if let Some(mut geometry) = untuned.manifest().geometry.clone() {
                 let layers = self.source.hyper.layers;
-                geometry.spectra = stored_spectra(&writer, layers, self.threads)?;
+                geometry.spectra = stored_spectra(&writer, layers, self.threads())?;
                 writer.describe(geometry);
             }
             writer.finish(|_| {})?;

@@ -6,26 +6,14 @@ use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
 use htc_loader::Model;
 use htc_loader::backend::Planned;
-use htc_loader::device::{ChoiceError, DeviceChoice};
+use htc_loader::device::DeviceChoice;
 use htc_loader::kv::KvKind;
 
 use super::CompileError;
 use crate::calibrate::CalibrateError;
-use crate::device::{self, Device, Processor};
+use crate::device::{self, Device};
 use crate::event::{Event, Watch};
 use crate::request::CompileOptions;
-
-/// Does something with the processor as the device, on so many threads.
-///
-/// # Errors
-/// Those of the work, and [`CompileError::Pool`].
-pub fn on_processor<T>(
-    threads: usize,
-    work: impl FnOnce(&dyn Device) -> Result<T, CompileError>,
-) -> Result<T, CompileError> {
-    let pool = Arc::new(Pool::new(threads)?);
-    work(&Processor::new(&pool).device())
-}
 
 /// Does something with the device that is asked for, on which the model has room.
 pub(super) fn on_device<T>(
@@ -41,7 +29,7 @@ pub(super) fn on_device<T>(
                 "the device {device} has nothing to do: without a text to calibrate on no model is executed"
             )));
         }
-        return on_processor(options.threads, work);
+        return device::on_processor(options.threads, work);
     };
     let pool = Arc::new(Pool::new(options.threads)?);
     let model = Model::bind(source.clone()).map_err(|error| CalibrateError::Load {
@@ -53,11 +41,7 @@ pub(super) fn on_device<T>(
         positions: calibration.window(source.hyper.context),
         kind: KvKind::F32,
     };
-    let told = |error: &ChoiceError| match error {
-        // Of a build that knows no GPU nobody expects one.
-        ChoiceError::NotBuilt { .. } => {}
-        error => watch.tell(Event::Note(&format!("on the processor: {error}"))),
-    };
+    let told = |error: &_| watch.tell(Event::Note(&format!("on the processor: {error}")));
     // What is measured beside it is refused when it is brought there, where it has no room.
     device::on(options.device, &pool, vec![planned], told, |device| {
         if options.device != DeviceChoice::Cpu {

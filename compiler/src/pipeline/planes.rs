@@ -310,7 +310,7 @@ impl Elastic {
         work: &Work,
         watch: Watch,
     ) -> Result<Vec<Refinement>, CompileError> {
-        let (source, threads) = (&prepared.source, inputs.threads);
+        let (source, threads) = (&prepared.source, inputs.threads());
         let artifact = work.artifact(bases.key).open()?;
         let base = ModelFile::from_htz(&artifact)?;
         let units = plan.units().iter();

@@ -12,7 +12,8 @@ use htc_loader::Model;
 
 use super::outputs::row_feedback;
 use super::*;
-use crate::calibrate::{Calibration, on_processor as calibrate};
+use crate::calibrate::Calibration;
+use crate::calibrate::tests::calibrated;
 use crate::codes::BlockCoder;
 use crate::event::Watch;
 use crate::gradient::{Gradients, gradients};
@@ -44,7 +45,7 @@ impl Measured {
         let model = Arc::new(model);
         let watch = Watch::nobody;
         Measured {
-            calibration: calibrate(&model, SOURCE, &options, 1, watch()).unwrap(),
+            calibration: calibrated(&model, SOURCE, &options, 1, watch()).unwrap(),
             gradients: gradients(&model, SOURCE, &options, 1024, 1, watch()).unwrap(),
             model,
         }

@@ -8,6 +8,7 @@ use super::{Failure, interrupted, plan, print_json};
 use crate::analyse::{Analysis, Subject, analyse};
 use crate::app::cli::AnalyseArgs;
 use crate::app::interrupt::Interrupt;
+use crate::device;
 use crate::event::{Event, Watch};
 use crate::pipeline::{self, CompileError};
 
@@ -38,7 +39,7 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
         let found = calibration
             .as_ref()
             .map(|options| {
-                pipeline::on_processor(threads, |device| {
+                device::on_processor(threads, |device| {
                     pipeline::calibrate(&source, digest, options, device, watch)
                 })
             })

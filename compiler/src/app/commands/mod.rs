@@ -477,11 +477,7 @@ fn on_device<T>(
     work: impl Work<Outcome = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let mut missing = None;
-    // Of a build that knows no GPU nobody expects one.
-    let told = |error: &ChoiceError| match error {
-        ChoiceError::NotBuilt { .. } => {}
-        error => missing = Some(error.to_string()),
-    };
+    let told = |error: &ChoiceError| missing = Some(error.to_string());
     let done = args.device.execute(pool, told, work)??;
     if let Some(why) = missing {
         say!("on the processor: {why}");

@@ -15,6 +15,7 @@ use crate::app::interrupt::Interrupt;
 use crate::app::terminal::Output;
 use crate::bench::slope;
 use crate::calibrate;
+use crate::device;
 use crate::event::{Event, Watch};
 use crate::layout;
 use crate::pipeline::{self, CompileError};
@@ -55,7 +56,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let goal = goal.or_balanced(&wishes);
     let calibration = calibration.filter(|_| looks_at_text(&planning, goal));
     let threads = args.threads.count();
-    let planned = pipeline::on_processor(threads, |device| {
+    let planned = device::on_processor(threads, |device| {
         let calibration = calibration.as_ref();
         pipeline::plan(&source, &planning, calibration, device, &clock, watch)
     });
@@ -66,7 +67,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     if let Some(options) = calibration.as_ref().filter(|_| !goal.limit.is_none()) {
         let cache = calibrate::cache_folder(options).map_err(CompileError::from)?;
         let scratch = cache.join(format!("search-{}", scratch_name(&args.input)));
-        let found = pipeline::on_processor(threads, |device| {
+        let found = device::on_processor(threads, |device| {
             pipeline::search(&source, &planned, goal, device, &scratch, watch)
         });
         progress.clear();

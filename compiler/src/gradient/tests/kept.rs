@@ -10,7 +10,8 @@ use htc_kernels::cpu::Cpu;
 
 use super::whole::{Backward, Whole, architectures};
 use crate::calibrate::entry::Entry;
-use crate::calibrate::{on_processor as calibrate, text_of};
+use crate::calibrate::tests::calibrated;
+use crate::calibrate::text_of;
 use crate::event::{Cancel, Event, Watch};
 use crate::gradient::files::{Files, Step};
 use crate::gradient::pass::draw;
@@ -278,7 +279,7 @@ fn errors_cost_what_the_moments_say() {
     options.cache = Some(cache.path().to_owned());
     let model = std::sync::Arc::new(Model::open(&path).unwrap());
     let nobody = Watch::nobody();
-    let inputs = calibrate(&model, SOURCE, &options, 2, nobody).unwrap();
+    let inputs = calibrated(&model, SOURCE, &options, 2, nobody).unwrap();
     let costs = gradients(&model, SOURCE, &options, options.tokens, 2, nobody).unwrap();
     let mut whole: Whole<f32> = Whole::open(&path, CONTEXT, 2);
     let text = text_of(&model, &options).unwrap().thinned(4);

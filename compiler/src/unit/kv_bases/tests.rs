@@ -11,7 +11,8 @@ use htc_loader::kv::KvType;
 use htc_loader::{Model, Session};
 
 use super::*;
-use crate::calibrate::{Calibration, on_processor as calibrate};
+use crate::calibrate::Calibration;
+use crate::calibrate::tests;
 use crate::event::Watch;
 use crate::request::CalibrationOptions;
 
@@ -181,7 +182,7 @@ fn calibrated(
     options.tokens = tokens;
     options.cache = Some(cache.to_owned());
     let source = Digest::of(model.file().path.as_os_str().as_encoded_bytes());
-    calibrate(model, source, &options, 1, Watch::nobody()).unwrap()
+    tests::calibrated(model, source, &options, 1, Watch::nobody()).unwrap()
 }
 
 /// With heads of 8, 12 and 16 numbers, query and key norms, windows with a rotary embedding of their own, biases, part of a
