@@ -211,7 +211,7 @@ impl<D: Device> Executor for OnGpu<D> {
 
 impl DeviceChoice {
     /// Does `work` on the device; the processor has the threads of `pool`. Where [`DeviceChoice::Auto`] finds no GPU, or one
-    /// that has no room for it, `told` gets to know why.
+    /// that has no room for it, `told` gets to know why, but for a build that knows no GPU.
     ///
     /// # Errors
     /// [`ChoiceError`] where there is no such device, or no room on it.
