@@ -213,7 +213,7 @@ impl<'a, B: Backend> Decode<'a, B> {
         if bytes == 0 {
             return Ok((self.runs(&mut None)?, 0));
         }
-        let beside = Beside::start(on.beside(bytes)?);
+        let beside = Beside::start(on.beside(bytes)?)?;
         let found = self.runs(&mut None);
         let copies = beside.stop()?;
         Ok((found?, copies))

@@ -1,8 +1,8 @@
 //! What is measured on: an executor, and what else is to be known of its device.
 
 use std::error::Error;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -80,18 +80,27 @@ pub struct Beside {
 }
 
 impl Beside {
-    pub fn start(mut work: Thrash) -> Beside {
+    /// Returns when it was done for the first time, so that what follows is beside it from its beginning.
+    pub fn start(mut work: Thrash) -> Outcome<Beside> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let (began, first) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let mut count = 0;
+            work()?;
+            let mut count = 1;
+            // The other end only waits: gone, it will not be waiting.
+            began.send(()).ok();
             while !stopped.load(Ordering::Relaxed) {
                 work()?;
                 count += 1;
             }
             Ok(count)
         });
-        Beside { stop, thread }
+        let beside = Beside { stop, thread };
+        match first.recv() {
+            Ok(()) => Ok(beside),
+            Err(_) => (beside.stop()).and(Err("what is done beside ended by itself".into())),
+        }
     }
 
     /// How often it was done.
