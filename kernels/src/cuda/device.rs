@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 
 use crate::error::ShapeError;
+use crate::linear::{Linear, LinearError};
 
 /// Why a device did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -291,5 +292,10 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// Those of the launches and copies of the step.
     fn end_step(&self) -> Result<(), DeviceError> {
         Ok(())
+    }
+
+    /// Linear algebra in double precision on this device; none where it has none of its own and the host's serves.
+    fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
+        None
     }
 }

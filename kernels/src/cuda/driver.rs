@@ -4,6 +4,7 @@
 mod api;
 mod find;
 mod graphs;
+mod linear;
 mod memory;
 mod modules;
 mod staging;
@@ -14,11 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream};
 
 pub use find::{Found, LEAST, Which};
+pub use linear::CudaLinear;
 pub use memory::CudaMemory;
 
 use super::code::KernelCode;
 use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Unavailable};
 use super::step::{Step, StepCounts};
+use crate::linear::{Linear, LinearError};
 use api::check;
 use graphs::Graphs;
 use modules::Modules;
@@ -414,5 +417,9 @@ impl Device for Cuda {
         });
         shared.settle(&mut state);
         begun
+    }
+
+    fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
+        Some(Cuda::linear(self).map(|linear| Box::new(linear) as Box<dyn Linear>))
     }
 }

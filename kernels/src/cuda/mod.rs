@@ -26,7 +26,7 @@ mod tests;
 
 pub use device::{Arguments, Device, DeviceError, Kernel, Memory, Span, Unavailable};
 #[cfg(feature = "cuda")]
-pub use driver::{Cuda, CudaMemory};
+pub use driver::{Cuda, CudaLinear, CudaMemory};
 #[cfg(feature = "emulated")]
 pub use emulated::{Emulated, EmulatedMemory, StepNode};
 #[cfg(any(feature = "cuda", feature = "emulated"))]

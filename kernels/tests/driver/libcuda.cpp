@@ -2,8 +2,10 @@
 //
 // What is asked of a stream happens as late as it may, at the next wait, so that memory which is given back or written
 // anew too early is noticed. What a driver refuses is refused: no current context, waits within a capture, addresses that
-// it did not give. HTC_FAKE chooses what is wrong with it, HTC_FAKE_LOG names a file for what was called.
+// it did not give. HTC_FAKE chooses what is wrong with it, HTC_FAKE_LOG names a file for what was called. Libraries that
+// compute on a stream find their way to it by hooks.hpp.
 #include "../../src/emulate/unit.cpp"
+#include "hooks.hpp"
 
 #include <deque>
 #include <functional>
@@ -29,7 +31,7 @@ enum Code {
     UPDATE_FAILURE = 910,
 };
 
-using Address = unsigned long long;
+using fake::Address;
 
 struct Node {
     const emulate::Kernel *kernel;  // null for a copy
@@ -62,6 +64,7 @@ std::map<Address, size_t> memory;
 std::set<void *> hosts, modules, streams, events, graphs;
 std::map<const emulate::Kernel *, unsigned> most_shared;
 size_t taken = 0;
+int handles = 0;
 
 bool is(const char *what) {
     const char *fake = getenv("HTC_FAKE");
@@ -180,7 +183,8 @@ API cuDevicePrimaryCtxRetain(void **context, int) {
 API cuDevicePrimaryCtxRelease_v2(int) {
     log("left: " + std::to_string(memory.size()) + " allocations, " + std::to_string(hosts.size()) + " of the host, " +
         std::to_string(modules.size()) + " modules, " + std::to_string(streams.size()) + " streams, " +
-        std::to_string(events.size()) + " events, " + std::to_string(graphs.size()) + " graphs");
+        std::to_string(events.size()) + " events, " + std::to_string(graphs.size()) + " graphs, " +
+        std::to_string(handles) + " handles of libraries");
     return SUCCESS;
 }
 API cuCtxSetCurrent(void *context) { return current = context, SUCCESS; }
@@ -407,5 +411,28 @@ API cuGraphLaunch(Graph *graph, Stream *stream) {
     NEEDS_CONTEXT;
     log("launch a graph of " + std::to_string(graph->nodes.size()));
     for (const Node &node : graph->nodes) later(stream, node);
+    return SUCCESS;
+}
+
+// The other side of hooks.hpp.
+API htc_fake_ready() { return current == &dummy_context && sticky == SUCCESS; }
+API htc_fake_holds(Address from, size_t bytes) { return holds(from, bytes); }
+API htc_fake_handles(int change) { return handles += change; }
+API htc_fake_log(const char *line) { return log(line), SUCCESS; }
+API htc_fake_later(void *on, const fake::Range *ranges, size_t count, fake::Work *work) {
+    if (streams.count(on) == 0) return INVALID_VALUE;
+    Stream *stream = static_cast<Stream *>(on);
+    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
+    std::vector<fake::Range> touched(ranges, ranges + count);
+    stream->queue.push_back([touched = std::move(touched), work = std::move(*work)] {
+        if (sticky != SUCCESS) return;
+        for (const fake::Range &range : touched) {
+            if (holds(range.from, range.bytes)) continue;
+            log("a library computes on memory that is not there");
+            sticky = ILLEGAL_ADDRESS;
+            return;
+        }
+        work();
+    });
     return SUCCESS;
 }

@@ -1,0 +1,479 @@
+//! Dense linear algebra on a GPU, by cuSOLVER and cuBLAS, whose libraries are loaded when they are asked for.
+
+mod gram;
+mod handles;
+mod library;
+
+use std::ffi::{c_int, c_schar, c_void};
+use std::sync::{Arc, Mutex};
+
+use cudarc::cublas::sys as blas;
+use cudarc::cusolver::sys::{self as solver, cusolverStatus_t};
+
+use super::{Cuda, CudaMemory, locked};
+use crate::cuda::device::{Device, DeviceError, Memory};
+use crate::error::ShapeError;
+use crate::linear::{
+    Gram, Linear, LinearError, ProductShape, check_product, eigen_order, tall_shape,
+};
+use gram::CudaGram;
+use handles::Handles;
+use library::{check_blas, check_solver};
+
+/// What a failure of the libraries' kernels is told of.
+const THEIRS: &str = "of cuSOLVER or cuBLAS";
+
+/// The numbers of all matrices.
+const F64: solver::cudaDataType = solver::cudaDataType_t::CUDA_R_64F;
+
+/// Linear algebra on a GPU of NVIDIA, in one order with everything else that is asked of it. An open step is begun before,
+/// as by an upload.
+pub struct CudaLinear {
+    shared: Arc<Libraries>,
+}
+
+/// The libraries on a device, and whoever uses them.
+struct Libraries {
+    name: String,
+    /// Held during a whole operation, so that several take their memory one after the other.
+    handles: Mutex<Handles>,
+    device: Cuda,
+}
+
+impl std::fmt::Debug for CudaLinear {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaLinear")
+            .field("name", &self.shared.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cuda {
+    /// Linear algebra in double precision on this device.
+    ///
+    /// # Errors
+    /// [`LinearError::Unavailable`] without cuSOLVER and cuBLAS, or where they do not start.
+    pub fn linear(&self) -> Result<CudaLinear, LinearError> {
+        library::start()?;
+        let handles = Handles::new(&self.shared)?;
+        let name = format!("{} on {}", library::versions()?, self.name());
+        Ok(CudaLinear {
+            shared: Arc::new(Libraries {
+                name,
+                handles: Mutex::new(handles),
+                device: self.clone(),
+            }),
+        })
+    }
+}
+
+/// What cuSOLVER is given to work with.
+struct Work {
+    device: *mut c_void,
+    device_bytes: usize,
+    host: *mut c_void,
+    host_bytes: usize,
+    info: *mut c_int,
+}
+
+impl Libraries {
+    /// Calls a library, behind everything that was asked of the device before.
+    fn call<R>(&self, call: impl FnOnce() -> R) -> Result<R, DeviceError> {
+        let shared = &*self.device.shared;
+        shared.bind()?;
+        // Held during the call: what happens on the stream while a step is captured would be part of it.
+        let mut state = locked(&shared.state);
+        shared.interrupt(&mut state)?;
+        state.last = THEIRS;
+        Ok(call())
+    }
+
+    /// A decomposition of this order: asks how much it needs on the device and on the host, executes it with that, and
+    /// looks at what it tells.
+    fn decompose(
+        &self,
+        (doing, order): (&'static str, usize),
+        sizes: impl FnOnce(*mut usize, *mut usize) -> cusolverStatus_t,
+        run: impl FnOnce(Work) -> cusolverStatus_t,
+    ) -> Result<(), LinearError> {
+        let [mut device_bytes, mut host_bytes] = [0; 2];
+        let code = self.call(|| sizes(&mut device_bytes, &mut host_bytes))?;
+        check_solver(code, doing)?;
+        let room = self.device.allocate(device_bytes)?;
+        let info = self.device.allocate(size_of::<c_int>())?;
+        self.device.upload(&0_i32.to_ne_bytes(), &info, 0)?;
+        let mut host = vec![0_u64; host_bytes.div_ceil(size_of::<u64>()).max(1)];
+        let work = Work {
+            device: pointer(&room),
+            device_bytes,
+            host: host.as_mut_ptr().cast(),
+            host_bytes,
+            info: pointer(&info).cast(),
+        };
+        let code = self.call(|| run(work))?;
+        // Whatever was begun may use the room of the host until here, also where the call failed.
+        let waited = self.device.wait();
+        drop(host);
+        check_solver(code, doing)?;
+        waited?;
+        let mut told = [0; size_of::<c_int>()];
+        self.device.download(&info, 0, &mut told)?;
+        match c_int::from_ne_bytes(told) {
+            0 => Ok(()),
+            argument if argument < 0 => Err(LinearError::Library {
+                doing,
+                message: format!("argument {} is not valid", argument.unsigned_abs()),
+            }),
+            _ => Err(LinearError::NoConvergence { order }),
+        }
+    }
+
+    /// The upper triangle `R [columns, columns]` of `tall [rows, columns] = Q R`, zeros below it: the singular values and
+    /// those vectors on the right are its, too.
+    fn triangle(
+        &self,
+        handles: &Handles,
+        tall: &CudaMemory,
+        [rows, columns]: [usize; 2],
+    ) -> Result<CudaMemory, LinearError> {
+        let device = &self.device;
+        let [m, n] = [dimension(rows)?, dimension(columns)?];
+        let scales = device.allocate(size_of::<f64>() * columns)?;
+        let [a, tau] = [tall, &scales].map(pointer);
+        let Handles { solver, params, .. } = *handles;
+        self.decompose(
+            ("a QR decomposition by cuSOLVER", columns),
+            // SAFETY: the context is current, and the sizes are written to where there is room for them.
+            |on_device, on_host| unsafe {
+                solver::cusolverDnXgeqrf_bufferSize(
+                    solver, params, m, n, F64, a, m, F64, tau, F64, on_device, on_host,
+                )
+            },
+            // SAFETY: the context is current, the matrix and the scales are allocations of those sizes, and there is as
+            // much to work with as was asked for.
+            |work| unsafe {
+                solver::cusolverDnXgeqrf(
+                    solver,
+                    params,
+                    m,
+                    n,
+                    F64,
+                    a,
+                    m,
+                    F64,
+                    tau,
+                    F64,
+                    work.device,
+                    work.device_bytes,
+                    work.host,
+                    work.host_bytes,
+                    work.info,
+                )
+            },
+        )?;
+        // Below the diagonal of what it left is Q: only the other part of each column is copied, on the device.
+        let size = size_of::<f64>();
+        let zeros = vec![0_u8; size * columns * columns];
+        let triangle = device.allocate(zeros.len())?;
+        device.upload(&zeros, &triangle, 0)?;
+        for column in 0..columns {
+            let from = size * rows * column;
+            let to = size * columns * column;
+            device.copy((tall, from), (&triangle, to), size * (column + 1))?;
+        }
+        Ok(triangle)
+    }
+
+    /// The decomposition of `matrix [rows, order]` into `values` and `right`, all on the device.
+    fn decompose_singular(
+        &self,
+        handles: &Handles,
+        matrix: &CudaMemory,
+        [rows, order]: [usize; 2],
+        [values, right]: [&CudaMemory; 2],
+    ) -> Result<(), LinearError> {
+        let [m, n] = [dimension(rows)?, dimension(order)?];
+        // Nothing asks for the vectors on the left. They are given room nevertheless: a relative of the function is known
+        // to write them all the same, and the device could not be used any more after that.
+        let left = self.device.allocate(matrix.bytes())?;
+        let [a, s, vt, u] = [matrix, values, right, &left].map(pointer);
+        let Handles { solver, params, .. } = *handles;
+        let [none, all] = [b'N', b'A'].map(|job| job as c_schar);
+        self.decompose(
+            ("a singular value decomposition by cuSOLVER", order),
+            // SAFETY: the context is current, and the sizes are written to where there is room for them.
+            |on_device, on_host| unsafe {
+                solver::cusolverDnXgesvd_bufferSize(
+                    solver, params, none, all, m, n, F64, a, m, F64, s, F64, u, m, F64, vt, n, F64,
+                    on_device, on_host,
+                )
+            },
+            // SAFETY: the context is current; the matrix, what is given back and what is not asked for are allocations of
+            // those sizes, and there is as much to work with as was asked for.
+            |work| unsafe {
+                solver::cusolverDnXgesvd(
+                    solver,
+                    params,
+                    none,
+                    all,
+                    m,
+                    n,
+                    F64,
+                    a,
+                    m,
+                    F64,
+                    s,
+                    F64,
+                    u,
+                    m,
+                    F64,
+                    vt,
+                    n,
+                    F64,
+                    work.device,
+                    work.device_bytes,
+                    work.host,
+                    work.host_bytes,
+                    work.info,
+                )
+            },
+        )
+    }
+}
+
+impl Linear for CudaLinear {
+    fn name(&self) -> String {
+        self.shared.name.clone()
+    }
+
+    fn symmetric_eigen(
+        &self,
+        matrix: &mut [f64],
+        values: &mut [f64],
+        vectors: bool,
+    ) -> Result<(), LinearError> {
+        let order = eigen_order(matrix, values)?;
+        if order == 0 {
+            return Ok(());
+        }
+        let n = dimension(order)?;
+        let shared = &*self.shared;
+        let handles = locked(&shared.handles);
+        let device = &shared.device;
+        let on_device = put(device, matrix)?;
+        let found = device.allocate(size_of_val(values))?;
+        let [a, w] = [&on_device, &found].map(pointer);
+        let Handles { solver, params, .. } = *handles;
+        let lower = solver::cublasFillMode_t::CUBLAS_FILL_MODE_LOWER;
+        let job = match vectors {
+            true => solver::cusolverEigMode_t::CUSOLVER_EIG_MODE_VECTOR,
+            false => solver::cusolverEigMode_t::CUSOLVER_EIG_MODE_NOVECTOR,
+        };
+        shared.decompose(
+            ("an eigenvalue decomposition by cuSOLVER", order),
+            // SAFETY: the context is current, and the sizes are written to where there is room for them.
+            |on_device, on_host| unsafe {
+                solver::cusolverDnXsyevd_bufferSize(
+                    solver, params, job, lower, n, F64, a, n, F64, w, F64, on_device, on_host,
+                )
+            },
+            // SAFETY: the context is current, the matrix and the values are allocations of those sizes, and there is as
+            // much to work with as was asked for.
+            |work| unsafe {
+                solver::cusolverDnXsyevd(
+                    solver,
+                    params,
+                    job,
+                    lower,
+                    n,
+                    F64,
+                    a,
+                    n,
+                    F64,
+                    w,
+                    F64,
+                    work.device,
+                    work.device_bytes,
+                    work.host,
+                    work.host_bytes,
+                    work.info,
+                )
+            },
+        )?;
+        get(device, &found, values)?;
+        check_finite(order, values)?;
+        if vectors {
+            get(device, &on_device, matrix)?;
+        }
+        Ok(())
+    }
+
+    fn right_singular(
+        &self,
+        tall: &[f64],
+        values: &mut [f64],
+        right: &mut [f64],
+    ) -> Result<(), LinearError> {
+        let [rows, order] = tall_shape(tall, values, right)?;
+        if order == 0 {
+            return Ok(());
+        }
+        let shared = &*self.shared;
+        let handles = locked(&shared.handles);
+        let device = &shared.device;
+        let mut rows = rows;
+        let mut matrix = put(device, tall)?;
+        if is_much_taller(rows, order) {
+            // The iteration then is over fewer rows, and the rest of them is given back before it.
+            matrix = shared.triangle(&handles, &matrix, [rows, order])?;
+            rows = order;
+        }
+        let found = device.allocate(size_of_val(values))?;
+        let found_right = device.allocate(size_of_val(right))?;
+        shared.decompose_singular(&handles, &matrix, [rows, order], [&found, &found_right])?;
+        get(device, &found, values)?;
+        check_finite(order, values)?;
+        get(device, &found_right, right)
+    }
+
+    fn product(
+        &self,
+        shape: ProductShape,
+        left: &[f64],
+        right: &[f64],
+        out: &mut [f64],
+    ) -> Result<(), LinearError> {
+        check_product(shape, left, right, out)?;
+        if left.is_empty() || right.is_empty() {
+            out.fill(0.0);
+            return Ok(());
+        }
+        let sizes = [shape.rows, shape.columns, shape.inner];
+        let [m, n, k] = [
+            dimension(sizes[0])?,
+            dimension(sizes[1])?,
+            dimension(sizes[2])?,
+        ];
+        let shared = &*self.shared;
+        let handles = locked(&shared.handles);
+        let device = &shared.device;
+        let [left, right] = [put(device, left)?, put(device, right)?];
+        let found = device.allocate(size_of_val(out))?;
+        let [a, b] = [&left, &right].map(|memory| pointer(memory).cast_const().cast());
+        let c = pointer(&found).cast();
+        let as_it_is = blas::cublasOperation_t::CUBLAS_OP_N;
+        let [one, zero] = [1.0, 0.0];
+        // SAFETY: the context is current, the matrices are allocations of those sizes, and the factors are read during
+        // the call.
+        let code = shared.call(|| unsafe {
+            blas::cublasDgemm_v2_64(
+                handles.blas,
+                as_it_is,
+                as_it_is,
+                m,
+                n,
+                k,
+                &one,
+                a,
+                m,
+                b,
+                k,
+                &zero,
+                c,
+                m,
+            )
+        })?;
+        check_blas(code, "a product by cuBLAS")?;
+        get(device, &found, out)
+    }
+
+    fn gram(&self, order: usize) -> Result<Box<dyn Gram>, LinearError> {
+        Ok(Box::new(CudaGram::new(&self.shared, order)?))
+    }
+}
+
+/// Whether a matrix of so many rows is reduced to a triangle before its singular values are looked for. That is fewer
+/// operations from 5/3 as many rows as columns on. It is faster before: it consists of products of matrices, and half of
+/// what it saves of reading the whole matrix again for each of its columns.
+fn is_much_taller(rows: usize, columns: usize) -> bool {
+    rows.saturating_sub(columns) >= columns.div_ceil(4)
+}
+
+/// Numbers that are not finite may go through a decomposition unnoticed.
+fn check_finite(order: usize, values: &[f64]) -> Result<(), LinearError> {
+    match values.iter().all(|value| value.is_finite()) {
+        true => Ok(()),
+        false => Err(LinearError::NoConvergence { order }),
+    }
+}
+
+/// As the libraries take it.
+fn dimension(size: usize) -> Result<i64, ShapeError> {
+    i64::try_from(size).map_err(|_| ShapeError {
+        what: "rows or columns (at most)",
+        expected: i64::MAX as usize,
+        found: size,
+    })
+}
+
+fn pointer(memory: &CudaMemory) -> *mut c_void {
+    memory.address() as *mut c_void
+}
+
+/// An allocation that holds these numbers.
+fn put(device: &Cuda, numbers: &[f64]) -> Result<CudaMemory, LinearError> {
+    let memory = device.allocate(size_of_val(numbers))?;
+    overwrite(device, numbers, &memory)?;
+    Ok(memory)
+}
+
+/// Copies numbers to the beginning of an allocation.
+fn overwrite(device: &Cuda, numbers: &[f64], to: &CudaMemory) -> Result<(), LinearError> {
+    // SAFETY: so many bytes are there, and each of them may be looked at.
+    let bytes =
+        unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast::<u8>(), size_of_val(numbers)) };
+    Ok(device.upload(bytes, to, 0)?)
+}
+
+/// The first numbers of an allocation, once all before is done.
+fn get(device: &Cuda, from: &CudaMemory, numbers: &mut [f64]) -> Result<(), LinearError> {
+    let bytes = size_of_val(numbers);
+    // SAFETY: so many bytes are there, nobody else has them, and any of them make numbers.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast::<u8>(), bytes) };
+    Ok(device.download(from, 0, bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn much_taller_is_by_a_quarter() {
+        for (rows, columns, expected) in [
+            (4, 4, false),
+            (5, 4, true),
+            (6, 5, false),
+            (7, 5, true),
+            (1, 1, false),
+            (2, 1, true),
+            (usize::MAX, usize::MAX, false),
+        ] {
+            assert_eq!(is_much_taller(rows, columns), expected, "{rows} {columns}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_libraries() {
+        assert_eq!(dimension(7), Ok(7));
+        assert!(dimension(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn values_that_are_not_finite_are_none() {
+        assert_eq!(check_finite(2, &[0.0, -1.0]), Ok(()));
+        for value in [f64::NAN, f64::INFINITY] {
+            let error = check_finite(2, &[0.0, value]).unwrap_err();
+            assert_eq!(error, LinearError::NoConvergence { order: 2 });
+        }
+    }
+}

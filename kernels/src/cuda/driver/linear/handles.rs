@@ -1,0 +1,121 @@
+//! What the libraries keep for a device.
+
+use std::sync::Arc;
+
+use cudarc::cublas::sys::{self as blas, cublasHandle_t, cublasStatus_t};
+use cudarc::cusolver::sys::{
+    self as solver, cusolverDnHandle_t, cusolverDnParams_t, cusolverStatus_t,
+};
+
+use super::super::{Shared, locked};
+use super::library::{self, BLAS, SOLVER, check_blas, check_solver, unavailable};
+use crate::linear::LinearError;
+
+/// One of each library, for the stream of a device. No two threads may use them at a time.
+pub(super) struct Handles {
+    shared: Arc<Shared>,
+    pub(super) blas: cublasHandle_t,
+    pub(super) solver: cusolverDnHandle_t,
+    pub(super) params: cusolverDnParams_t,
+}
+
+// SAFETY: handles may be used by any thread in which their context is current, and every use makes it so.
+unsafe impl Send for Handles {}
+
+impl Handles {
+    /// The libraries were started.
+    pub(super) fn new(shared: &Arc<Shared>) -> Result<Handles, LinearError> {
+        // From here on dropping it gives back whatever there is.
+        let mut handles = Handles {
+            shared: Arc::clone(shared),
+            blas: std::ptr::null_mut(),
+            solver: std::ptr::null_mut(),
+            params: std::ptr::null_mut(),
+        };
+        handles.begin()?;
+        Ok(handles)
+    }
+
+    fn begin(&mut self) -> Result<(), LinearError> {
+        let shared = Arc::clone(&self.shared);
+        shared.bind()?;
+        // Held until the handles are there: they allocate, which no stream may that captures a step.
+        let mut state = locked(&shared.state);
+        shared.interrupt(&mut state)?;
+        // SAFETY: the context is current, the functions are there, and there is room for a handle.
+        match unsafe { blas::cublasCreate_v2(&mut self.blas) } {
+            cublasStatus_t::CUBLAS_STATUS_SUCCESS => {}
+            code => {
+                self.blas = std::ptr::null_mut();
+                if code == cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED {
+                    return check_blas(code, "starting cuBLAS");
+                }
+                let message = format!("does not start: {}", library::blas_meaning(code));
+                return Err(unavailable(BLAS, message));
+            }
+        }
+        // SAFETY: as above.
+        match unsafe { solver::cusolverDnCreate(&mut self.solver) } {
+            cusolverStatus_t::CUSOLVER_STATUS_SUCCESS => {}
+            code => {
+                self.solver = std::ptr::null_mut();
+                if code == cusolverStatus_t::CUSOLVER_STATUS_ALLOC_FAILED {
+                    return check_solver(code, "starting cuSOLVER");
+                }
+                let message = format!("does not start: {}", library::solver_meaning(code));
+                return Err(unavailable(SOLVER, message));
+            }
+        }
+        self.set_up()
+    }
+
+    /// The same stream as everything else, and the same bytes for the same numbers. cuBLAS promises those on one device
+    /// with one stream at a time, where nothing adds by atomics; the workspace of its own that several streams would
+    /// need to be as sure is not needed here. Products keep the mode of mathematics that is the default, in which
+    /// numbers of 64 bits are multiplied as such.
+    fn set_up(&mut self) -> Result<(), LinearError> {
+        const DOING: &str = "setting up cuBLAS";
+        const DOING_SOLVER: &str = "setting up cuSOLVER";
+        let stream = self.shared.stream;
+        // SAFETY: the handles were created above, the stream is of their context and lives longer, and there is room
+        // for the parameters.
+        unsafe {
+            let no_atomics = blas::cublasAtomicsMode_t::CUBLAS_ATOMICS_NOT_ALLOWED;
+            check_blas(blas::cublasSetStream_v2(self.blas, stream.cast()), DOING)?;
+            check_blas(blas::cublasSetAtomicsMode(self.blas, no_atomics), DOING)?;
+            let same = solver::cusolverDeterministicMode_t::CUSOLVER_DETERMINISTIC_RESULTS;
+            let code = solver::cusolverDnSetStream(self.solver, stream.cast());
+            check_solver(code, DOING_SOLVER)?;
+            let code = solver::cusolverDnSetDeterministicMode(self.solver, same);
+            check_solver(code, DOING_SOLVER)?;
+            let code = solver::cusolverDnCreateParams(&mut self.params);
+            if code != cusolverStatus_t::CUSOLVER_STATUS_SUCCESS {
+                self.params = std::ptr::null_mut();
+            }
+            check_solver(code, DOING_SOLVER)
+        }
+    }
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        if self.shared.bind().is_err() {
+            return;
+        }
+        // Held meanwhile: what is given back waits for the device, which no stream may that captures a step.
+        let _state = locked(&self.shared.state);
+        // SAFETY: the context is current, the handles were created by `begin`, and nobody has them any more. What fails
+        // cannot be helped when everything is given back.
+        unsafe {
+            if !self.params.is_null() {
+                let _ = solver::cusolverDnDestroyParams(self.params);
+            }
+            if !self.solver.is_null() {
+                let _ = solver::cusolverDnDestroy(self.solver);
+            }
+            if !self.blas.is_null() {
+                let _ = blas::cublasDestroy_v2(self.blas);
+            }
+        }
+    }
+}

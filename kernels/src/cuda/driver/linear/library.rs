@@ -1,0 +1,186 @@
+//! The libraries of linear algebra: whether they are there and whole, and what their codes mean.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::OnceLock;
+
+use cudarc::cublas::sys::{self as blas, cublasStatus_t};
+use cudarc::cusolver::sys::{self as solver, cusolverStatus_t};
+
+use crate::linear::LinearError;
+
+pub(super) const BLAS: &str = "cuBLAS";
+pub(super) const SOLVER: &str = "cuSOLVER";
+
+/// Every function of cuBLAS that is called anywhere beside this: looked for once, because one that is missing could only
+/// end the program when it is called.
+const BLAS_FUNCTIONS: &[&str] = &[
+    "cublasCreate_v2",
+    "cublasDestroy_v2",
+    "cublasDgemm_v2_64",
+    "cublasDscal_v2_64",
+    "cublasDsyrk_v2_64",
+    "cublasGetProperty",
+    "cublasGetStatusName",
+    "cublasGetStatusString",
+    "cublasSetAtomicsMode",
+    "cublasSetStream_v2",
+];
+
+/// Those of cuSOLVER.
+const SOLVER_FUNCTIONS: &[&str] = &[
+    "cusolverDnCreate",
+    "cusolverDnCreateParams",
+    "cusolverDnDestroy",
+    "cusolverDnDestroyParams",
+    "cusolverDnSetDeterministicMode",
+    "cusolverDnSetStream",
+    "cusolverDnXgeqrf",
+    "cusolverDnXgeqrf_bufferSize",
+    "cusolverDnXgesvd",
+    "cusolverDnXgesvd_bufferSize",
+    "cusolverDnXsyevd",
+    "cusolverDnXsyevd_bufferSize",
+    "cusolverGetProperty",
+];
+
+/// A library that does not serve.
+pub(super) fn unavailable(library: &'static str, message: impl Into<String>) -> LinearError {
+    LinearError::Unavailable {
+        library,
+        message: message.into(),
+    }
+}
+
+/// Loads the libraries, once.
+pub(super) fn start() -> Result<(), LinearError> {
+    static STARTED: OnceLock<Result<(), LinearError>> = OnceLock::new();
+    STARTED.get_or_init(load).clone()
+}
+
+fn load() -> Result<(), LinearError> {
+    // SAFETY: the libraries that have these names are those, and loading them is what is wanted.
+    let [blas_there, solver_there] =
+        unsafe { [blas::is_culib_present(), solver::is_culib_present()] };
+    // One that has another below it does not load without that, and then is as good as absent.
+    let absent = "is not installed, or a library that it needs is not";
+    if !blas_there {
+        return Err(unavailable(BLAS, absent));
+    }
+    if !solver_there {
+        return Err(unavailable(SOLVER, absent));
+    }
+    for name in BLAS_FUNCTIONS {
+        // SAFETY: the library is present, and the function is only looked for, not called.
+        let found = unsafe { blas::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) };
+        found.map_err(|_| unavailable(BLAS, format!("has no {name}: a newer one is needed")))?;
+    }
+    for name in SOLVER_FUNCTIONS {
+        // SAFETY: as above.
+        let found = unsafe { solver::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) };
+        found.map_err(|_| unavailable(SOLVER, format!("has no {name}: a newer one is needed")))?;
+    }
+    Ok(())
+}
+
+/// As `cuSOLVER 11.7.5, cuBLAS 12.8.4`. The libraries were started.
+pub(super) fn versions() -> Result<String, LinearError> {
+    use blas::libraryPropertyType_t as OfBlas;
+    use solver::libraryPropertyType_t as OfSolver;
+    let [mut of_blas, mut of_solver]: [[c_int; 3]; 2] = [[0; 3]; 2];
+    let parts = [
+        (OfBlas::MAJOR_VERSION, OfSolver::MAJOR_VERSION),
+        (OfBlas::MINOR_VERSION, OfSolver::MINOR_VERSION),
+        (OfBlas::PATCH_LEVEL, OfSolver::PATCH_LEVEL),
+    ];
+    for (i, (blas_part, solver_part)) in parts.into_iter().enumerate() {
+        // SAFETY: the functions are there, and write one number each.
+        unsafe {
+            check_blas(
+                blas::cublasGetProperty(blas_part, &mut of_blas[i]),
+                "asking for the version of cuBLAS",
+            )?;
+            check_solver(
+                solver::cusolverGetProperty(solver_part, &mut of_solver[i]),
+                "asking for the version of cuSOLVER",
+            )?;
+        }
+    }
+    let dotted = |[major, minor, patch]: [c_int; 3]| format!("{major}.{minor}.{patch}");
+    Ok(format!(
+        "{SOLVER} {}, {BLAS} {}",
+        dotted(of_solver),
+        dotted(of_blas)
+    ))
+}
+
+/// What a code of cuBLAS means, in its own words.
+pub(super) fn blas_meaning(code: cublasStatus_t) -> String {
+    let text = |get: unsafe fn(cublasStatus_t) -> *const c_char| {
+        // SAFETY: the functions were looked for when the libraries were started; a text they give is constant and ends
+        // with a zero.
+        unsafe {
+            let text = get(code);
+            (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        }
+    };
+    let string = text(blas::cublasGetStatusString);
+    match (string, text(blas::cublasGetStatusName)) {
+        (Some(string), Some(name)) => format!("{string} ({name})"),
+        (None, Some(name)) => name,
+        _ => format!("{code:?}"),
+    }
+}
+
+/// What a code of cuSOLVER means: it has no words of its own for them.
+pub(super) fn solver_meaning(code: cusolverStatus_t) -> String {
+    let words = match code {
+        cusolverStatus_t::CUSOLVER_STATUS_NOT_INITIALIZED => "the library was not initialized",
+        cusolverStatus_t::CUSOLVER_STATUS_ALLOC_FAILED => "no room for what the library needs",
+        cusolverStatus_t::CUSOLVER_STATUS_INVALID_VALUE => "an argument is not valid",
+        cusolverStatus_t::CUSOLVER_STATUS_ARCH_MISMATCH => "the device lacks what is needed",
+        cusolverStatus_t::CUSOLVER_STATUS_EXECUTION_FAILED => "the device failed to execute it",
+        cusolverStatus_t::CUSOLVER_STATUS_INTERNAL_ERROR => "an internal operation failed",
+        cusolverStatus_t::CUSOLVER_STATUS_NOT_SUPPORTED => "not supported",
+        _ => return format!("{code:?}"),
+    };
+    format!("{words} ({code:?})")
+}
+
+/// An error that names what was tried.
+pub(super) fn check_blas(code: cublasStatus_t, doing: &'static str) -> Result<(), LinearError> {
+    if code == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+        return Ok(());
+    }
+    Err(LinearError::Library {
+        doing,
+        message: blas_meaning(code),
+    })
+}
+
+/// An error that names what was tried.
+pub(super) fn check_solver(code: cusolverStatus_t, doing: &'static str) -> Result<(), LinearError> {
+    if code == cusolverStatus_t::CUSOLVER_STATUS_SUCCESS {
+        return Ok(());
+    }
+    Err(LinearError::Library {
+        doing,
+        message: solver_meaning(code),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_the_solver_are_told_in_words_and_by_name() {
+        assert_eq!(
+            solver_meaning(cusolverStatus_t::CUSOLVER_STATUS_ALLOC_FAILED),
+            "no room for what the library needs (CUSOLVER_STATUS_ALLOC_FAILED)"
+        );
+        assert_eq!(
+            solver_meaning(cusolverStatus_t::CUSOLVER_STATUS_ZERO_PIVOT),
+            "CUSOLVER_STATUS_ZERO_PIVOT"
+        );
+    }
+}
