@@ -12,6 +12,8 @@
     reason = "test code"
 )]
 
+#[path = "driver/linear.rs"]
+mod linear;
 #[path = "driver/scenarios.rs"]
 mod scenarios;
 
@@ -21,8 +23,14 @@ use std::process::Command;
 /// Names the scenario that a child is to run.
 const SCENARIO: &str = "HTC_SCENARIO";
 
-/// Compiles a library of the driver's name into a folder.
-fn library(folder: &Path, source: &str) {
+/// Names that the libraries have here. Those beside the driver's are the first that are looked for, so that others of the
+/// system's do not come before.
+const DRIVER: &str = "libcuda.so.1";
+const BLAS: &str = "libcublas.so";
+const SOLVER: &str = "libcusolver.so";
+
+/// Compiles a library into a folder.
+fn library(folder: &Path, name: &str, source: &str, options: &[&str]) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
     let include = |folder: &str| format!("-I{}", here.join(folder).display());
@@ -35,8 +43,10 @@ fn library(folder: &Path, source: &str) {
         ])
         .args(["src/emulate", "src/cuda/cu"].map(include))
         .arg("-o")
-        .arg(folder.join("libcuda.so.1"))
+        .arg(folder.join(name))
         .arg(here.join("tests/driver").join(source))
+        .arg("-ldl")
+        .args(options)
         .output()
         .unwrap();
     let error = String::from_utf8_lossy(&run.stderr);
@@ -92,8 +102,8 @@ fn devices_are_found_or_it_is_said_why_not() {
     let empty = tempfile::tempdir().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let short = tempfile::tempdir().unwrap();
-    library(folder.path(), "libcuda.cpp");
-    library(short.path(), "short.cpp");
+    library(folder.path(), DRIVER, "libcuda.cpp", &[]);
+    library(short.path(), DRIVER, "short.cpp", &[]);
     // A driver of the system's would be found where there is no library before it.
     if !Path::new("/dev/nvidiactl").exists() {
         all(empty.path(), &[("no-library", &[])]);
@@ -115,7 +125,7 @@ fn devices_are_found_or_it_is_said_why_not() {
 #[test]
 fn what_is_asked_of_a_device_happens_in_order() {
     let folder = tempfile::tempdir().unwrap();
-    library(folder.path(), "libcuda.cpp");
+    library(folder.path(), DRIVER, "libcuda.cpp", &[]);
     all(
         folder.path(),
         &[
@@ -137,6 +147,69 @@ fn what_is_asked_of_a_device_happens_in_order() {
             ("steps-that-end-early", &[]),
             ("what-a-step-still-needs", &[]),
             ("threads", &[]),
+        ],
+    );
+}
+
+#[test]
+fn linear_algebra_is_of_the_libraries() {
+    let folder = tempfile::tempdir().unwrap();
+    library(folder.path(), DRIVER, "libcuda.cpp", &[]);
+    let at = |name: &str| folder.path().join(name);
+    // A toolkit of the system's would be found where there is no library before it.
+    let toolkit = Path::new("/usr/local/cuda").exists();
+    if !toolkit {
+        all(folder.path(), &[("no-blas", &[])]);
+    }
+    library(folder.path(), BLAS, "libcublas.cpp", &[]);
+    if !toolkit {
+        all(folder.path(), &[("no-solver", &[])]);
+    }
+    library(folder.path(), SOLVER, "libcusolver.cpp", &["-DHTC_SHORT"]);
+    all(folder.path(), &[("a-solver-that-is-too-old", &[])]);
+    library(folder.path(), SOLVER, "libcusolver.cpp", &[]);
+    std::fs::rename(at(BLAS), at("whole")).unwrap();
+    library(folder.path(), BLAS, "libcublas.cpp", &["-DHTC_SHORT"]);
+    all(folder.path(), &[("a-blas-that-is-too-old", &[])]);
+    std::fs::rename(at("whole"), at(BLAS)).unwrap();
+    all(
+        folder.path(),
+        &[
+            (
+                "a-blas-that-does-not-start",
+                &[("HTC_FAKE", "no-start-of-blas")],
+            ),
+            (
+                "a-solver-that-does-not-start",
+                &[("HTC_FAKE", "no-start-of-solver")],
+            ),
+            ("no-room-to-start", &[("HTC_FAKE", "no-room-for-blas")]),
+            ("no-room-to-start", &[("HTC_FAKE", "no-room-for-solver")]),
+            ("no-room-to-start", &[("HTC_FAKE", "no-parameters")]),
+            ("eigenvalues", &[]),
+            ("eigenvalues", &[("HTC_FAKE", "no-pools")]),
+            ("singular-values", &[]),
+            ("singular-values", &[("HTC_FAKE", "no-pools")]),
+            ("products", &[]),
+            ("sums-of-products", &[]),
+            ("sums-of-products", &[("HTC_FAKE", "no-pools")]),
+            ("shapes-that-do-not-fit", &[]),
+            ("no-convergence", &[("HTC_FAKE", "no-convergence")]),
+            ("numbers-that-are-not-finite", &[]),
+            (
+                "an-argument-that-is-not-valid",
+                &[("HTC_FAKE", "an-argument")],
+            ),
+            (
+                "libraries-that-fail",
+                &[("HTC_FAKE", "blas-fails solver-fails")],
+            ),
+            (
+                "linear-algebra-without-room",
+                &[("HTC_FAKE_MEMORY", "300000")],
+            ),
+            ("linear-algebra-behind-a-step", &[]),
+            ("linear-algebra-of-threads", &[]),
         ],
     );
 }
