@@ -124,9 +124,11 @@ pub trait Gram: std::fmt::Debug + Send {
     fn read(&self, out: &mut [f64]) -> Result<(), LinearError>;
 }
 
-/// The order of a symmetric matrix.
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-pub(crate) fn eigen_order(matrix: &[f64], values: &[f64]) -> Result<usize, ShapeError> {
+/// The order of a matrix whose eigenvalues are wanted.
+///
+/// # Errors
+/// Where it is not square, or has not as many rows as there is room for values.
+pub fn eigen_order(matrix: &[f64], values: &[f64]) -> Result<usize, ShapeError> {
     let order = values.len();
     let what = "matrix (numbers)";
     expect(what, error::product(what, &[order, order])?, matrix.len())?;
@@ -134,12 +136,10 @@ pub(crate) fn eigen_order(matrix: &[f64], values: &[f64]) -> Result<usize, Shape
 }
 
 /// Rows and columns of a matrix whose singular values are wanted.
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-pub(crate) fn tall_shape(
-    tall: &[f64],
-    values: &[f64],
-    right: &[f64],
-) -> Result<[usize; 2], ShapeError> {
+///
+/// # Errors
+/// Where it has fewer rows than columns, or other columns than there is room for.
+pub fn tall_shape(tall: &[f64], values: &[f64], right: &[f64]) -> Result<[usize; 2], ShapeError> {
     let columns = values.len();
     let square = error::product("right (numbers)", &[columns, columns])?;
     expect("right (numbers)", square, right.len())?;
@@ -155,8 +155,10 @@ pub(crate) fn tall_shape(
 }
 
 /// That the arguments of a product are of its sizes.
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-pub(crate) fn check_product(
+///
+/// # Errors
+/// Of the first that is not.
+pub fn check_product(
     shape: ProductShape,
     left: &[f64],
     right: &[f64],
@@ -178,8 +180,10 @@ pub(crate) fn check_product(
 }
 
 /// Vectors of this order that so many numbers are.
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-pub(crate) fn vectors_of(order: usize, vectors: &[f64]) -> Result<usize, ShapeError> {
+///
+/// # Errors
+/// Where the last one is not whole.
+pub fn vectors_of(order: usize, vectors: &[f64]) -> Result<usize, ShapeError> {
     error::expect_rows("vectors (numbers, whole vectors)", order, vectors.len())?;
     Ok(vectors.len().checked_div(order).unwrap_or(0))
 }

@@ -156,13 +156,16 @@ fn linear_algebra_is_of_the_libraries() {
     let folder = tempfile::tempdir().unwrap();
     library(folder.path(), DRIVER, "libcuda.cpp", &[]);
     let at = |name: &str| folder.path().join(name);
-    // A toolkit of the system's would be found where there is no library before it.
-    let toolkit = Path::new("/usr/local/cuda").exists();
-    if !toolkit {
+    // Libraries of the system's would be found where there are none before them.
+    let known = Command::new("/sbin/ldconfig").arg("-p").output();
+    let known = known.map_or_else(|_| Vec::new(), |output| output.stdout);
+    let known = String::from_utf8_lossy(&known);
+    let known = |library: &str| known.contains(library);
+    if !known(BLAS) {
         all(folder.path(), &[("no-blas", &[])]);
     }
     library(folder.path(), BLAS, "libcublas.cpp", &[]);
-    if !toolkit {
+    if !known(SOLVER) {
         all(folder.path(), &[("no-solver", &[])]);
     }
     library(folder.path(), SOLVER, "libcusolver.cpp", &["-DHTC_SHORT"]);
@@ -210,6 +213,7 @@ fn linear_algebra_is_of_the_libraries() {
             ),
             ("linear-algebra-behind-a-step", &[]),
             ("linear-algebra-of-threads", &[]),
+            ("a-kernel-of-the-libraries", &[("HTC_FAKE", "their-kernel")]),
         ],
     );
 }

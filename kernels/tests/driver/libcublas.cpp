@@ -26,7 +26,9 @@ bool held(const std::vector<Range> &ranges) {
 
 Status queue(Handle *handle, const std::vector<Range> &ranges, Work work) {
     if (!held(ranges)) return INVALID_VALUE;
-    return later(handle->stream, ranges, std::move(work)) ? SUCCESS : EXECUTION_FAILED;
+    std::vector<Range> touched = ranges;
+    if (is("their-kernel")) touched.push_back({1, 1});
+    return later(handle->stream, touched, std::move(work)) ? SUCCESS : EXECUTION_FAILED;
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ pub fn run(name: &str, log: &Path) {
         "linear-algebra-without-room" => without_room(log),
         "linear-algebra-behind-a-step" => behind_a_step(log),
         "linear-algebra-of-threads" => of_threads(log),
+        "a-kernel-of-the-libraries" => a_kernel_of_the_libraries(),
         other => panic!("no scenario {other}"),
     }
 }
@@ -560,6 +561,32 @@ fn of_threads(log: &Path) {
             });
         }
     });
-    drop((linear, device));
+    // One that had no part in it yet.
+    let mut gram = linear.gram(1).unwrap();
+    gram.add(1.0, &[2.0]).unwrap();
+    let last = std::thread::spawn(move || {
+        gram.scale(2.0).unwrap();
+        let mut out = [0.0];
+        gram.read(&mut out).unwrap();
+        assert_eq!(out, [8.0]);
+        drop(linear);
+    });
+    last.join().unwrap();
+    drop(device);
     nothing_is_left(log);
+}
+
+/// What fails later is not told of a kernel that was launched before.
+fn a_kernel_of_the_libraries() {
+    let device = open();
+    let linear = device.linear().unwrap();
+    let x = put(&device, &[1.0; 300]);
+    ops::add(&device, 300, &x, &x).unwrap();
+    let mut gram = linear.gram(1).unwrap();
+    gram.add(1.0, &[1.0]).unwrap();
+    let error = gram.read(&mut [0.0]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "kernel of cuSOLVER or cuBLAS: an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS), noticed when copying from the device"
+    );
 }

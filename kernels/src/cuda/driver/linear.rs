@@ -114,8 +114,9 @@ impl Libraries {
         // Whatever was begun may use the room of the host until here, also where the call failed.
         let waited = self.device.wait();
         drop(host);
-        check_solver(code, doing)?;
+        // What went wrong on the device tells more than that it did.
         waited?;
+        check_solver(code, doing)?;
         let mut told = [0; size_of::<c_int>()];
         self.device.download(&info, 0, &mut told)?;
         match c_int::from_ne_bytes(told) {
@@ -393,8 +394,8 @@ impl Linear for CudaLinear {
 }
 
 /// Whether a matrix of so many rows is reduced to a triangle before its singular values are looked for. That is fewer
-/// operations from 5/3 as many rows as columns on. It is faster before: it consists of products of matrices, and half of
-/// what it saves of reading the whole matrix again for each of its columns.
+/// operations from 5/3 as many rows as columns on, and pays before: most of it is products of matrices, where half of what
+/// it saves reads the whole matrix again for each column.
 fn is_much_taller(rows: usize, columns: usize) -> bool {
     rows.saturating_sub(columns) >= columns.div_ceil(4)
 }

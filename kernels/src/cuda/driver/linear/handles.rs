@@ -69,10 +69,10 @@ impl Handles {
         self.set_up()
     }
 
-    /// The same stream as everything else, and the same bytes for the same numbers. cuBLAS promises those on one device
-    /// with one stream at a time, where nothing adds by atomics; the workspace of its own that several streams would
-    /// need to be as sure is not needed here. Products keep the mode of mathematics that is the default, in which
-    /// numbers of 64 bits are multiplied as such.
+    /// The same stream as everything else, and the same bytes for the same numbers. cuBLAS promises those on devices of
+    /// one kind where nothing adds by atomics and a handle has one stream, as here: a workspace of the caller's is for
+    /// handles that serve several. Products keep the mode of mathematics that is the default, in which numbers of 64
+    /// bits are multiplied as such.
     fn set_up(&mut self) -> Result<(), LinearError> {
         const DOING: &str = "setting up cuBLAS";
         const DOING_SOLVER: &str = "setting up cuSOLVER";
