@@ -128,7 +128,9 @@ fn close(found: &[f64], expected: &[f64]) {
 
 /// The columns of `a [n, n]` are orthonormal.
 fn orthonormal(a: &[f64], n: usize) {
-    let one: Vec<f64> = (0..n * n).map(|k| f64::from(k % (n + 1) == 0)).collect();
+    let one: Vec<f64> = (0..n * n)
+        .map(|k| f64::from(k.is_multiple_of(n + 1)))
+        .collect();
     close(&times(&transposed(a, n), a, [n, n, n]), &one);
 }
 
@@ -136,7 +138,7 @@ fn orthonormal(a: &[f64], n: usize) {
 fn reflection(n: usize) -> Vec<f64> {
     let v: Vec<f64> = (0..n).map(|i| 1.0 + (i as f64 * 0.7).sin()).collect();
     let length: f64 = v.iter().map(|x| x * x).sum();
-    let at = |k: usize| f64::from(k % (n + 1) == 0) - 2.0 * v[k / n] * v[k % n] / length;
+    let at = |k: usize| f64::from(k.is_multiple_of(n + 1)) - 2.0 * v[k / n] * v[k % n] / length;
     (0..n * n).map(at).collect()
 }
 
@@ -224,7 +226,7 @@ fn singular_values(log: &Path) {
         // |A v| = σ, and A v of different v are orthogonal: so AᵀA = V σ² Vᵀ.
         let images = times(&tall, &v, [m, n, n]);
         let squares = times(&transposed(&images, m), &images, [n, m, n]);
-        let diagonal = |k: usize| f64::from(k % (n + 1) == 0) * values[k / n].powi(2);
+        let diagonal = |k: usize| f64::from(k.is_multiple_of(n + 1)) * values[k / n].powi(2);
         close(&squares, &(0..n * n).map(diagonal).collect::<Vec<_>>());
     }
     let log_of = called(log);
@@ -561,17 +563,17 @@ fn of_threads(log: &Path) {
             });
         }
     });
-    // One that had no part in it yet.
+    // Threads that had no part in it yet, where no context is current.
     let mut gram = linear.gram(1).unwrap();
     gram.add(1.0, &[2.0]).unwrap();
-    let last = std::thread::spawn(move || {
+    let scaled = std::thread::spawn(move || {
         gram.scale(2.0).unwrap();
         let mut out = [0.0];
         gram.read(&mut out).unwrap();
-        assert_eq!(out, [8.0]);
-        drop(linear);
+        out
     });
-    last.join().unwrap();
+    assert_eq!(scaled.join().unwrap(), [8.0]);
+    std::thread::spawn(move || drop(linear)).join().unwrap();
     drop(device);
     nothing_is_left(log);
 }
