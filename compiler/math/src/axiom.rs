@@ -36,7 +36,7 @@ use htc_formats::model::Slot;
 
 use super::gauge::{Diagonal, Gauge};
 use super::panels::Panels;
-use super::{FactoriseError, Weight, backend};
+use super::{Algebra, FactoriseError, Weight};
 
 /// `|log g_i|` at most: a channel may count 16 times more or less than the mean. Without a bound
 /// a channel that no slot uses would take all of the scale.
@@ -144,8 +144,9 @@ impl AxiomGauge {
 pub fn axiom_gauge(
     slots: &[AxiomSlot<'_>],
     options: AxiomOptions,
+    algebra: &dyn Algebra,
 ) -> Result<AxiomGauge, FactoriseError> {
-    let objective = Objective::new(slots)?;
+    let objective = Objective::new(slots, algebra)?;
     let mut lambda = vec![0.0; objective.channels];
     let mut here = objective.at(&lambda)?;
     let mut evaluations = 1;
@@ -283,6 +284,7 @@ fn centred(mut lambda: Vec<f64>) -> Vec<f64> {
 pub(super) struct Objective<'a> {
     channels: usize,
     slots: Vec<Prepared<'a>>,
+    algebra: &'a dyn Algebra,
 }
 
 /// A slot, ready to be evaluated under many gauges.
@@ -301,7 +303,7 @@ enum Shape {
 
 impl<'a> Objective<'a> {
     /// Checks the slots and finds what no gauge changes.
-    pub fn new(slots: &[AxiomSlot<'a>]) -> Result<Self, FactoriseError> {
+    pub fn new(slots: &[AxiomSlot<'a>], algebra: &'a dyn Algebra) -> Result<Self, FactoriseError> {
         let channels = slots.first().ok_or(FactoriseError::NoWeights)?.channels();
         let slots = slots
             .iter()
@@ -323,20 +325,23 @@ impl<'a> Objective<'a> {
                     });
                 }
                 let form = if order == channels {
-                    let mut gram = Mat::zeros(channels, channels);
-                    slot.channels_as_columns().add_gram(1.0, &mut gram);
-                    Shape::Gram(gram)
+                    Shape::Gram(slot.channels_as_columns(algebra).gram()?)
                 } else {
                     let mut energies = Vec::with_capacity(channels);
-                    slot.channels_as_rows(None).for_each(|_, panel| {
+                    slot.channels_as_rows(None, algebra).for_each(|_, panel| {
                         energies.extend(panel.row_iter().map(|row| row.squared_norm_l2()));
-                    });
+                        Ok(())
+                    })?;
                     Shape::Energies(energies)
                 };
                 Ok(Prepared { slot, form })
             })
             .collect::<Result<_, _>>()?;
-        Ok(Objective { channels, slots })
+        Ok(Objective {
+            channels,
+            slots,
+            algebra,
+        })
     }
 
     /// `f(λ)` and its gradient.
@@ -349,7 +354,7 @@ impl<'a> Objective<'a> {
                 Side::Write => (1.0, &mut writes),
             };
             let scale: Vec<f64> = lambda.iter().map(|l| (sign * l).exp()).collect();
-            let tails = prepared.tails(&scale)?;
+            let tails = prepared.tails(&scale, self.algebra)?;
             sums.iter_mut().zip(tails).for_each(|(sum, t)| *sum += t);
         }
         Ok(Evaluation {
@@ -362,13 +367,13 @@ impl<'a> Objective<'a> {
 
 impl Prepared<'_> {
     /// The energy per channel that truncation loses when channel `i` is multiplied by `scale[i]`.
-    fn tails(&self, scale: &[f64]) -> Result<Vec<f64>, FactoriseError> {
+    fn tails(&self, scale: &[f64], algebra: &dyn Algebra) -> Result<Vec<f64>, FactoriseError> {
         let (mut tails, kept) = match &self.form {
             Shape::Gram(gram) => {
                 let n = gram.nrows();
                 let scaled = Mat::from_fn(n, n, |i, j| gram[(i, j)] * scale[i] * scale[j]);
                 let energies: Vec<f64> = (0..n).map(|i| scaled[(i, i)]).collect();
-                let found = backend::eigen(scaled, self.slot.rank)?;
+                let found = algebra.eigen(scaled, self.slot.rank)?;
                 let mut kept = vec![0.0; n];
                 for (vector, value) in found.vectors.col_iter().zip(&found.values) {
                     for (sum, v) in kept.iter_mut().zip(vector.iter()) {
@@ -378,15 +383,12 @@ impl Prepared<'_> {
                 (energies, kept)
             }
             Shape::Energies(energies) => {
-                let panels = self.slot.channels_as_rows(Some(scale));
-                let order = panels.short();
-                let mut gram = Mat::zeros(order, order);
-                panels.add_gram(1.0, &mut gram);
-                let found = backend::eigen(gram, self.slot.rank)?;
+                let panels = self.slot.channels_as_rows(Some(scale), algebra);
+                let found = algebra.eigen(panels.gram()?, self.slot.rank)?;
                 let mut kept = Vec::with_capacity(scale.len());
                 panels.times(found.vectors.as_ref(), |_, panel| {
                     kept.extend(panel.row_iter().map(|row| row.squared_norm_l2()));
-                });
+                })?;
                 let energies = energies.iter().zip(scale).map(|(e, s)| e * s * s);
                 (energies.collect(), kept)
             }
@@ -410,21 +412,24 @@ impl<'a> AxiomSlot<'a> {
     }
 
     /// The weight or its transpose, with a column per channel.
-    fn channels_as_columns(&self) -> Panels<'a> {
-        match self.side {
-            Side::Read => Panels::of(self.weight),
-            Side::Write => Panels::transpose_of(self.weight),
-        }
-    }
-
-    /// The weight or its transpose, with a row per channel, each multiplied by its factor.
-    fn channels_as_rows<'s>(&self, scale: Option<&'s [f64]>) -> Panels<'s>
+    fn channels_as_columns<'s>(&self, algebra: &'s dyn Algebra) -> Panels<'s>
     where
         'a: 's,
     {
         match self.side {
-            Side::Read => Panels::transpose_of(self.weight).scaled(None, scale),
-            Side::Write => Panels::of(self.weight).scaled(scale, None),
+            Side::Read => Panels::of(self.weight, algebra),
+            Side::Write => Panels::transpose_of(self.weight, algebra),
+        }
+    }
+
+    /// The weight or its transpose, with a row per channel, each multiplied by its factor.
+    fn channels_as_rows<'s>(&self, scale: Option<&'s [f64]>, algebra: &'s dyn Algebra) -> Panels<'s>
+    where
+        'a: 's,
+    {
+        match self.side {
+            Side::Read => Panels::transpose_of(self.weight, algebra).scaled(None, scale),
+            Side::Write => Panels::of(self.weight, algebra).scaled(scale, None),
         }
     }
 }

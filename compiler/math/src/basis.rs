@@ -2,11 +2,11 @@
 
 use faer::{Mat, MatRef};
 
-use super::gauge::Gauge;
+use super::gauge::{Gauge, product};
 use super::low_rank::not_exempt;
 use super::panels::Panels;
 use super::sink::{Sink, SinkOutcome, append_direction};
-use super::{FactoriseError, Weight, backend, is_negative};
+use super::{Algebra, FactoriseError, Host, Weight, is_negative};
 
 /// An eigenvalue below this part of the largest is rounding.
 const ROUNDING: f64 = 1e-14;
@@ -33,6 +33,8 @@ pub struct BasisOptions<'a> {
     pub exempt: &'a [usize],
     /// A direction that the basis must not miss.
     pub sink: Option<Sink<'a>>,
+    /// What multiplies and decomposes.
+    pub algebra: &'a dyn Algebra,
 }
 
 impl Default for BasisOptions<'_> {
@@ -42,6 +44,7 @@ impl Default for BasisOptions<'_> {
             gauge: &Gauge::None,
             exempt: &[],
             sink: None,
+            algebra: &Host,
         }
     }
 }
@@ -128,18 +131,18 @@ fn project(
     k: usize,
     options: &BasisOptions<'_>,
 ) -> Result<SharedBasis, FactoriseError> {
-    let gauge = options.gauge;
-    let gram = shared_gram(weights, options.weighting, gauge)?;
+    let (gauge, algebra) = (options.gauge, options.algebra);
+    let gram = shared_gram(weights, options.weighting, gauge, algebra)?;
     let of_sink = options.sink.map(|sink| (sink, gram.clone()));
-    let (mut p, eigenvalues) = leading(gram, k, options.weighting, gauge)?;
+    let (mut p, eigenvalues) = leading(gram, k, options.weighting, gauge, algebra)?;
     let sink = match of_sink {
         None => None,
-        Some((sink, gram)) => Some(protect(&mut p, sink, gauge, gram)?),
+        Some((sink, gram)) => Some(protect(&mut p, sink, gauge, gram, algebra)?),
     };
     let (mut read, mut write) = (p.clone(), p);
     if !matches!(gauge, Gauge::None) {
-        read = gauge.divide(read)?;
-        write = gauge.times(write)?;
+        read = gauge.divide(read, algebra)?;
+        write = gauge.times(write, algebra)?;
     }
     for (read, write) in read.col_iter_mut().zip(write.col_iter_mut()) {
         // Without a gauge the vectors have length 1 already and keep their bytes.
@@ -159,7 +162,7 @@ fn project(
     let projected = weights
         .iter()
         .enumerate()
-        .map(|(index, &weight)| projected(index, weight, write.as_ref()))
+        .map(|(index, &weight)| projected(index, weight, write.as_ref(), algebra))
         .collect::<Result<_, _>>()?;
     Ok(SharedBasis {
         basis: read
@@ -177,13 +180,14 @@ fn projected(
     index: usize,
     weight: Weight<'_>,
     x: MatRef<'_, f64>,
+    algebra: &dyn Algebra,
 ) -> Result<Vec<f32>, FactoriseError> {
     let mut rows = Vec::with_capacity(weight.rows * x.ncols());
-    Panels::of(weight).times(x, |_, panel| {
+    Panels::of(weight, algebra).times(x, |_, panel| {
         for row in panel.row_iter() {
             rows.extend(row.iter().map(|&v| v as f32));
         }
-    });
+    })?;
     if rows.iter().any(|v| !v.is_finite()) {
         return Err(FactoriseError::Overflow { index });
     }
@@ -198,9 +202,10 @@ fn protect(
     sink: Sink<'_>,
     gauge: &Gauge,
     mut gram: Mat<f64>,
+    algebra: &dyn Algebra,
 ) -> Result<SinkOutcome, FactoriseError> {
     let (d, k) = p.shape();
-    let direction = gauge.divide(Mat::from_fn(d, 1, |i, _| sink.direction[i]))?;
+    let direction = gauge.divide(Mat::from_fn(d, 1, |i, _| sink.direction[i]), algebra)?;
     let direction: Vec<f64> = direction.col(0).iter().copied().collect();
     let mut rows: Vec<f64> = p.col_iter().flat_map(|c| c.iter().copied()).collect();
     let (coverage, missed) = append_direction(&mut rows, &direction, sink.threshold)?;
@@ -212,7 +217,7 @@ fn protect(
             p[(i, 0)] = *value;
         }
         if k > 1 {
-            let others = backend::eigen(gram, k - 1)?.vectors;
+            let others = algebra.eigen(gram, k - 1)?.vectors;
             p.as_mut().subcols_mut(1, k - 1).copy_from(&others);
         }
     }
@@ -293,6 +298,7 @@ fn with_exempt(
             gauge: &gauge,
             exempt: &[],
             sink,
+            algebra: options.algebra,
         };
         project(&reduced, k - t, &options)?
     };
@@ -354,8 +360,9 @@ fn leading(
     k: usize,
     weighting: BasisWeighting,
     gauge: &Gauge,
+    algebra: &dyn Algebra,
 ) -> Result<(Mat<f64>, Vec<f64>), FactoriseError> {
-    let mut found = backend::eigen(gram, k)?;
+    let mut found = algebra.eigen(gram, k)?;
     let unit = match weighting {
         BasisWeighting::Normalised => 1.0,
         BasisWeighting::Equal => gauge.scale() * gauge.scale(),
@@ -370,28 +377,34 @@ fn shared_gram(
     weights: &[Weight<'_>],
     weighting: BasisWeighting,
     gauge: &Gauge,
+    algebra: &dyn Algebra,
 ) -> Result<Mat<f64>, FactoriseError> {
     let d = weights.first().ok_or(FactoriseError::NoWeights)?.cols;
-    let mut gram = Mat::<f64>::zeros(d, d);
     let weight_of = |norm_squared: f64| match weighting {
         BasisWeighting::Normalised => 1.0 / norm_squared,
         BasisWeighting::Equal => 1.0,
     };
-    for &weight in weights {
-        let panels = match gauge {
-            Gauge::None => {
-                let norm_squared = weight.norm_squared();
-                if norm_squared > 0.0 {
-                    Panels::of(weight).add_gram(weight_of(norm_squared), &mut gram);
-                }
-                continue;
+    if let Gauge::None = gauge {
+        let mut gram = algebra.gram(d)?;
+        for &weight in weights {
+            let norm_squared = weight.norm_squared();
+            if norm_squared > 0.0 {
+                let scale = weight_of(norm_squared);
+                Panels::of(weight, algebra).add_gram(scale, &mut *gram)?;
             }
-            Gauge::Diagonal(g) => Panels::of(weight).scaled(None, Some(g.entries())),
-            Gauge::Full(w) => Panels::of(weight).times_right(w.root()?),
+        }
+        return gram.finish();
+    }
+    let mut gram = Mat::<f64>::zeros(d, d);
+    for &weight in weights {
+        let panels = Panels::of(weight, algebra);
+        let panels = match gauge {
+            Gauge::None => panels,
+            Gauge::Diagonal(g) => panels.scaled(None, Some(g.entries())),
+            Gauge::Full(w) => panels.times_right(w.root(algebra)?),
         };
         // ‖W G‖² is known only when its Gram matrix is.
-        let mut own = Mat::<f64>::zeros(d, d);
-        panels.add_gram(1.0, &mut own);
+        let own = panels.gram()?;
         let norm_squared: f64 = (0..d).map(|i| own[(i, i)]).sum();
         if norm_squared > 0.0 {
             let scale = weight_of(norm_squared);
@@ -413,10 +426,11 @@ fn shared_gram(
 pub fn shared_singular_values(
     weights: &[Weight<'_>],
     weighting: BasisWeighting,
+    algebra: &dyn Algebra,
 ) -> Result<Vec<f64>, FactoriseError> {
     check(weights, 1)?;
-    let gram = shared_gram(weights, weighting, &Gauge::None)?;
-    let mut values = backend::eigenvalues(gram)?;
+    let gram = shared_gram(weights, weighting, &Gauge::None, algebra)?;
+    let mut values = algebra.eigenvalues(gram)?;
     values.iter_mut().for_each(|v| *v = v.max(0.0).sqrt());
     Ok(values)
 }
@@ -440,28 +454,29 @@ pub struct Components {
 pub fn shared_components(
     weights: &[Weight<'_>],
     weighting: BasisWeighting,
+    algebra: &dyn Algebra,
 ) -> Result<Components, FactoriseError> {
     let d = check(weights, 1)?;
     let outs = weights.iter().map(|weight| weight.rows).sum::<usize>();
     let p = match outs < d {
         // K has rank `outs` at most, and a matrix of that order has the same eigenvalues.
-        true => leading_of_rows(weights, outs, d, weighting)?,
+        true => leading_of_rows(weights, (outs, d), weighting, algebra)?,
         false => {
-            let gram = shared_gram(weights, weighting, &Gauge::None)?;
-            leading(gram, d, weighting, &Gauge::None)?.0
+            let gram = shared_gram(weights, weighting, &Gauge::None, algebra)?;
+            leading(gram, d, weighting, &Gauge::None, algebra)?.0
         }
     };
     let energies = weights.iter().map(|&weight| {
         let mut energies = vec![0.0; p.ncols()];
-        Panels::of(weight).times(p.as_ref(), |_, rows| {
+        Panels::of(weight, algebra).times(p.as_ref(), |_, rows| {
             for (sum, column) in energies.iter_mut().zip(rows.col_iter()) {
                 *sum += column.iter().map(|v| v * v).sum::<f64>();
             }
-        });
-        energies
+        })?;
+        Ok(energies)
     });
     Ok(Components {
-        energies: energies.collect(),
+        energies: energies.collect::<Result<_, FactoriseError>>()?,
         basis: p.col_iter().flat_map(|c| c.iter().copied()).collect(),
     })
 }
@@ -470,9 +485,9 @@ pub fn shared_components(
 /// above the other, each with its weight; columns of no energy are zero.
 fn leading_of_rows(
     weights: &[Weight<'_>],
-    outs: usize,
-    d: usize,
+    (outs, d): (usize, usize),
     weighting: BasisWeighting,
+    algebra: &dyn Algebra,
 ) -> Result<Mat<f64>, FactoriseError> {
     let mut columns = Mat::<f64>::zeros(d, outs);
     let mut next = 0;
@@ -493,9 +508,9 @@ fn leading_of_rows(
             next += 1;
         }
     }
-    let gram = columns.transpose() * &columns;
-    let found = backend::eigen(gram, outs)?;
-    let mut p = &columns * &found.vectors;
+    let gram = product(columns.transpose(), columns.as_ref(), algebra)?;
+    let found = algebra.eigen(gram, outs)?;
+    let mut p = product(columns.as_ref(), found.vectors.as_ref(), algebra)?;
     let smallest = ROUNDING * found.values.first().copied().unwrap_or_default();
     for (column, &value) in p.col_iter_mut().zip(&found.values) {
         let length = if value > smallest {
@@ -516,8 +531,8 @@ pub(super) fn basis_f64(
     weighting: BasisWeighting,
 ) -> Result<(Mat<f64>, Vec<f64>), FactoriseError> {
     check(weights, k)?;
-    let gram = shared_gram(weights, weighting, &Gauge::None)?;
-    let (mut p, eigenvalues) = leading(gram, k, weighting, &Gauge::None)?;
+    let gram = shared_gram(weights, weighting, &Gauge::None, &Host)?;
+    let (mut p, eigenvalues) = leading(gram, k, weighting, &Gauge::None, &Host)?;
     for column in p.col_iter_mut() {
         if is_negative(column.as_ref().iter().map(|&v| v as f32)) {
             column.iter_mut().for_each(|v| *v = -*v);

@@ -235,4 +235,10 @@ pub enum FactoriseError {
         /// Order of the matrix decomposed.
         order: usize,
     },
+    /// The device that multiplies and decomposes did not.
+    #[error("linear algebra on the device: {message}")]
+    Device {
+        /// What it says.
+        message: String,
+    },
 }

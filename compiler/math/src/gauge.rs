@@ -21,11 +21,9 @@
 
 use std::sync::OnceLock;
 
-use faer::linalg::matmul::matmul;
-use faer::linalg::matmul::triangular::{self, BlockStructure};
-use faer::{Accum, Mat, MatMut, MatRef, Par};
+use faer::{Accum, Mat, MatMut, MatRef};
 
-use super::{FactoriseError, Leading, backend, power_of_two_below};
+use super::{Algebra, FactoriseError, Leading, power_of_two_below};
 
 /// The exponent of [`Gauge::activation`] that makes it `C_ii^½`.
 pub const DEFAULT_EXPONENT: f64 = 1.0;
@@ -188,48 +186,37 @@ impl Whitening {
     }
 
     /// `C^½` but for the factor `scale`.
-    pub(super) fn root(&self) -> Result<MatRef<'_, f64>, FactoriseError> {
-        Ok(self.roots()?.root.as_ref())
+    pub(super) fn root(&self, algebra: &dyn Algebra) -> Result<MatRef<'_, f64>, FactoriseError> {
+        Ok(self.roots(algebra)?.root.as_ref())
     }
 
     /// The inverse of [`root`](Self::root).
-    fn inverse(&self) -> Result<MatRef<'_, f64>, FactoriseError> {
-        Ok(self.roots()?.inverse.as_ref())
+    fn inverse(&self, algebra: &dyn Algebra) -> Result<MatRef<'_, f64>, FactoriseError> {
+        Ok(self.roots(algebra)?.inverse.as_ref())
     }
 
-    fn roots(&self) -> Result<&Roots, FactoriseError> {
+    fn roots(&self, algebra: &dyn Algebra) -> Result<&Roots, FactoriseError> {
         if let Some(roots) = self.roots.get() {
             return Ok(roots);
         }
         let n = self.moment.nrows();
-        let Leading { values, vectors } = backend::eigen(self.moment.clone(), n)?;
+        let Leading { values, vectors } = algebra.eigen(self.moment.clone(), n)?;
         let (largest, smallest) = (values[0], values[n - 1]);
         if smallest < -INDEFINITE * largest {
             return Err(FactoriseError::Indefinite { smallest, largest });
         }
         let floor = EIGENVALUE_FLOOR * largest;
-        let power = |exponent: f64| {
+        let power = |exponent: f64| -> Result<Mat<f64>, FactoriseError> {
             let scaled = Mat::from_fn(n, n, |i, j| {
                 vectors[(i, j)] * values[j].max(floor).powf(exponent)
             });
-            let mut product = Mat::zeros(n, n);
-            triangular::matmul(
-                product.as_mut(),
-                BlockStructure::TriangularLower,
-                Accum::Replace,
-                scaled.as_ref(),
-                BlockStructure::Rectangular,
-                vectors.transpose(),
-                BlockStructure::Rectangular,
-                1.0,
-                Par::Seq,
-            );
+            let mut product = algebra.multiply_lower(scaled.as_ref(), vectors.transpose())?;
             mirror(product.as_mut());
-            product
+            Ok(product)
         };
         let roots = Roots {
-            root: power(0.5),
-            inverse: power(-0.5),
+            root: power(0.5)?,
+            inverse: power(-0.5)?,
         };
         // Of two threads that got here together the first is kept; both found the same bytes.
         Ok(self.roots.get_or_init(|| roots))
@@ -357,26 +344,34 @@ impl Gauge {
     }
 
     /// `G X`.
-    pub(super) fn times(&self, mut x: Mat<f64>) -> Result<Mat<f64>, FactoriseError> {
+    pub(super) fn times(
+        &self,
+        mut x: Mat<f64>,
+        algebra: &dyn Algebra,
+    ) -> Result<Mat<f64>, FactoriseError> {
         match self {
             Gauge::None => Ok(x),
             Gauge::Diagonal(d) => {
                 scale_rows(x.as_mut(), |i| d.entries[i]);
                 Ok(x)
             }
-            Gauge::Full(w) => Ok(product(w.root()?, x.as_ref())),
+            Gauge::Full(w) => product(w.root(algebra)?, x.as_ref(), algebra),
         }
     }
 
     /// `G⁻¹ X`.
-    pub(super) fn divide(&self, mut x: Mat<f64>) -> Result<Mat<f64>, FactoriseError> {
+    pub(super) fn divide(
+        &self,
+        mut x: Mat<f64>,
+        algebra: &dyn Algebra,
+    ) -> Result<Mat<f64>, FactoriseError> {
         match self {
             Gauge::None => Ok(x),
             Gauge::Diagonal(d) => {
                 scale_rows(x.as_mut(), |i| 1.0 / d.entries[i]);
                 Ok(x)
             }
-            Gauge::Full(w) => Ok(product(w.inverse()?, x.as_ref())),
+            Gauge::Full(w) => product(w.inverse(algebra)?, x.as_ref(), algebra),
         }
     }
 }
@@ -390,11 +385,15 @@ pub(super) fn scale_rows(x: MatMut<'_, f64>, factor: impl Fn(usize) -> f64) {
     }
 }
 
-/// `X Y` on the calling thread.
-pub(super) fn product(x: MatRef<'_, f64>, y: MatRef<'_, f64>) -> Mat<f64> {
+/// `X Y`.
+pub(super) fn product(
+    x: MatRef<'_, f64>,
+    y: MatRef<'_, f64>,
+    algebra: &dyn Algebra,
+) -> Result<Mat<f64>, FactoriseError> {
     let mut product = Mat::zeros(x.nrows(), y.ncols());
-    matmul(product.as_mut(), Accum::Replace, x, y, 1.0, Par::Seq);
-    product
+    algebra.multiply(product.as_mut(), Accum::Replace, x, y, 1.0)?;
+    Ok(product)
 }
 
 /// Blocks `Y_I` of rows such that `Σ_I T_Iᵀ Y_I` has the symmetric part `Tᵀ C T`, for the
@@ -405,8 +404,9 @@ pub(super) fn product(x: MatRef<'_, f64>, y: MatRef<'_, f64>) -> Mat<f64> {
 pub(super) fn quadratic_blocks(
     lower: MatRef<'_, f64>,
     t: MatRef<'_, f64>,
-    mut visit: impl FnMut(usize, MatRef<'_, f64>),
-) {
+    algebra: &dyn Algebra,
+    mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
+) -> Result<(), FactoriseError> {
     let n = lower.nrows();
     let mut buffer = Mat::<f64>::zeros(BLOCK.min(n), t.ncols());
     for start in (0..n).step_by(BLOCK) {
@@ -414,24 +414,23 @@ pub(super) fn quadratic_blocks(
         let mut rows = buffer.as_mut().subrows_mut(0, size);
         let mut diagonal = lower.submatrix(start, start, size, size).to_owned();
         mirror(diagonal.as_mut());
-        matmul(
+        algebra.multiply(
             rows.as_mut(),
             Accum::Replace,
             diagonal.as_ref(),
             t.subrows(start, size),
             1.0,
-            Par::Seq,
-        );
-        matmul(
+        )?;
+        algebra.multiply(
             rows.as_mut(),
             Accum::Add,
             lower.submatrix(start, 0, size, start),
             t.subrows(0, start),
             2.0,
-            Par::Seq,
-        );
-        visit(start, rows.as_ref());
+        )?;
+        visit(start, rows.as_ref())?;
     }
+    Ok(())
 }
 
 /// Copies the lower triangle to the upper.

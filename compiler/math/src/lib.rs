@@ -19,11 +19,12 @@
 //!
 //! [`codes`] finds the codes of [bands](htc_formats::bands): paths through a trellis, levels and scales.
 //!
-//! All arithmetic of the factorisations is in float64; only the stored factors are rounded to float32. Every call runs
-//! on the thread that made it, and two calls with the same numbers give the same bytes as long
-//! as the instruction set and the [`BACKEND`] are the same. A caller that wants every core
-//! gives each a slot of its own: the decompositions themselves gain little from a second core.
+//! All arithmetic of the factorisations is in float64; only the stored factors are rounded to float32. Products and
+//! decompositions are those of an [`Algebra`]: of the [`Host`], on the thread that made the call, or of a device that the caller
+//! brings. Two calls with the same numbers give the same bytes as long as the instruction set and the algebra are the same.
+//! A caller that wants every core gives each a slot of its own: the decompositions themselves gain little from a second core.
 
+mod algebra;
 mod axiom;
 mod basis;
 mod bias;
@@ -47,13 +48,7 @@ mod symmetric;
 #[cfg(test)]
 mod tests;
 
-use faer::Mat;
-
-#[cfg(not(feature = "openblas"))]
-use decompose as backend;
-#[cfg(feature = "openblas")]
-use openblas as backend;
-
+pub use algebra::{Algebra, Gram, Host, Leading, column_major};
 pub use axiom::{AxiomGauge, AxiomOptions, AxiomSlot, Side, axiom_gauge};
 pub use basis::{
     BasisOptions, BasisWeighting, Components, SharedBasis, shared_basis, shared_basis_with,
@@ -75,9 +70,9 @@ pub use sink::{
     random_coverage,
 };
 pub use spectrum::{gauged_singular_values, singular_values};
-pub use symmetric::{Eigen, symmetric_eigen, symmetric_eigenvalues};
+pub use symmetric::{symmetric_eigen, symmetric_eigenvalues};
 
-/// The library that decomposes, `faer` or `openblas`. It belongs into the provenance of
+/// The library that decomposes on the [`Host`], `faer` or `openblas`. It belongs into the provenance of
 /// an artifact, because the last bits of the factors depend on it.
 pub const BACKEND: &str = if cfg!(feature = "openblas") {
     "openblas"
@@ -135,15 +130,6 @@ impl Weight<'_> {
             .map(|&v| f64::from(v) * f64::from(v))
             .sum()
     }
-}
-
-/// The leading part of a decomposition of order `n`.
-#[derive(Debug)]
-struct Leading {
-    /// All `n` eigenvalues or singular values, decreasing.
-    values: Vec<f64>,
-    /// `[n, k]`, orthonormal: column `j` belongs to `values[j]`.
-    vectors: Mat<f64>,
 }
 
 /// Whether the entry of largest magnitude of a stored vector is negative; of equal ones the

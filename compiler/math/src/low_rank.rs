@@ -1,13 +1,12 @@
 //! The best approximation of one slot at a given rank (Eckart and Young 1936), in the Frobenius norm
 //! or under a gauge.
 
-use faer::linalg::matmul::matmul;
-use faer::{Accum, Mat, MatRef, Par};
+use faer::{Accum, Mat, MatRef};
 
 use super::gauge::{Diagonal, Gauge, product, quadratic_blocks, scale_rows};
 use super::panels::Panels;
 use super::sink::{Coverage, Sink, SinkOutcome, coverage_of_parts};
-use super::{FactoriseError, Leading, Weight, backend, is_negative};
+use super::{Algebra, FactoriseError, Host, Leading, Weight, is_negative};
 
 /// How [`low_rank`] finds the singular vectors of the smaller side, of order `q = min(out, in)`.
 ///
@@ -75,6 +74,8 @@ pub struct LowRankOptions<'a> {
     pub exempt: &'a [usize],
     /// A direction of the input that the factors must not miss.
     pub sink: Option<Sink<'a>>,
+    /// What multiplies and decomposes.
+    pub algebra: &'a dyn Algebra,
 }
 
 impl Default for LowRankOptions<'_> {
@@ -85,6 +86,7 @@ impl Default for LowRankOptions<'_> {
             output: None,
             exempt: &[],
             sink: None,
+            algebra: &Host,
         }
     }
 }
@@ -131,6 +133,7 @@ pub fn low_rank_with(
         output,
         exempt,
         sink,
+        algebra,
     } = *options;
     weight.check(0)?;
     input.check(weight.cols)?;
@@ -138,7 +141,7 @@ pub fn low_rank_with(
         output.check(weight.rows)?;
     }
     let sink = sink.map(|sink| sink.checked(weight.cols)).transpose()?;
-    let order = Panels::tall(weight).short();
+    let order = weight.rows.min(weight.cols);
     if r == 0 || r > order {
         return Err(FactoriseError::Rank {
             requested: r,
@@ -157,18 +160,18 @@ pub fn low_rank_with(
         mut values,
         vectors,
     } = if gram {
-        let mut found = backend::eigen(gauged_gram(weight, input, output)?, r)?;
+        let mut found = algebra.eigen(gauged_gram(weight, (input, output), algebra)?, r)?;
         // Rounding may have made a zero eigenvalue negative.
         found.values.iter_mut().for_each(|v| *v = v.max(0.0).sqrt());
         found
     } else {
-        backend::right_singular(gauged_dense(weight, input, output)?, r)?
+        algebra.right_singular(gauged_dense(weight, (input, output), algebra)?, r)?
     };
-    let (mut a, mut b) = factors(weight, vectors, &values, input, output)?;
+    let (mut a, mut b) = factors(weight, vectors, &values, (input, output), algebra)?;
     let sink = match sink {
         None => None,
         Some((unit, threshold)) => {
-            let coverage = direction_coverage(&a, &values, &unit, input)?;
+            let coverage = direction_coverage(&a, &values, &unit, input, algebra)?;
             let first = match coverage.norm < threshold && misses(weight, &a, &b, &unit) {
                 true => direction_first(weight, r, &unit, options)?,
                 false => None,
@@ -298,8 +301,9 @@ fn direction_coverage(
     values: &[f64],
     unit: &[f64],
     input: &Gauge,
+    algebra: &dyn Algebra,
 ) -> Result<Coverage, FactoriseError> {
-    let direction = input.divide(Mat::from_fn(unit.len(), 1, |i, _| unit[i]))?;
+    let direction = input.divide(Mat::from_fn(unit.len(), 1, |i, _| unit[i]), algebra)?;
     let length = direction.norm_l2();
     let rows = a.chunks_exact(unit.len());
     let powers = powers(&values[..rows.len()], B_EXPONENT - 1.0);
@@ -432,63 +436,58 @@ fn add(sum: &mut [f64], factor: f64, x: &[f32]) {
 /// gauge on the left of the transpose.
 fn gauged_panels<'a>(
     weight: Weight<'a>,
-    input: &'a Gauge,
-    output: Option<&'a Diagonal>,
+    (input, output): (&'a Gauge, Option<&'a Diagonal>),
+    algebra: &'a dyn Algebra,
 ) -> Result<Panels<'a>, FactoriseError> {
-    let tall = Panels::tall(weight);
+    let tall = Panels::tall(weight, algebra);
     let rows = output.map(Diagonal::entries);
     Ok(match input {
         Gauge::None => tall.scaled(rows, None),
         Gauge::Diagonal(g) => tall.scaled(rows, Some(g.entries())),
         Gauge::Full(_) if tall.transposed() => tall.scaled(rows, None),
-        Gauge::Full(w) => tall.scaled(rows, None).times_right(w.root()?),
+        Gauge::Full(w) => tall.scaled(rows, None).times_right(w.root(algebra)?),
     })
 }
 
 /// The lower triangle of the Gram matrix of the short side of `H W G`.
 pub(super) fn gauged_gram(
     weight: Weight<'_>,
-    input: &Gauge,
-    output: Option<&Diagonal>,
+    (input, output): (&Gauge, Option<&Diagonal>),
+    algebra: &dyn Algebra,
 ) -> Result<Mat<f64>, FactoriseError> {
-    let tall = gauged_panels(weight, input, output)?;
-    let order = tall.short();
-    let mut gram = Mat::zeros(order, order);
+    let tall = gauged_panels(weight, (input, output), algebra)?;
     match input {
         Gauge::Full(w) if tall.transposed() => {
-            let t = tall.dense();
-            quadratic_blocks(w.moment(), t.as_ref(), |start, block| {
+            let order = tall.short();
+            let mut gram = Mat::zeros(order, order);
+            let t = tall.dense()?;
+            quadratic_blocks(w.moment(), t.as_ref(), algebra, |start, block| {
                 let rows = t.as_ref().subrows(start, block.nrows());
-                matmul(
-                    gram.as_mut(),
-                    Accum::Add,
-                    rows.transpose(),
-                    block,
-                    1.0,
-                    Par::Seq,
-                );
-            });
+                algebra.multiply(gram.as_mut(), Accum::Add, rows.transpose(), block, 1.0)
+            })?;
             for j in 0..order {
                 for i in j..order {
                     gram[(i, j)] = 0.5 * (gram[(i, j)] + gram[(j, i)]);
                 }
             }
+            Ok(gram)
         }
-        _ => tall.add_gram(1.0, &mut gram),
+        _ => tall.gram(),
     }
-    Ok(gram)
 }
 
 /// `H W G` or its transpose, whichever is tall.
 fn gauged_dense(
     weight: Weight<'_>,
-    input: &Gauge,
-    output: Option<&Diagonal>,
+    (input, output): (&Gauge, Option<&Diagonal>),
+    algebra: &dyn Algebra,
 ) -> Result<Mat<f64>, FactoriseError> {
-    let tall = gauged_panels(weight, input, output)?;
+    let tall = gauged_panels(weight, (input, output), algebra)?;
     match input {
-        Gauge::Full(w) if tall.transposed() => Ok(product(w.root()?, tall.dense().as_ref())),
-        _ => Ok(tall.dense()),
+        Gauge::Full(w) if tall.transposed() => {
+            product(w.root(algebra)?, tall.dense()?.as_ref(), algebra)
+        }
+        _ => tall.dense(),
     }
 }
 
@@ -498,11 +497,11 @@ fn factors(
     weight: Weight<'_>,
     x: Mat<f64>,
     values: &[f64],
-    input: &Gauge,
-    output: Option<&Diagonal>,
+    (input, output): (&Gauge, Option<&Diagonal>),
+    algebra: &dyn Algebra,
 ) -> Result<Pair, FactoriseError> {
     let r = x.ncols();
-    let tall = Panels::tall(weight);
+    let tall = Panels::tall(weight, algebra);
     let powers = |exponent: f64| powers(&values[..r], exponent);
     if tall.transposed() {
         // x = U, and Vᵀ G⁻¹ = S⁻¹ Uᵀ H W: the rows of A = S^-t Uᵀ H W are the columns of WᵀHU.
@@ -518,20 +517,21 @@ fn factors(
                 .as_mut()
                 .subrows_mut(start, panel.nrows())
                 .copy_from(panel);
-        });
+        })?;
         let mut a = columns(product.as_ref(), &powers(-B_EXPONENT));
         let mut on_b = powers(B_EXPONENT);
         fix_signs(&mut a, &mut on_b);
         Ok((a, rows(left.as_ref(), &on_b).collect()))
     } else {
         // x = V, and H⁻¹ U = W G V S⁻¹: B = W G V S^(t-1), A = S^(1-t) Vᵀ G⁻¹.
-        let mut a = columns(input.divide(x.clone())?.as_ref(), &powers(1.0 - B_EXPONENT));
+        let on_a = powers(1.0 - B_EXPONENT);
+        let mut a = columns(input.divide(x.clone(), algebra)?.as_ref(), &on_a);
         let mut on_b = powers(B_EXPONENT - 1.0);
         fix_signs(&mut a, &mut on_b);
         let mut b = Vec::with_capacity(tall.long() * r);
-        tall.times(input.times(x)?.as_ref(), |_, panel| {
+        tall.times(input.times(x, algebra)?.as_ref(), |_, panel| {
             b.extend(rows(panel, &on_b));
-        });
+        })?;
         Ok((a, b))
     }
 }

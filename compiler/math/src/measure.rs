@@ -3,8 +3,8 @@
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatRef, Par};
 
-use super::Weight;
 use super::gauge::{SecondMoment, quadratic_blocks};
+use super::{Host, Weight};
 
 /// Side of the tiles of `W` that are compared at a time.
 const TILE: usize = 512;
@@ -252,14 +252,15 @@ pub fn weighted_row_errors(
         f64::from(weight.values[at]) - f64::from(stored[at])
     });
     let mut errors = vec![0.0; m];
-    quadratic_blocks(moment.lower(), missing.as_ref(), |start, block| {
+    let done = quadratic_blocks(moment.lower(), missing.as_ref(), &Host, |start, block| {
         let rows = missing.as_ref().subrows(start, block.nrows());
         let columns = rows.col_iter().zip(block.col_iter());
         for (error, (x, y)) in errors.iter_mut().zip(columns) {
             *error += x.iter().zip(y.iter()).map(|(x, y)| x * y).sum::<f64>();
         }
+        Ok(())
     });
-    Some(errors)
+    done.ok().map(|()| errors)
 }
 
 /// Whether the lengths of a weight, of what is stored of it and of the second moment of its inputs fit their shapes.
@@ -274,13 +275,14 @@ fn fits(weight: Weight<'_>, stored: &[f32], moment: SecondMoment<'_>) -> bool {
 /// `tr(Tᵀ C T)`.
 fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {
     let mut sum = 0.0;
-    quadratic_blocks(moment.lower(), t, |start, block| {
+    let done = quadratic_blocks(moment.lower(), t, &Host, |start, block| {
         let rows = t.subrows(start, block.nrows());
         for (x, y) in rows.col_iter().zip(block.col_iter()) {
             sum += x.iter().zip(y.iter()).map(|(x, y)| x * y).sum::<f64>();
         }
+        Ok(())
     });
-    sum
+    done.map_or(f64::NAN, |()| sum)
 }
 
 /// `(Σ_{i≥r} σ_i²)^½ / (Σ_i σ_i²)^½`, zero for a zero weight: no approximation of rank `r` has a

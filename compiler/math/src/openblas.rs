@@ -9,31 +9,26 @@
 use std::ffi::{c_char, c_int};
 use std::sync::Once;
 
-use faer::{Mat, MatMut, MatRef};
+use faer::Mat;
 use ndarray::{Array2, ShapeBuilder};
 use ndarray_linalg::{JobSvd, SVDDCInto};
 
-use super::{FactoriseError, Leading};
+use super::{FactoriseError, Leading, column_major};
 
 /// The `k` leading eigenvectors of the symmetric matrix whose lower triangle is that of `matrix`
 /// (LAPACK `dsyevd`; `ndarray-linalg` offers only the slower `dsyev`).
 pub(super) fn eigen(matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
     let n = matrix.nrows();
-    let mut vectors = packed(matrix.as_ref());
+    let mut vectors = column_major(matrix.as_ref());
     let mut values = vec![0.0; n];
     divide_and_conquer(&mut vectors, &mut values, true)?;
-    // LAPACK orders them increasing.
-    let columns = MatRef::from_column_major_slice(&vectors, n, n);
-    Ok(Leading {
-        values: values.into_iter().rev().collect(),
-        vectors: Mat::from_fn(n, k, |i, j| columns[(i, n - 1 - j)]),
-    })
+    Ok(Leading::of_ascending(values, &vectors, k))
 }
 
 /// All eigenvalues of the symmetric matrix whose lower triangle is that of `matrix`, decreasing.
 pub(super) fn eigenvalues(matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
     let mut values = vec![0.0; matrix.nrows()];
-    divide_and_conquer(&mut packed(matrix.as_ref()), &mut values, false)?;
+    divide_and_conquer(&mut column_major(matrix.as_ref()), &mut values, false)?;
     values.reverse();
     Ok(values)
 }
@@ -44,7 +39,7 @@ pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, Factor
     let (m, n) = tall.shape();
     let failed = FactoriseError::NoConvergence { order: n };
     let array =
-        Array2::from_shape_vec((m, n).f(), packed(tall.as_ref())).map_err(|_| failed.clone())?;
+        Array2::from_shape_vec((m, n).f(), column_major(tall.as_ref())).map_err(|_| failed.clone())?;
     drop(tall);
     match array.svddc_into(JobSvd::Some) {
         Ok((_, values, Some(vt))) => Ok(Leading {
@@ -53,14 +48,6 @@ pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, Factor
         }),
         _ => Err(failed),
     }
-}
-
-/// Column-major without gaps between the columns.
-fn packed(matrix: MatRef<'_, f64>) -> Vec<f64> {
-    let (m, n) = matrix.shape();
-    let mut out = vec![0.0; m * n];
-    MatMut::from_column_major_slice_mut(&mut out, m, n).copy_from(matrix);
-    out
 }
 
 /// Replaces the symmetric `matrix`, column-major of order `values.len()`, by its eigenvectors, in

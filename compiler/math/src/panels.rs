@@ -1,10 +1,8 @@
 //! A weight seen as a tall matrix and read in panels.
 
-use faer::linalg::matmul::matmul;
-use faer::linalg::matmul::triangular::{self, BlockStructure};
-use faer::{Accum, Mat, MatRef, Par};
+use faer::{Accum, Mat, MatRef};
 
-use super::Weight;
+use super::{Algebra, FactoriseError, Gram, Weight};
 
 /// Rows of a panel: enough for the matrix products to run at full speed, few enough that
 /// the float64 copy of a panel is small beside the factors.
@@ -15,6 +13,7 @@ const PANEL: usize = 512;
 #[derive(Clone, Copy)]
 pub(super) struct Panels<'a> {
     weight: Weight<'a>,
+    algebra: &'a dyn Algebra,
     transposed: bool,
     /// What every row of the weight is multiplied by.
     rows: Option<&'a [f64]>,
@@ -26,9 +25,10 @@ pub(super) struct Panels<'a> {
 
 impl<'a> Panels<'a> {
     /// `T = W`.
-    pub fn of(weight: Weight<'a>) -> Self {
+    pub fn of(weight: Weight<'a>, algebra: &'a dyn Algebra) -> Self {
         Panels {
             weight,
+            algebra,
             transposed: false,
             rows: None,
             cols: None,
@@ -37,19 +37,19 @@ impl<'a> Panels<'a> {
     }
 
     /// `T = Wᵀ`.
-    pub fn transpose_of(weight: Weight<'a>) -> Self {
+    pub fn transpose_of(weight: Weight<'a>, algebra: &'a dyn Algebra) -> Self {
         Panels {
             transposed: true,
-            ..Panels::of(weight)
+            ..Panels::of(weight, algebra)
         }
     }
 
     /// `T = W` when it has at least as many rows as columns, `T = Wᵀ` otherwise.
-    pub fn tall(weight: Weight<'a>) -> Self {
+    pub fn tall(weight: Weight<'a>, algebra: &'a dyn Algebra) -> Self {
         if weight.rows < weight.cols {
-            Panels::transpose_of(weight)
+            Panels::transpose_of(weight, algebra)
         } else {
-            Panels::of(weight)
+            Panels::of(weight, algebra)
         }
     }
 
@@ -89,63 +89,72 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// Adds `scale · TᵀT` to the lower triangle of `gram [short, short]`.
-    pub fn add_gram(&self, scale: f64, gram: &mut Mat<f64>) {
-        self.for_each(|_, panel| {
-            triangular::matmul(
-                gram.as_mut(),
-                BlockStructure::TriangularLower,
-                Accum::Add,
-                panel.transpose(),
-                BlockStructure::Rectangular,
-                panel,
-                BlockStructure::Rectangular,
-                scale,
-                Par::Seq,
-            );
-        });
+    /// Adds `scale · TᵀT [short, short]`.
+    pub fn add_gram(&self, scale: f64, gram: &mut dyn Gram) -> Result<(), FactoriseError> {
+        self.for_each(|_, panel| gram.add(scale, panel))
+    }
+
+    /// The lower triangle of `TᵀT [short, short]`.
+    pub fn gram(&self) -> Result<Mat<f64>, FactoriseError> {
+        let mut gram = self.algebra.gram(self.short())?;
+        self.add_gram(1.0, &mut *gram)?;
+        gram.finish()
     }
 
     /// `T X [long, r]` for `X [short, r]`, one panel of rows at a time:
     /// `visit(first row, rows)`.
-    pub fn times(&self, x: MatRef<'_, f64>, mut visit: impl FnMut(usize, MatRef<'_, f64>)) {
+    pub fn times(
+        &self,
+        x: MatRef<'_, f64>,
+        mut visit: impl FnMut(usize, MatRef<'_, f64>),
+    ) -> Result<(), FactoriseError> {
         let mut product = Mat::<f64>::zeros(PANEL.min(self.long()), x.ncols());
         self.for_each(|start, panel| {
             let mut rows = product.as_mut().subrows_mut(0, panel.nrows());
-            matmul(rows.as_mut(), Accum::Replace, panel, x, 1.0, Par::Seq);
+            let replace = Accum::Replace;
+            (self.algebra).multiply(rows.as_mut(), replace, panel, x, 1.0)?;
             visit(start, rows.as_ref());
-        });
+            Ok(())
+        })
     }
 
     /// `T` in float64, column-major.
-    pub fn dense(&self) -> Mat<f64> {
+    pub fn dense(&self) -> Result<Mat<f64>, FactoriseError> {
         let mut dense = Mat::zeros(self.long(), self.short());
         self.for_each(|start, panel| {
             dense
                 .as_mut()
                 .subrows_mut(start, panel.nrows())
                 .copy_from(panel);
-        });
-        dense
+            Ok(())
+        })?;
+        Ok(dense)
     }
 
     /// Every panel `[≤ PANEL, short]` of `T` in float64 with its first row, in order.
-    pub fn for_each(&self, mut visit: impl FnMut(usize, MatRef<'_, f64>)) {
+    pub fn for_each(
+        &self,
+        mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
+    ) -> Result<(), FactoriseError> {
         match self.right {
             None => self.for_each_of_weight(visit),
             Some(right) => {
                 let mut product = Mat::<f64>::zeros(PANEL.min(self.long()), self.short());
                 self.for_each_of_weight(|start, panel| {
                     let mut rows = product.as_mut().subrows_mut(0, panel.nrows());
-                    matmul(rows.as_mut(), Accum::Replace, panel, right, 1.0, Par::Seq);
-                    visit(start, rows.as_ref());
-                });
+                    let replace = Accum::Replace;
+                    (self.algebra).multiply(rows.as_mut(), replace, panel, right, 1.0)?;
+                    visit(start, rows.as_ref())
+                })
             }
         }
     }
 
     /// [`for_each`](Panels::for_each) without the product.
-    fn for_each_of_weight(&self, mut visit: impl FnMut(usize, MatRef<'_, f64>)) {
+    fn for_each_of_weight(
+        &self,
+        mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
+    ) -> Result<(), FactoriseError> {
         let (long, short) = (self.long(), self.short());
         if self.transposed {
             // Rows of T are columns of W: row-major in T means adjacent in a column of
@@ -157,7 +166,7 @@ impl<'a> Panels<'a> {
                     let column = buffer.as_mut().col_mut(j).subrows_mut(0, p);
                     self.copy(j, start, &row[start..start + p], column.iter_mut());
                 }
-                visit(start, buffer.as_ref().subrows(0, p));
+                visit(start, buffer.as_ref().subrows(0, p))?;
             }
         } else {
             let mut buffer = Mat::<f64>::zeros(short, PANEL.min(long));
@@ -168,9 +177,10 @@ impl<'a> Panels<'a> {
                     let column = buffer.as_mut().col_mut(j);
                     self.copy(start + j, 0, row, column.iter_mut());
                 }
-                visit(start, buffer.as_ref().subcols(0, p).transpose());
+                visit(start, buffer.as_ref().subcols(0, p).transpose())?;
             }
         }
+        Ok(())
     }
 
     /// Part of row `row` of the weight, from column `col` on, with the factors of both.

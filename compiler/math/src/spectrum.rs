@@ -2,15 +2,18 @@
 
 use super::gauge::Gauge;
 use super::low_rank::gauged_gram;
-use super::{FactoriseError, Weight, backend};
+use super::{Algebra, FactoriseError, Weight};
 
 /// All `min(out, in)` singular values of a weight, decreasing, without its vectors: from the
 /// eigenvalues of the smaller Gram matrix, as on [`Path::Gram`](super::Path::Gram).
 ///
 /// # Errors
 /// Numbers that are not finite.
-pub fn singular_values(weight: Weight<'_>) -> Result<Vec<f64>, FactoriseError> {
-    gauged_singular_values(weight, &Gauge::None)
+pub fn singular_values(
+    weight: Weight<'_>,
+    algebra: &dyn Algebra,
+) -> Result<Vec<f64>, FactoriseError> {
+    gauged_singular_values(weight, &Gauge::None, algebra)
 }
 
 /// The same of `W G`: with [`Gauge::whiten`] of the second moment `C` of the inputs, not shrunk, the sum of the
@@ -24,10 +27,12 @@ pub fn singular_values(weight: Weight<'_>) -> Result<Vec<f64>, FactoriseError> {
 pub fn gauged_singular_values(
     weight: Weight<'_>,
     input: &Gauge,
+    algebra: &dyn Algebra,
 ) -> Result<Vec<f64>, FactoriseError> {
     weight.check(0)?;
     input.check(weight.cols)?;
-    let mut values = backend::eigenvalues(gauged_gram(weight, input, None)?)?;
+    let gram = gauged_gram(weight, (input, None), algebra)?;
+    let mut values = algebra.eigenvalues(gram)?;
     // Rounding may have made a zero eigenvalue negative.
     let scale = input.scale();
     values

@@ -2,22 +2,13 @@
 
 use faer::Mat;
 
-use super::{FactoriseError, backend};
+use super::{Algebra, FactoriseError, Host, Leading};
 
-/// The leading part of a decomposition of order `n`.
-#[derive(Clone, Debug)]
-pub struct Eigen {
-    /// All `n` eigenvalues, decreasing.
-    pub values: Vec<f64>,
-    /// `[n, k]`, orthonormal: column `j` belongs to `values[j]`; the signs are as they come.
-    pub vectors: Mat<f64>,
-}
-
-/// The `k` leading eigenvectors of the symmetric matrix whose lower triangle is that of `matrix`.
+/// The `k` leading eigenvectors of the symmetric matrix whose lower triangle is that of `matrix`, on the [`Host`].
 ///
 /// # Errors
 /// A matrix that is empty, not square or not finite, `k` above its order.
-pub fn symmetric_eigen(matrix: Mat<f64>, k: usize) -> Result<Eigen, FactoriseError> {
+pub fn symmetric_eigen(matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
     check(&matrix)?;
     if k > matrix.nrows() {
         return Err(FactoriseError::Rank {
@@ -25,20 +16,16 @@ pub fn symmetric_eigen(matrix: Mat<f64>, k: usize) -> Result<Eigen, FactoriseErr
             largest: matrix.nrows(),
         });
     }
-    let found = backend::eigen(matrix, k)?;
-    Ok(Eigen {
-        values: found.values,
-        vectors: found.vectors,
-    })
+    Host.eigen(matrix, k)
 }
 
-/// All eigenvalues of the symmetric matrix whose lower triangle is that of `matrix`, decreasing.
+/// All eigenvalues of the symmetric matrix whose lower triangle is that of `matrix`, decreasing, on the [`Host`].
 ///
 /// # Errors
 /// A matrix that is empty, not square or not finite.
 pub fn symmetric_eigenvalues(matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
     check(&matrix)?;
-    backend::eigenvalues(matrix)
+    Host.eigenvalues(matrix)
 }
 
 fn check(matrix: &Mat<f64>) -> Result<(), FactoriseError> {

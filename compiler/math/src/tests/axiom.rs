@@ -1,5 +1,5 @@
 use super::super::axiom::Objective;
-use super::super::{AxiomOptions, AxiomSlot, FactoriseError, Gauge, Path, Side, axiom_gauge};
+use super::super::{AxiomOptions, AxiomSlot, FactoriseError, Gauge, Host, Path, Side, axiom_gauge};
 use super::gauge::{diagonal, gauged, singular_values, spread};
 use super::{Dense, Rng, close};
 
@@ -43,7 +43,7 @@ fn energy_left(values: &[f64], r: usize) -> f64 {
 fn the_objective_is_the_tail_of_the_gauged_weights() {
     let d = 24;
     let block = block(d, 1);
-    let objective = Objective::new(&slots(&block)).unwrap();
+    let objective = Objective::new(&slots(&block), &Host).unwrap();
     for seed in 0..3 {
         let g = spread(d, seed);
         let lambda: Vec<f64> = g.iter().map(|g| g.ln()).collect();
@@ -80,7 +80,7 @@ fn the_gradient_is_that_of_central_differences() {
 }
 
 fn check_gradient(slots: &[AxiomSlot<'_>], d: usize) {
-    let objective = Objective::new(slots).unwrap();
+    let objective = Objective::new(slots, &Host).unwrap();
     let mut rng = Rng(13);
     let lambda: Vec<f64> = (0..d).map(|_| 0.5 * rng.normal()).collect();
     let here = objective.at(&lambda).unwrap();
@@ -115,7 +115,7 @@ fn the_tail_never_rises_and_the_mean_is_one() {
                 }
             });
         }
-        let found = axiom_gauge(&slots(&block), AxiomOptions::default()).unwrap();
+        let found = axiom_gauge(&slots(&block), AxiomOptions::default(), &Host).unwrap();
         assert!(found.trace.len() > 2);
         assert!(found.trace.windows(2).all(|w| w[1] < w[0]));
         assert!(found.trace[found.trace.len() - 1] < 0.8 * found.trace[0]);
@@ -140,7 +140,7 @@ fn the_tail_never_rises_and_the_mean_is_one() {
         let traced = found.trace[found.trace.len() - 1];
         close(last, traced, 1e-10 * traced);
 
-        let again = axiom_gauge(&slots(&block), AxiomOptions::default()).unwrap();
+        let again = axiom_gauge(&slots(&block), AxiomOptions::default(), &Host).unwrap();
         assert_eq!(found, again);
     }
 }
@@ -172,7 +172,7 @@ fn two_channels_have_the_minimum_of_the_closed_form() {
         for read in [square(50.0, a), wide(50.0, a).transpose()] {
             for write in [square(50.0, b), wide(50.0, b)] {
                 let block = [(read.scaled(1.0), 1, Read), (write, 1, Write)];
-                let found = axiom_gauge(&slots(&block), options).unwrap();
+                let found = axiom_gauge(&slots(&block), options, &Host).unwrap();
                 close(found.trace[0], a * a + b * b, 1e-12);
                 close(found.trace[found.trace.len() - 1], 2.0 * a * b, 1e-9);
                 let ratio = (a / b).sqrt();
@@ -183,7 +183,7 @@ fn two_channels_have_the_minimum_of_the_closed_form() {
     }
     // With nothing against it the channel goes as far as it may.
     let alone = [(square(2.0, 1.0), 1, Read)];
-    let found = axiom_gauge(&slots(&alone), options).unwrap();
+    let found = axiom_gauge(&slots(&alone), options, &Host).unwrap();
     close(found.entries[1], 16.0, 1e-9);
     close(found.entries[0], 1.0 / 16.0, 1e-9);
     close(found.trace[found.trace.len() - 1], 1.0 / 256.0, 1e-12);
@@ -199,7 +199,7 @@ fn options_bound_the_work() {
             evaluations,
             tolerance: 0.0,
         };
-        axiom_gauge(&slots, options).unwrap()
+        axiom_gauge(&slots, options, &Host).unwrap()
     };
     for none in [find(0, 40), find(20, 1), find(20, 0)] {
         assert_eq!(none.entries, vec![1.0; 24]);
@@ -224,16 +224,16 @@ fn channels_without_energy_and_ranks_without_tail() {
         _ => f64::from(write.values[i * 20 + j]),
     });
     let some = [(read, 4, Read), (write, 4, Write)];
-    let found = axiom_gauge(&slots(&some), AxiomOptions::default()).unwrap();
+    let found = axiom_gauge(&slots(&some), AxiomOptions::default(), &Host).unwrap();
     assert!(found.entries.iter().all(|g| (0.0624..16.01).contains(g)));
     assert!(found.reads().is_ok() && found.writes().is_ok());
 
     let zero = Dense::from_fn(d, d, |_, _| 0.0);
-    let found = axiom_gauge(&slots(&[(zero, 4, Read)]), AxiomOptions::default()).unwrap();
+    let found = axiom_gauge(&slots(&[(zero, 4, Read)]), AxiomOptions::default(), &Host).unwrap();
     assert_eq!((found.entries, found.trace), (vec![1.0; d], vec![0.0]));
 
     let full = [(Dense::normal(d, d, 55), d, Write)];
-    let found = axiom_gauge(&slots(&full), AxiomOptions::default()).unwrap();
+    let found = axiom_gauge(&slots(&full), AxiomOptions::default(), &Host).unwrap();
     assert!(found.trace[0] < 1e-12 && found.entries.iter().all(|g| g.is_finite()));
 }
 
@@ -246,7 +246,7 @@ fn refusals() {
             rank,
             side,
         };
-        axiom_gauge(&[slot], AxiomOptions::default()).map(|_| ())
+        axiom_gauge(&[slot], AxiomOptions::default(), &Host).map(|_| ())
     };
     for rank in [0, 5] {
         assert_eq!(
@@ -258,12 +258,12 @@ fn refusals() {
         );
     }
     assert_eq!(
-        axiom_gauge(&[], AxiomOptions::default()),
+        axiom_gauge(&[], AxiomOptions::default(), &Host),
         Err(FactoriseError::NoWeights)
     );
     let mixed = [(w, 2, Read), (other, 2, Write)];
     assert_eq!(
-        axiom_gauge(&slots(&mixed), AxiomOptions::default()),
+        axiom_gauge(&slots(&mixed), AxiomOptions::default(), &Host),
         Err(FactoriseError::Inputs {
             index: 1,
             expected: 4,

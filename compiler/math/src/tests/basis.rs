@@ -2,7 +2,7 @@ use faer::Mat;
 
 use super::super::basis::basis_f64;
 use super::super::{
-    BasisWeighting, FactoriseError, SharedBasis, Weight, shared_basis, shared_error,
+    BasisWeighting, FactoriseError, Host, SharedBasis, Weight, shared_basis, shared_error,
     shared_singular_values, tail,
 };
 use super::{
@@ -412,14 +412,14 @@ fn shared_singular_values_alone_are_the_roots_of_the_eigenvalues() {
     let weights = weights(&slots);
     for weighting in [Normalised, Equal] {
         let expected = shared_basis(&weights, 1, weighting).unwrap().eigenvalues;
-        let found = shared_singular_values(&weights, weighting).unwrap();
+        let found = shared_singular_values(&weights, weighting, &Host).unwrap();
         assert_eq!(found.len(), expected.len());
         for (found, expected_squared) in found.iter().zip(&expected) {
             close(found * found, *expected_squared, 1e-12 * expected[0]);
         }
     }
     assert_eq!(
-        shared_singular_values(&[], Normalised),
+        shared_singular_values(&[], Normalised, &Host),
         Err(FactoriseError::NoWeights)
     );
 }

@@ -4,7 +4,7 @@ use faer::Mat;
 
 use super::super::decompose::eigen;
 use super::super::{
-    Diagonal, FactoriseError, Gauge, LowRank, LowRankOptions, Path, Sink, low_rank_with,
+    Diagonal, FactoriseError, Gauge, Host, LowRank, LowRankOptions, Path, Sink, low_rank_with,
 };
 use super::gauge::{Moment, diagonal, gauges, spread};
 use super::{Dense, close, matrix};
@@ -32,6 +32,7 @@ fn exempt_columns_are_exact_and_the_others_as_without_them() {
                         output,
                         exempt: &exempt,
                         sink: None,
+                        algebra: &Host,
                     };
                     let found = low_rank_with(w.weight(), r, &options).unwrap();
                     assert_eq!((found.a.len(), found.b.len()), (r * cols, rows * r));
@@ -87,6 +88,7 @@ fn beside_exempt_columns_the_outputs_are_the_best() {
         output: Some(&output),
         exempt: &exempt,
         sink: None,
+        algebra: &Host,
     };
     let found = low_rank_with(w.weight(), r, &options).unwrap();
     let missing = &h * (w.f64() - product(&found, &w, r));

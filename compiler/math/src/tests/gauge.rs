@@ -2,7 +2,7 @@ use faer::Mat;
 
 use super::super::decompose::right_singular;
 use super::super::{
-    DEFAULT_SHRINKAGE, Diagonal, FactoriseError, Gauge, LowRank, LowRankOptions, Path,
+    DEFAULT_SHRINKAGE, Diagonal, FactoriseError, Gauge, Host, LowRank, LowRankOptions, Path,
     SecondMoment, low_rank, low_rank_error, low_rank_with, tail, weighted_error,
 };
 use super::{Dense, Rng, close, decreasing, matrix, norm, orthonormal, signs_are_fixed};
@@ -152,6 +152,7 @@ pub(super) fn gauged(
         output,
         exempt: &[],
         sink: None,
+        algebra: &Host,
     };
     low_rank_with(w.weight(), r, &options)
 }

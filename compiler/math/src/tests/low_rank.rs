@@ -3,7 +3,7 @@ use htc_formats::block::{decode, encode};
 use htc_formats::dtype::DType;
 
 use super::super::{
-    FactoriseError, LowRank, Path, Weight, low_rank, low_rank_error, singular_values, tail,
+    FactoriseError, Host, LowRank, Path, Weight, low_rank, low_rank_error, singular_values, tail,
 };
 use super::{Dense, close, decreasing, matrix, norm, orthonormal, orthonormality, signs_are_fixed};
 
@@ -424,7 +424,7 @@ fn two_calls_and_two_threads_give_the_same_bytes() {
 fn singular_values_alone_are_those_of_the_factorisation() {
     for (rows, cols) in [(1, 1), (1, 9), (40, 90), (130, 70), (80, 80)] {
         let w = Dense::normal(rows, cols, 61);
-        let found = singular_values(w.weight()).unwrap();
+        let found = singular_values(w.weight(), &Host).unwrap();
         for path in PATHS {
             let expected = low_rank(w.weight(), 1, path).unwrap().singular_values;
             assert_eq!(found.len(), expected.len());
@@ -443,7 +443,7 @@ fn singular_values_alone_are_those_of_the_factorisation() {
         values: &[f32::NAN],
     };
     assert!(matches!(
-        singular_values(spoilt),
+        singular_values(spoilt, &Host),
         Err(FactoriseError::NonFinite { .. })
     ));
 }

@@ -1,5 +1,6 @@
 //! Matrices with known answers, and plain float64 arithmetic to compare with.
 
+mod algebra;
 mod axiom;
 mod basis;
 mod basis_gauged;

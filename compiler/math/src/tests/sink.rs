@@ -2,8 +2,8 @@ use faer::Mat;
 
 use super::super::decompose::right_singular;
 use super::super::{
-    Diagonal, FactoriseError, LowRank, LowRankOptions, Path, Sink, append_direction, coverage,
-    largest_columns, largest_moments, low_rank_with, random_coverage,
+    Diagonal, FactoriseError, Host, LowRank, LowRankOptions, Path, Sink, append_direction,
+    coverage, largest_columns, largest_moments, low_rank_with, random_coverage,
 };
 use super::gauge::{diagonal, gauges, spread};
 use super::{Dense, Rng, close, matrix, norm, orthonormal, orthonormality, signs_are_fixed};
@@ -141,7 +141,7 @@ fn low_rank_factors_keep_the_direction() {
         for (name, gauge, g) in gauges(n) {
             for (output, h) in [(None, Mat::identity(m, m)), (Some(&output), diagonal(&h))] {
                 let gauged = &h * w.f64() * &g;
-                let inverse = gauge.divide(column.clone()).unwrap();
+                let inverse = gauge.divide(column.clone(), &Host).unwrap();
                 for (path, r) in [(Path::Svd, 9), (Path::Gram, 9), (Path::Svd, 1)] {
                     let what = format!("{name}, {m} x {n}, {path:?}, r = {r}");
                     let find = |threshold: Option<f64>| {
@@ -154,6 +154,7 @@ fn low_rank_factors_keep_the_direction() {
                                 direction: &direction,
                                 threshold,
                             }),
+                            algebra: &Host,
                         };
                         low_rank_with(w.weight(), r, &options).unwrap()
                     };

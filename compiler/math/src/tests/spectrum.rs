@@ -1,6 +1,6 @@
 use super::super::{
-    Gauge, LowRankOptions, Path, Weight, gauged_singular_values, low_rank_with, singular_values,
-    weighted_energies,
+    Gauge, Host, LowRankOptions, Path, Weight, gauged_singular_values, low_rank_with,
+    singular_values, weighted_energies,
 };
 use super::gauge::Moment;
 use super::{Dense, close};
@@ -24,13 +24,13 @@ fn values_are_those_of_the_decomposition() {
             ..LowRankOptions::default()
         };
         let exact = low_rank_with(weight.weight(), 1, &options).unwrap();
-        let found = gauged_singular_values(weight.weight(), &gauge).unwrap();
+        let found = gauged_singular_values(weight.weight(), &gauge, &Host).unwrap();
         assert_eq!(found.len(), rows.min(cols));
         let largest = exact.singular_values[0];
         for (found, exact) in found.iter().zip(&exact.singular_values) {
             close(*found, *exact, 1e-6 * largest);
         }
-        let plain = singular_values(weight.weight()).unwrap();
+        let plain = singular_values(weight.weight(), &Host).unwrap();
         assert!(plain.windows(2).all(|pair| pair[0] >= pair[1]));
     }
 }
@@ -65,7 +65,7 @@ fn some_rows_bound_what_any_approximation_of_the_whole_loses_there() {
         cols,
         values: &some,
     };
-    let values = gauged_singular_values(some, &gauge).unwrap();
+    let values = gauged_singular_values(some, &gauge, &Host).unwrap();
     let energy: f64 = values.iter().map(|v| v * v).sum();
     for k in 1..seen {
         let a = &whole.a[..k * cols];

@@ -77,7 +77,7 @@ fn components_say_what_every_shared_basis_loses() {
     let first = Dense::with_spectrum(20, 12, &[5.0, 3.0, 1.0, 0.2], 1);
     let second = Dense::normal(9, 12, 2);
     let weights = [first.weight(), second.weight()];
-    let found = shared_components(&weights, BasisWeighting::Normalised).unwrap();
+    let found = shared_components(&weights, BasisWeighting::Normalised, &Host).unwrap();
     assert_eq!((found.basis.len(), found.energies.len()), (144, 2));
     for k in [1, 4, 7, 11] {
         let basis = shared_basis(&weights, k, BasisWeighting::Normalised).unwrap();
@@ -103,7 +103,7 @@ fn few_outputs_have_few_components() {
     let zero = Dense::from_fn(2, 40, |_, _| 0.0);
     let weights = [first.weight(), second.weight(), zero.weight()];
     for weighting in [BasisWeighting::Normalised, BasisWeighting::Equal] {
-        let found = shared_components(&weights, weighting).unwrap();
+        let found = shared_components(&weights, weighting, &Host).unwrap();
         assert_eq!(found.basis.len(), 10 * 40);
         for (weight, energies) in weights.iter().zip(&found.energies) {
             let total: f64 = energies.iter().sum();
