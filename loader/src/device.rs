@@ -10,6 +10,7 @@ use std::sync::Arc;
 use htc_formats::htz::KernelCode;
 use htc_kernels::Pool;
 use htc_kernels::cuda::{Device, DeviceError};
+use htc_kernels::linear::{Linear, LinearError};
 
 #[cfg(any(feature = "cuda", feature = "emulated"))]
 use crate::backend::Need;
@@ -116,6 +117,11 @@ pub trait Executor: Sync {
     fn has_own_memory(&self) -> bool {
         false
     }
+
+    /// What the device has for large matrices in float64, for those who compress models; none where that is the host's.
+    fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
+        None
+    }
 }
 
 /// Something that is done on a device of whichever kind.
@@ -206,6 +212,10 @@ impl<D: Device> Executor for OnGpu<D> {
 
     fn has_own_memory(&self) -> bool {
         true
+    }
+
+    fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
+        self.0.linear()
     }
 }
 

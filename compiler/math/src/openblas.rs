@@ -38,8 +38,8 @@ pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, Factor
     one_thread();
     let (m, n) = tall.shape();
     let failed = FactoriseError::NoConvergence { order: n };
-    let array =
-        Array2::from_shape_vec((m, n).f(), column_major(tall.as_ref())).map_err(|_| failed.clone())?;
+    let array = Array2::from_shape_vec((m, n).f(), column_major(tall.as_ref()))
+        .map_err(|_| failed.clone())?;
     drop(tall);
     match array.svddc_into(JobSvd::Some) {
         Ok((_, values, Some(vt))) => Ok(Leading {

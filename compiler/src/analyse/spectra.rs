@@ -5,7 +5,7 @@ use htc_formats::source::ModelFile;
 
 use super::record::{Shared, SharedMember, SinkCoverage, Spectra, Spectrum, Tails, rounded};
 use crate::calibrate::Calibration;
-use crate::math::{Components, FactoriseError, coverage, random_coverage, tail};
+use crate::math::{Components, FactoriseError, Host, coverage, random_coverage, tail};
 use crate::order::Ordered;
 use crate::plan::allocate::lost_energy;
 use crate::plan::{Member, OfSource, Unit};
@@ -94,7 +94,7 @@ pub(super) struct Gauges<'a> {
 
 impl<'a> Gauges<'a> {
     pub(super) fn new(calibration: Option<&'a Calibration>) -> Self {
-        let of = |kind| ModelTreatment::new(Treatment::with_gauge(kind), calibration);
+        let of = |kind| ModelTreatment::new(Treatment::with_gauge(kind), calibration, &Host);
         Gauges {
             none: of(GaugeKind::None),
             calibrated: calibration.map(|_| [GaugeKind::Activation, GaugeKind::Whiten].map(of)),
@@ -149,7 +149,7 @@ pub(super) fn of_unit(
             coverage: Vec::new(),
         });
     };
-    let components = spectrum::components(source, unit)?;
+    let components = spectrum::components(source, unit, &Host)?;
     let coverage = match sink.filter(|_| group == InputGroup::Qkv) {
         None => Vec::new(),
         Some(direction) => {

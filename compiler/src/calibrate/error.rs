@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use super::windows::TextTooShort;
 use crate::event::Cancelled;
+use crate::math::FactoriseError;
 use crate::request::TextSource;
 
 /// What the text goes through, one after the other.
@@ -74,6 +75,16 @@ pub enum CalibrateError {
         stage: Stage,
         /// Why.
         error: ExecError,
+    },
+    /// The device does not sum what it computes.
+    #[error("{}: {stage}: {error}; give another `device`", path.display())]
+    Sums {
+        /// The model.
+        path: PathBuf,
+        /// Where.
+        stage: Stage,
+        /// Why.
+        error: FactoriseError,
     },
     /// An activation is infinite or not a number.
     #[error(

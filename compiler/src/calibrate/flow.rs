@@ -18,6 +18,7 @@ use super::store::{Hashed, StoredHead, StoredLayer};
 use super::windows::Mixture;
 use crate::device::{Device, Sequence};
 use crate::event::{Event, Watch};
+use crate::math::{Algebra, FactoriseError};
 
 /// The residual stream of the layer before, as it is read.
 type Source = Hashed<BufReader<File>>;
@@ -100,6 +101,8 @@ pub(super) struct Flow<'a> {
     text: &'a Mixture,
     model: &'a Arc<Model>,
     cpu: Cpu,
+    /// What sums products of activations, where that is not the processor.
+    algebra: Option<&'a dyn Algebra>,
     sequence: Box<dyn Sequence + 'a>,
     watch: Watch<'a>,
     /// The activations of a batch, and working memory.
@@ -136,6 +139,7 @@ impl<'a> Flow<'a> {
             text,
             model,
             cpu: Cpu::new(Arc::clone(device.pool())),
+            algebra: device.own_algebra().ok().flatten(),
             sequence,
             watch,
             x: Vec::new(),
@@ -152,10 +156,13 @@ impl<'a> Flow<'a> {
     ) -> Result<StoredLayer, CalibrateError> {
         let (cpu, files) = (self.cpu.clone(), self.files);
         let hyper = self.model.hyper();
-        let mut sums = LayerSums::new(&cpu, hyper, files.extent());
+        let algebra = self.algebra;
+        let failed = |error| self.sums(Stage::Layer(layer), error);
+        let mut sums = LayerSums::new(&cpu, algebra, hyper, files.extent()).map_err(failed)?;
         let mut source = before.map(|_| self.stream_before(layer)).transpose()?;
         let digest = self.write_stream(layer, &mut source, &mut sums)?;
-        sums.finish();
+        let finished = sums.finish();
+        finished.map_err(|error| self.sums(Stage::Layer(layer), error))?;
         if !sums.is_finite() {
             return Err(self.not_finite(Stage::Layer(layer)));
         }
@@ -171,7 +178,8 @@ impl<'a> Flow<'a> {
     ) -> Result<StoredHead, CalibrateError> {
         let (cpu, files) = (self.cpu.clone(), self.files);
         let hyper = self.model.hyper();
-        let mut sums = Moments::new(hyper.width);
+        let sums = Moments::on(self.algebra, hyper.width);
+        let mut sums = sums.map_err(|error| self.sums(Stage::Head, error))?;
         let mut source = before
             .map(|_| self.stream_before(hyper.layers))
             .transpose()?;
@@ -180,6 +188,8 @@ impl<'a> Flow<'a> {
             sums: &mut sums,
         };
         self.pass(hyper.layers, &mut source, &mut norm, None)?;
+        let settled = sums.settle();
+        settled.map_err(|error| self.sums(Stage::Head, error))?;
         if !sums.fits_float32() {
             return Err(self.not_finite(Stage::Head));
         }
@@ -285,6 +295,11 @@ impl<'a> Flow<'a> {
     fn exec(&self, stage: Stage, error: ExecError) -> CalibrateError {
         let path = self.model.file().path.clone();
         CalibrateError::Exec { path, stage, error }
+    }
+
+    fn sums(&self, stage: Stage, error: FactoriseError) -> CalibrateError {
+        let path = self.model.file().path.clone();
+        CalibrateError::Sums { path, stage, error }
     }
 
     fn not_finite(&self, stage: Stage) -> CalibrateError {

@@ -103,10 +103,18 @@ impl CalibrationOptions {
         let named = format!(
             "htc {} calibration {VERSION} {}\nsource {source}\n{}",
             env!("CARGO_PKG_VERSION"),
-            device.arithmetic(),
+            arithmetic(device),
             text.named(),
         );
         Digest::of(named.as_bytes())
+    }
+}
+
+/// What the last bits of statistics depend on: what executes the model, and what sums what it computes.
+fn arithmetic(device: &dyn Device) -> String {
+    match device.own_algebra() {
+        Ok(Some(algebra)) => format!("{}; sums by {}", device.arithmetic(), algebra.name()),
+        _ => device.arithmetic(),
     }
 }
 
@@ -286,7 +294,7 @@ pub fn calibrate(
     };
     Ok(Calibration {
         key,
-        arithmetic: device.arithmetic(),
+        arithmetic: arithmetic(device),
         layers,
         head,
         texts,

@@ -1,6 +1,9 @@
 //! Mean and second moment of a stream of vectors.
 
+use faer::MatRef;
 use htc_kernels::cpu::{COLUMN_STEP, Cpu, MOST_COLUMNS};
+
+use crate::math::{Algebra, FactoriseError, Gram};
 
 /// Side of the tiles of a second moment. A tile is summed by one thread and in the order of the
 /// vectors, so that the sums do not depend on the number of threads.
@@ -15,15 +18,25 @@ const ROWS: usize = 512;
 /// Numbers on a cache line.
 const LINE: usize = 16;
 
-/// `Σ 1`, `Σ x` and the lower triangle of `Σ x xᵀ` of vectors of one length, in float64.
-#[derive(Clone, Debug)]
+/// `Σ 1`, `Σ x` and the lower triangle of `Σ x xᵀ` of vectors of one length, in float64. Products are summed in float32 over
+/// [`ROWS`] vectors, by a device in float64.
+#[derive(Debug)]
 pub struct Moments {
     order: usize,
     count: u64,
     /// Sum of the vectors' weights.
     weight: f64,
     strips: Vec<Strip>,
-    tiles: Vec<Tile>,
+    products: Products,
+}
+
+/// `Σ x xᵀ`.
+#[derive(Debug)]
+enum Products {
+    /// Here.
+    Tiles(Vec<Tile>),
+    /// On a device, which took the vectors so far or told why not.
+    Device(Result<Box<dyn Gram>, FactoriseError>),
 }
 
 /// Some neighbouring components of the vectors.
@@ -55,34 +68,61 @@ struct Tile {
 impl Moments {
     /// The sums of no vectors of `order` numbers.
     pub fn new(order: usize) -> Self {
-        let strip = |first| {
-            let width = TILE.min(order - first);
-            let padded = width.next_multiple_of(COLUMN_STEP);
-            Strip {
-                first,
-                width,
-                padded,
-                numbers: Vec::new(),
-                start: 0,
-                sum: vec![0.0; padded],
-            }
+        let strips = strips(order);
+        let products = Products::Tiles(tiles(&strips));
+        Moments::of_none(order, strips, products)
+    }
+
+    /// The same, with the products where `algebra` has them; here without one. They are there for
+    /// [`second_moment`](Self::second_moment) once they are [settled](Self::settle).
+    ///
+    /// # Errors
+    /// Where there is no room for them.
+    pub fn on(algebra: Option<&dyn Algebra>, order: usize) -> Result<Self, FactoriseError> {
+        let Some(algebra) = algebra else {
+            return Ok(Moments::new(order));
         };
-        let strips: Vec<Strip> = (0..order).step_by(TILE).map(strip).collect();
-        let tiles = (0..strips.len())
-            .flat_map(|row| (0..=row).map(move |col| (row, col)))
-            .map(|(row, col)| Tile {
-                row,
-                col,
-                values: vec![0.0; strips[row].padded * strips[col].padded],
-            })
-            .collect();
+        let products = Products::Device(Ok(algebra.gram(order)?));
+        Ok(Moments::of_none(order, strips(order), products))
+    }
+
+    fn of_none(order: usize, strips: Vec<Strip>, products: Products) -> Self {
         Moments {
             order,
             count: 0,
             weight: 0.0,
             strips,
-            tiles,
+            products,
         }
+    }
+
+    /// Fetches products from the device that has them.
+    ///
+    /// # Errors
+    /// What the device said of any vectors before, or says now.
+    pub fn settle(&mut self) -> Result<(), FactoriseError> {
+        let here = Products::Tiles(Vec::new());
+        let sums = match std::mem::replace(&mut self.products, here) {
+            Products::Device(sums) => sums?.finish()?,
+            products => {
+                self.products = products;
+                return Ok(());
+            }
+        };
+        let mut tiles = tiles(&self.strips);
+        for tile in &mut tiles {
+            let (rows, cols) = (&self.strips[tile.row], &self.strips[tile.col]);
+            let values = tile.values.chunks_exact_mut(cols.padded);
+            for (row, values) in (rows.first..rows.first + rows.width).zip(values) {
+                // Only the lower triangle is of the sums.
+                let cols = (cols.first..cols.first + cols.width).take_while(|col| *col <= row);
+                for (to, col) in values.iter_mut().zip(cols) {
+                    *to = sums[(row, col)];
+                }
+            }
+        }
+        self.products = Products::Tiles(tiles);
+        Ok(())
     }
 
     /// Bytes that the sums of vectors of `order` numbers take, with those of the vectors that are being
@@ -104,10 +144,15 @@ impl Moments {
             pool.chunks_mut(&mut self.strips, 1, |_, strip| {
                 strip[0].take(cpu, rows.clone())
             });
-            let strips = &self.strips;
-            pool.chunks_mut(&mut self.tiles, TILES_PER_TASK, |_, tiles| {
-                tiles.iter_mut().for_each(|tile| tile.add(cpu, strips));
-            });
+            match &mut self.products {
+                Products::Tiles(tiles) => {
+                    let strips = &self.strips;
+                    pool.chunks_mut(tiles, TILES_PER_TASK, |_, tiles| {
+                        tiles.iter_mut().for_each(|tile| tile.add(cpu, strips));
+                    });
+                }
+                Products::Device(sums) => add_on_device(sums, rows.clone(), order),
+            }
         }
     }
 
@@ -124,8 +169,13 @@ impl Moments {
             self.weight += rows.len() as f64;
             let strips = self.strips.iter_mut();
             strips.for_each(|strip| strip.take(cpu, rows.iter().copied()));
-            let tiles = self.tiles.iter_mut();
-            tiles.for_each(|tile| tile.add(cpu, &self.strips));
+            match &mut self.products {
+                Products::Tiles(tiles) => {
+                    let tiles = tiles.iter_mut();
+                    tiles.for_each(|tile| tile.add(cpu, &self.strips));
+                }
+                Products::Device(sums) => add_on_device(sums, rows.iter().copied(), self.order),
+            }
         }
     }
 
@@ -133,17 +183,33 @@ impl Moments {
     pub fn reweigh(&mut self, factor: f64) {
         self.weight *= factor;
         let sums = self.strips.iter_mut().flat_map(|strip| &mut strip.sum);
-        let values = self.tiles.iter_mut().flat_map(|tile| &mut tile.values);
-        sums.chain(values).for_each(|sum| *sum *= factor);
+        sums.for_each(|sum| *sum *= factor);
+        match &mut self.products {
+            Products::Tiles(tiles) => {
+                let values = tiles.iter_mut().flat_map(|tile| &mut tile.values);
+                values.for_each(|sum| *sum *= factor);
+            }
+            Products::Device(on_device) => {
+                if let Ok(sums) = on_device
+                    && let Err(error) = sums.scale(factor)
+                {
+                    *on_device = Err(error);
+                }
+            }
+        }
     }
 
     /// Whether every number of the second moment is finite in float32.
     pub fn fits_float32(&self) -> bool {
         let limit = f64::from(f32::MAX) * self.weight();
-        let values = self.tiles.iter().flat_map(|tile| &tile.values);
         // False for what is not a number, too.
+        let fits = |value: &f64| value.abs() <= limit;
         let sums = self.strips.iter().flat_map(|strip| &strip.sum);
-        values.chain(sums).all(|value| value.abs() <= limit)
+        sums.into_iter().all(fits)
+            && match &self.products {
+                Products::Tiles(tiles) => tiles.iter().flat_map(|tile| &tile.values).all(fits),
+                Products::Device(_) => false,
+            }
     }
 
     /// Vectors added.
@@ -157,10 +223,15 @@ impl Moments {
         sums.map(|sum| sum / self.weight()).collect()
     }
 
-    /// The lower triangle of `E[x xᵀ]`, row by row: `order (order + 1) / 2` numbers.
+    /// The lower triangle of `E[x xᵀ]`, row by row: `order (order + 1) / 2` numbers; of sums on a device once they are
+    /// [settled](Self::settle).
     pub fn second_moment(&self) -> Vec<f64> {
+        let tiles = match &self.products {
+            Products::Tiles(tiles) => &tiles[..],
+            Products::Device(_) => &[],
+        };
         let mut packed = vec![0.0; self.order * (self.order + 1) / 2];
-        for tile in &self.tiles {
+        for tile in tiles {
             let (rows, cols) = (&self.strips[tile.row], &self.strips[tile.col]);
             let values = tile.values.chunks_exact(cols.padded);
             for (i, values) in values.take(rows.width).enumerate() {
@@ -182,6 +253,49 @@ impl Moments {
             _ => self.weight,
         }
     }
+}
+
+/// Adds vectors of `order` numbers to sums on a device; what it says stays in their place.
+fn add_on_device<'x>(
+    sums: &mut Result<Box<dyn Gram>, FactoriseError>,
+    vectors: impl Iterator<Item = &'x [f32]>,
+    order: usize,
+) {
+    if let Ok(on_device) = sums {
+        let numbers: Vec<f64> = vectors.flatten().map(|&x| f64::from(x)).collect();
+        let rows = MatRef::from_row_major_slice(&numbers, numbers.len() / order.max(1), order);
+        if let Err(error) = on_device.add(1.0, rows) {
+            *sums = Err(error);
+        }
+    }
+}
+
+/// All strips of vectors of `order` numbers.
+fn strips(order: usize) -> Vec<Strip> {
+    let strip = |first| {
+        let width = TILE.min(order - first);
+        let padded = width.next_multiple_of(COLUMN_STEP);
+        Strip {
+            first,
+            width,
+            padded,
+            numbers: Vec::new(),
+            start: 0,
+            sum: vec![0.0; padded],
+        }
+    };
+    (0..order).step_by(TILE).map(strip).collect()
+}
+
+/// All tiles of the lower triangle, of zeros.
+fn tiles(strips: &[Strip]) -> Vec<Tile> {
+    let tile = |(row, col): (usize, usize)| Tile {
+        row,
+        col,
+        values: vec![0.0; strips[row].padded * strips[col].padded],
+    };
+    let all = (0..strips.len()).flat_map(|row| (0..=row).map(move |col| (row, col)));
+    all.map(tile).collect()
 }
 
 impl Strip {
@@ -220,7 +334,9 @@ impl Tile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::math::Host;
     use crate::system::random::Rng;
+    use faer::Mat;
 
     fn numbers(count: usize) -> Vec<f32> {
         let mut random = Rng(1);
@@ -265,6 +381,64 @@ mod tests {
         }
     }
 
+    /// What a device sums is fetched whole, with weights and over the edges of tiles, and goes on here.
+    #[test]
+    fn products_on_a_device_are_those_of_here() {
+        let cpu = Cpu::with_threads(2).unwrap();
+        for order in [1, 5, TILE, TILE + 3, 2 * TILE + 1] {
+            let (x, y) = (numbers(order * 9), numbers(order * 4));
+            let sums = |mut moments: Moments| {
+                moments.add(&cpu, &x);
+                moments.reweigh(0.25);
+                moments.add_here(&cpu, y.chunks_exact(order));
+                moments.settle().unwrap();
+                assert!(moments.fits_float32());
+                moments.add(&cpu, &y);
+                assert_eq!(moments.count(), 17);
+                (moments.mean(), moments.second_moment())
+            };
+            let here = sums(Moments::new(order));
+            let there = sums(Moments::on(Some(&Host), order).unwrap());
+            assert_eq!(here.0, there.0);
+            for (here, there) in here.1.iter().zip(&there.1) {
+                assert!((here - there).abs() < 1e-6, "{order}: {here} {there}");
+            }
+        }
+    }
+
+    /// A device without room for a vector.
+    #[derive(Debug)]
+    struct Full;
+
+    impl Gram for Full {
+        fn add(&mut self, _: f64, _: MatRef<'_, f64>) -> Result<(), FactoriseError> {
+            let message = "full".to_owned();
+            Err(FactoriseError::Device { message })
+        }
+
+        fn scale(&mut self, _: f64) -> Result<(), FactoriseError> {
+            Ok(())
+        }
+
+        fn finish(self: Box<Self>) -> Result<Mat<f64>, FactoriseError> {
+            Ok(Mat::zeros(3, 3))
+        }
+    }
+
+    #[test]
+    fn what_a_device_did_not_sum_is_told_at_the_end() {
+        let cpu = Cpu::with_threads(1).unwrap();
+        let products = Products::Device(Ok(Box::new(Full)));
+        let mut moments = Moments::of_none(3, strips(3), products);
+        moments.add(&cpu, &numbers(6));
+        moments.reweigh(2.0);
+        moments.add(&cpu, &numbers(3));
+        // Nothing that was not all summed is stored.
+        assert!(!moments.fits_float32());
+        let error = moments.settle().unwrap_err();
+        assert!(error.to_string().ends_with(": full"), "{error}");
+    }
+
     /// A vector of weight 3 is worth three of weight 1.
     #[test]
     fn weights_are_repetitions() {
@@ -289,7 +463,10 @@ mod tests {
     fn the_memory_of_sums_is_known_before() {
         for order in [1, 7, TILE, TILE + 1, 3 * TILE + 5] {
             let sums = Moments::new(order);
-            let tiles = sums.tiles.iter().map(|tile| 8 * tile.values.len() as u64);
+            let Products::Tiles(tiles) = &sums.products else {
+                panic!("made here");
+            };
+            let tiles = tiles.iter().map(|tile| 8 * tile.values.len() as u64);
             let strips = sums
                 .strips
                 .iter()

@@ -6,6 +6,7 @@ use htc_loader::exec::{Point, Tap};
 
 use super::moments::Moments;
 use super::store::Extent;
+use crate::math::{Algebra, FactoriseError};
 
 /// First positions that are added together.
 const FIRST_ROWS: usize = 64;
@@ -118,13 +119,24 @@ pub fn sums_bytes(hyper: &HyperParameters) -> u64 {
 }
 
 impl<'a> LayerSums<'a> {
-    /// Those of no text yet, of the windows that are to come.
-    pub fn new(cpu: &'a Cpu, hyper: &HyperParameters, extent: Extent) -> Self {
+    /// Those of no text yet, of the windows that are to come. Where `algebra` is given, products of what is read at all positions
+    /// are summed there.
+    ///
+    /// # Errors
+    /// Where there is no room for these.
+    pub fn new(
+        cpu: &'a Cpu,
+        algebra: Option<&dyn Algebra>,
+        hyper: &HyperParameters,
+        extent: Extent,
+    ) -> Result<Self, FactoriseError> {
         let head = || Moments::new(hyper.head_size);
-        LayerSums {
+        let [attention, output, ffn, hidden] =
+            Site::ALL.map(|site| Moments::on(algebra, site_width(hyper, site)));
+        Ok(LayerSums {
             cpu,
-            sites: Site::ALL.map(|site| Moments::new(site_width(hyper, site))),
-            stream: Moments::new(hyper.width),
+            sites: [attention?, output?, ffn?, hidden?],
+            stream: Moments::on(algebra, hyper.width)?,
             sink: Moments::new(hyper.width),
             first_inputs: FIRST_SITES.map(|_| vec![0.0; hyper.width]),
             first_rows: Vec::new(),
@@ -145,7 +157,7 @@ impl<'a> LayerSums<'a> {
             extent,
             later: 0,
             position: 0,
-        }
+        })
     }
 
     /// The next rows begin at this position of a window.
@@ -174,19 +186,28 @@ impl<'a> LayerSums<'a> {
         }
         self.first_rows.extend_from_slice(first);
         if self.first_rows.len() >= FIRST_ROWS * width {
-            self.finish();
+            self.take_first();
         }
     }
 
-    /// Takes in what was put off; after the last window.
-    pub fn finish(&mut self) {
+    /// Takes in what was put off, and fetches what lies on a device; after the last window.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn finish(&mut self) -> Result<(), FactoriseError> {
+        self.take_first();
+        let mut sums = self.sites.iter_mut().chain([&mut self.stream]);
+        sums.try_for_each(Moments::settle)
+    }
+
+    fn take_first(&mut self) {
         self.sink.add(self.cpu, &self.first_rows);
         self.first_rows.clear();
     }
 
     /// Multiplies the weight of everything so far by `factor`: a text of another weight follows.
     pub fn reweigh(&mut self, factor: f64) {
-        self.finish();
+        self.take_first();
         let heads = self.heads.iter_mut();
         let heads = heads.flat_map(|head| [&mut head.queries, &mut head.keys, &mut head.values]);
         let moments = self.sites.iter_mut();

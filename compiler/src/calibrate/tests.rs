@@ -96,7 +96,7 @@ fn later(x: &[f32], width: usize) -> Vec<f32> {
 fn statistics_are_those_of_the_vectors_that_were_seen() {
     let hyper = hyper();
     let cpu = Cpu::with_threads(2).unwrap();
-    let mut sums = LayerSums::new(&cpu, &hyper, EXTENT);
+    let mut sums = LayerSums::new(&cpu, None, &hyper, EXTENT).unwrap();
     let widths = [
         (Point::Input(Site::Attention), 12),
         (Point::Queries, 12),
@@ -129,7 +129,7 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
             sums.behind(&x);
         }
     }
-    sums.finish();
+    sums.finish().unwrap();
     assert!(sums.is_finite());
     let of = |point: Point| &seen[widths.iter().position(|(p, _)| *p == point).unwrap()];
     for kv in 0..2 {
@@ -250,11 +250,11 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
 fn what_float32_does_not_hold_is_not_stored() {
     let cpu = Cpu::with_threads(1).unwrap();
     for bad in [f32::NAN, f32::INFINITY, 1e30] {
-        let mut sums = LayerSums::new(&cpu, &hyper(), EXTENT);
+        let mut sums = LayerSums::new(&cpu, None, &hyper(), EXTENT).unwrap();
         let mut x = vec![0.0; 20];
         x[7] = bad;
         sums.see(0, Point::Input(Site::FfnHidden), &x);
-        sums.finish();
+        sums.finish().unwrap();
         assert!(!sums.is_finite(), "{bad}");
     }
 }
@@ -268,7 +268,7 @@ fn the_sample_is_spread_evenly_over_the_later_positions() {
         windows: 9,
     };
     for batch in [100, 7] {
-        let mut sums = LayerSums::new(&cpu, &hyper(), extent);
+        let mut sums = LayerSums::new(&cpu, None, &hyper(), extent).unwrap();
         let mut row = 0;
         for _ in 0..extent.windows {
             let positions: Vec<usize> = (0..extent.context).collect();
@@ -341,8 +341,8 @@ fn a_weight_counts_as_repetitions() {
     let hyper = hyper();
     let cpu = Cpu::with_threads(1).unwrap();
     let (mut weighted, mut repeated) = (
-        LayerSums::new(&cpu, &hyper, EXTENT),
-        LayerSums::new(&cpu, &hyper, EXTENT),
+        LayerSums::new(&cpu, None, &hyper, EXTENT).unwrap(),
+        LayerSums::new(&cpu, None, &hyper, EXTENT).unwrap(),
     );
     for seed in [1, 2] {
         feed(&mut weighted, seed);
@@ -353,8 +353,8 @@ fn a_weight_counts_as_repetitions() {
         feed(&mut weighted, seed);
         feed(&mut repeated, seed);
     }
-    weighted.finish();
-    repeated.finish();
+    weighted.finish().unwrap();
+    repeated.finish().unwrap();
     let moments = |sums: &LayerSums| {
         let sites = [Site::Attention, Site::FfnHidden].map(|site| &sums.sites[site as usize]);
         let head = &sums.heads[1];

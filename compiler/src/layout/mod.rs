@@ -13,7 +13,6 @@ use htc_formats::vocab::Vocabulary;
 
 use crate::calibrate::Calibration;
 use crate::geometry::probe;
-use crate::math::BACKEND;
 use crate::plan::allocate::Allocation;
 use crate::plan::{Budget, Form, Plan, Request, UnitPlan};
 use crate::request::{GaugeKind, Shrinkage, SinkProtection, Treatment};
@@ -128,12 +127,12 @@ fn factor_name(source: &ModelFile, role: Role) -> String {
 }
 
 /// Everything about the artifact that is known before the first factor is; with room for its quality where
-/// that is to be `measured`. `order` names that of what is stored, where it is another.
+/// that is to be `measured`. `order` names that of what is stored, where it is another; `linear_algebra` what decomposes.
 pub fn draft(
     source: &ModelFile,
     source_sha256: Digest,
     plan: &Plan,
-    calibration: Option<&Calibration>,
+    (calibration, linear_algebra): (Option<&Calibration>, &str),
     order: Option<Digest>,
     treatment: &Treatment,
     measured: bool,
@@ -172,7 +171,7 @@ pub fn draft(
                 || htc_kernels::cpu::instruction_set().to_owned(),
                 |found| found.arithmetic.clone(),
             ),
-            linear_algebra: BACKEND.into(),
+            linear_algebra: linear_algebra.to_owned(),
             calibration: calibration.map(|found| calibration_record(found, treatment.gauge)),
             treatment: treatment_record(treatment),
             order,

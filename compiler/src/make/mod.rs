@@ -24,7 +24,6 @@ use crate::event::{Event, Measurement, Watch};
 use crate::geometry::probe;
 use crate::gradient::Gradients;
 use crate::layout::{self, Job};
-use crate::math::BACKEND;
 use crate::order::{Order, Ordered};
 use crate::plan::{Plan, UnitPlan};
 use crate::request::{GaugeKind, Treatment};
@@ -92,6 +91,10 @@ impl Inputs<'_> {
         self.device.pool().threads()
     }
 
+    fn treated(&self, treatment: Treatment) -> ModelTreatment<'_> {
+        ModelTreatment::new(treatment, self.calibration, self.device.algebra())
+    }
+
     /// The artifact's manifest before its first tensor.
     pub fn draft(&self, plan: &Plan, treatment: Treatment) -> Manifest {
         let (source, calibration) = (self.source, self.calibration);
@@ -99,7 +102,7 @@ impl Inputs<'_> {
             source,
             self.digest,
             plan,
-            calibration,
+            (calibration, &self.device.algebra().name()),
             self.order.map(Order::digest),
             &treatment,
             self.measured,
@@ -133,7 +136,8 @@ impl Inputs<'_> {
             order: _,
             measured: _,
             tuned: _,
-            device: _,
+            // Of what executes, its linear algebra; the rest is in the key of the calibration.
+            device,
         } = self;
         let Treatment {
             gauge,
@@ -168,10 +172,11 @@ impl Inputs<'_> {
         let entries: Vec<_> = sections.iter().map(Section::entry).collect();
         let section = serde_json::to_string(&entries).unwrap_or_default();
         let named = format!(
-            "htc {} arithmetic {ARITHMETIC_VERSION} {BACKEND} {}\n\
+            "htc {} arithmetic {ARITHMETIC_VERSION} {} {}\n\
              source {digest} {container:?}\ncalibration {calibration:?} {gradients:?}\ndepth sink {depth_sink:?}\n\
              gauge {gauge} sink {sink} bias {bias} shrinkage {shrinkage} effort {effort} refined {to_be_refined}\n{section}\n{manifest}",
             env!("CARGO_PKG_VERSION"),
+            device.algebra().name(),
             htc_kernels::cpu::instruction_set(),
         );
         Digest::of(named.as_bytes())
@@ -299,7 +304,8 @@ impl Inputs<'_> {
     ) -> Result<Vec<(usize, Found)>, MakeError> {
         let (source, jobs, watch) = (self.source, writing.jobs, writing.watch);
         let (done, ordered) = (writing.done.clone(), writing.source);
-        let treatment = ModelTreatment::new(treatment, self.calibration)
+        let treatment = self
+            .treated(treatment)
             .with_gradients(self.gradients)
             .to_be_refined(self.to_be_refined)
             .of_plan(ordered, plan);

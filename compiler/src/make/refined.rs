@@ -15,7 +15,7 @@ use crate::order::Ordered;
 use crate::plan::{Form, Plan, Refinement, UnitPlan};
 use crate::request::Treatment;
 use crate::system::ordered;
-use crate::unit::{self, Found, ModelTreatment, UnitsError};
+use crate::unit::{self, Found, UnitsError};
 
 /// Refinements that are made before their turn to be written comes, for each thread.
 const AHEAD: usize = 2;
@@ -128,7 +128,7 @@ impl Inputs<'_> {
         writer: &mut HtzWriter,
         watch: Watch,
     ) -> Result<(), MakeError> {
-        let treatment = ModelTreatment::new(Treatment::default(), self.calibration);
+        let treatment = self.treated(Treatment::default());
         let treatment = treatment.in_order(self.order);
         let treatment = treatment.with_gradients(self.gradients);
         let treatment = treatment.with_effort(plan.request().effort);

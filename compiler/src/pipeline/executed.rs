@@ -23,13 +23,7 @@ pub(super) fn on_device<T>(
     work: impl FnOnce(&dyn Device) -> Result<T, CompileError>,
 ) -> Result<T, CompileError> {
     let Some(calibration) = &options.calibration else {
-        if !matches!(options.device, DeviceChoice::Cpu | DeviceChoice::Auto) {
-            let device = options.device;
-            watch.tell(Event::Warning(&format!(
-                "the device {device} has nothing to do: without a text to calibrate on no model is executed"
-            )));
-        }
-        return device::on_processor(options.threads, work);
+        return without_text(options, watch, work);
     };
     let pool = Arc::new(Pool::new(options.threads)?);
     let model = Model::bind(source.clone()).map_err(|error| CalibrateError::Load {
@@ -48,6 +42,53 @@ pub(super) fn on_device<T>(
             let name = device.name();
             watch.tell(Event::Note(&format!("the model is executed by {name}")));
         }
+        tell_algebra(device, watch);
         work(device)
     })?
+}
+
+/// The same where no model is executed: a GPU has weights to decompose, whatever else there is has nothing to do.
+fn without_text<T>(
+    options: &CompileOptions,
+    watch: Watch,
+    work: impl FnOnce(&dyn Device) -> Result<T, CompileError>,
+) -> Result<T, CompileError> {
+    let device = options.device;
+    match device {
+        DeviceChoice::Cuda(_) => {
+            let pool = Arc::new(Pool::new(options.threads)?);
+            device::on(
+                device,
+                &pool,
+                Vec::new(),
+                |_| (),
+                |device| {
+                    tell_algebra(device, watch);
+                    work(device)
+                },
+            )?
+        }
+        DeviceChoice::Cpu | DeviceChoice::Auto => device::on_processor(options.threads, work),
+        _ => {
+            watch.tell(Event::Warning(&format!(
+                "the device {device} has nothing to do: without a text to calibrate on no model is executed"
+            )));
+            device::on_processor(options.threads, work)
+        }
+    }
+}
+
+/// Says what multiplies and decomposes, where that is not the processor or might have been something else.
+fn tell_algebra(device: &dyn Device, watch: Watch) {
+    match device.own_algebra() {
+        Ok(None) => {}
+        Ok(Some(algebra)) => {
+            let name = algebra.name();
+            let said = format!("second moments are summed and weights decomposed by {name}");
+            watch.tell(Event::Note(&said));
+        }
+        Err(error) => watch.tell(Event::Warning(&format!(
+            "the processor sums second moments and decomposes weights: {error}"
+        ))),
+    }
 }

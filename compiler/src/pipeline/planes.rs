@@ -310,7 +310,7 @@ impl Elastic {
         work: &Work,
         watch: Watch,
     ) -> Result<Vec<Refinement>, CompileError> {
-        let (source, threads) = (&prepared.source, inputs.threads());
+        let source = &prepared.source;
         let artifact = work.artifact(bases.key).open()?;
         let base = ModelFile::from_htz(&artifact)?;
         let units = plan.units().iter();
@@ -323,8 +323,9 @@ impl Elastic {
             calibration: prepared.calibration.as_ref(),
             gradients: prepared.gradients.as_ref(),
             order: prepared.order.as_ref(),
+            device: inputs.device,
         };
-        let curves = profile::refinements(measured, &base, &members, request, threads, watch)?;
+        let curves = profile::refinements(measured, &base, &members, request, watch)?;
         let length = |found: &[Refinement]| -> Result<u64, HtzError> {
             inputs.refined_bytes(artifact.manifest(), found, DIAL_POINTS)
         };

@@ -54,6 +54,8 @@ pub(super) struct Prepared {
     /// Whether the quality of what is chosen is measured.
     pub measured: bool,
     pub sections: Vec<Section>,
+    /// What decomposes, as it says of itself.
+    linear_algebra: String,
     /// What is expected; the artifact's bytes are exact.
     pub estimate: Estimate,
     /// Bytes free where it will be.
@@ -73,7 +75,7 @@ impl Prepared {
             source,
             digest_later,
             plan,
-            calibration,
+            (calibration, &self.linear_algebra),
             self.order.as_ref().map(Order::digest),
             treatment,
             self.measured,
@@ -274,11 +276,12 @@ pub(super) fn prepare(
     let record = calibration.as_ref();
     let measured = wanted.measures(record);
     let digest_later = Digest::default();
+    let linear_algebra = device.algebra().name();
     let draft = layout::draft(
         &source,
         digest_later,
         &plan,
-        record,
+        (record, &linear_algebra),
         order.as_ref().map(Order::digest),
         &treatment,
         measured,
@@ -348,6 +351,7 @@ pub(super) fn prepare(
         wanted,
         measured,
         sections,
+        linear_algebra,
         estimate,
         free,
         made_from,
@@ -474,12 +478,13 @@ pub fn plan(
                 calibration: calibration.as_ref(),
                 gradients: gradients.as_ref(),
                 order: order.as_ref(),
+                device,
             };
-            let evidence = profile::measure(measured, request, target, threads, watch)?;
+            let evidence = profile::measure(measured, request, target, watch)?;
             let made_from = MadeFrom {
                 request: request.clone(),
                 evidence,
-                file: file_parts(source, request)?,
+                file: file_parts(source, request, device)?,
             };
             let plan = made_from.plan(source, calibration.as_ref())?;
             if let Some(told) = &made_from.evidence.factors {
@@ -499,11 +504,16 @@ pub fn plan(
 }
 
 /// What a file holds beside its plan, where its size is asked for.
-fn file_parts(source: &ModelFile, request: &Request) -> Result<Option<FileParts>, CompileError> {
+fn file_parts(
+    source: &ModelFile,
+    request: &Request,
+    device: &dyn Device,
+) -> Result<Option<FileParts>, CompileError> {
     let parts = is_of_file(request).then(|| {
         Ok(FileParts {
             tokenizer: tokenizer(source)?,
             source: source.size(),
+            linear_algebra: device.algebra().name(),
         })
     });
     parts.transpose()

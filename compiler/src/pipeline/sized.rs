@@ -42,6 +42,8 @@ pub(super) struct FileParts {
     pub tokenizer: Section,
     /// The source's bytes.
     pub source: u64,
+    /// What decomposes, as it says of itself.
+    pub linear_algebra: String,
 }
 
 impl MadeFrom {
@@ -446,7 +448,7 @@ impl FileParts {
             source,
             digest,
             plan,
-            calibration,
+            (calibration, &self.linear_algebra),
             order,
             &treatment,
             measured,

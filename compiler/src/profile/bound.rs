@@ -157,7 +157,8 @@ impl Spectrum {
         let failed = |error| failed(first.tensor, error);
         // What is lost is measured without shrinking it.
         let gauge = Gauge::whiten(moment, 0.0).map_err(failed)?;
-        let values = gauged_singular_values(weight, &gauge).map_err(failed)?;
+        let values =
+            gauged_singular_values(weight, &gauge, looked.treatment.algebra()).map_err(failed)?;
         let told = match seen >= outs {
             true => values.len(),
             false => (TOLD * seen as f64) as usize,

@@ -11,6 +11,7 @@ use htc_formats::source::ModelFile;
 use curves::Looked;
 
 use crate::calibrate::{Calibration, StoredLayer};
+use crate::device::Device;
 use crate::event::{Event, Measurement, Watch};
 use crate::gradient::Gradients;
 use crate::order::{Order, Ordered};
@@ -35,11 +36,21 @@ pub struct Measured<'a> {
     pub gradients: Option<&'a Gradients>,
     /// The order in which it will be stored, where that is another.
     pub order: Option<&'a Order>,
+    /// What executes it, whose host's threads measure.
+    pub device: &'a dyn Device,
 }
 
 impl<'a> Measured<'a> {
     fn ordered(&self) -> Ordered<'a> {
         Ordered::new(self.source, self.order)
+    }
+
+    fn threads(&self) -> usize {
+        self.device.pool().threads()
+    }
+
+    fn treated(&self, treatment: Treatment) -> ModelTreatment<'a> {
+        ModelTreatment::new(treatment, self.calibration, self.device.algebra())
     }
 }
 
@@ -52,7 +63,6 @@ pub fn measure(
     measured: Measured,
     request: &Request,
     target: &Target,
-    threads: usize,
     watch: Watch,
 ) -> Result<Evidence, UnitsError> {
     let mut evidence = target.evidence();
@@ -67,7 +77,7 @@ pub fn measure(
     if request.method == Method::Quantise {
         // As factors of its plan are treated; codes have no gauge.
         let treatment = Treatment::with_gauge(GaugeKind::Whiten);
-        let treatment = ModelTreatment::new(treatment, measured.calibration);
+        let treatment = measured.treated(treatment);
         let treatment = treatment.in_order(measured.order);
         let treatment = treatment.with_effort(request.effort);
         let treatment = treatment.with_gradients(measured.gradients);
@@ -81,7 +91,7 @@ pub fn measure(
             low_rank: request.low_rank == LowRankArg::On,
             rotated: request.rotation == RotationArg::On,
         };
-        let (curves, shared, told) = curves::measure(looked, threads, watch)?;
+        let (curves, shared, told) = curves::measure(looked, measured.threads(), watch)?;
         evidence.factors = told;
         evidence.curves = Some(curves);
         evidence.shared = shared;
@@ -101,9 +111,8 @@ pub fn measure(
         // Without biases, whatever is asked for: a plan does not depend on how weights are treated, so that
         // candidates with biases and without have one plan, and what was chosen is what asking for it gives.
         let treatment = Treatment::with_gauge(kind);
-        let treatment =
-            ModelTreatment::new(treatment, measured.calibration).in_order(measured.order);
-        let spectra = spectra(measured, request, &treatment, threads, watch)?;
+        let treatment = measured.treated(treatment).in_order(measured.order);
+        let spectra = spectra(measured, request, &treatment, watch)?;
         if whitened {
             evidence.whitened = Some(spectra);
         } else {
@@ -123,10 +132,9 @@ pub fn refinements(
     base: &ModelFile,
     members: &[Member],
     request: &Request,
-    threads: usize,
     watch: Watch,
 ) -> Result<Vec<Curve>, UnitsError> {
-    let treatment = ModelTreatment::new(Treatment::default(), measured.calibration);
+    let treatment = measured.treated(Treatment::default());
     let treatment = treatment.in_order(measured.order);
     let looked = Looked {
         source: &measured.ordered().less(base),
@@ -140,7 +148,7 @@ pub fn refinements(
         low_rank: false,
         rotated: request.rotation == RotationArg::On,
     };
-    Ok(curves::measure(looked, threads, watch)?.0)
+    Ok(curves::measure(looked, measured.threads(), watch)?.0)
 }
 
 /// What the branches of a layer add, as parts of the stream behind it, and the variance of that. Parts of
@@ -204,7 +212,6 @@ fn spectra(
     measured: Measured,
     request: &Request,
     treatment: &ModelTreatment,
-    threads: usize,
     watch: Watch,
 ) -> Result<Vec<Vec<f64>>, UnitsError> {
     let (source, units) = (measured.ordered(), measured.units);
@@ -212,7 +219,7 @@ fn spectra(
     watch.tell(Event::Measuring(Measurement::Spectra, units.len()));
     let mut spectra = Vec::with_capacity(units.len());
     ordered::for_each(
-        threads,
+        measured.threads(),
         units.len(),
         // A spectrum takes no room, so a slow unit need not hold up the others.
         units.len(),

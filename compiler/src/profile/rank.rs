@@ -51,6 +51,7 @@ pub(super) fn of_slot(
     let options = LowRankOptions {
         path: path(read.member.slot(), &gauge),
         input: &gauge,
+        algebra: looked.treatment.algebra(),
         ..LowRankOptions::default()
     };
     let found = low_rank_with(weight, screened.largest(), &options);
@@ -94,6 +95,7 @@ pub(super) fn of_group(
     let weights: Vec<Weight<'_>> = weights.map(|(one, of)| weight_of(one, of)).collect();
     let options = BasisOptions {
         gauge: &*gauge(looked, first)?,
+        algebra: looked.treatment.algebra(),
         ..BasisOptions::default()
     };
     let largest = screened.largest();

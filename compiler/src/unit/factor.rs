@@ -13,8 +13,8 @@ use super::{
 };
 use crate::calibrate::Place;
 use crate::math::{
-    AxiomGauge, BasisOptions, Diagonal, FactoriseError, Gauge, LowRankOptions, Path, Side, Sink,
-    SinkOutcome, Weight,
+    Algebra, AxiomGauge, BasisOptions, Diagonal, FactoriseError, Gauge, LowRankOptions, Path, Side,
+    Sink, SinkOutcome, Weight,
 };
 use crate::math::{
     bias_correction, low_rank_error, low_rank_with, random_coverage, shared_basis_with,
@@ -79,6 +79,8 @@ struct Terms<'a> {
     axiom: Option<Arc<AxiomGauge>>,
     /// What the members read on the calibration's text.
     inputs: Option<SiteInputs>,
+    /// What multiplies and decomposes.
+    algebra: &'a dyn Algebra,
 }
 
 /// What was made of a unit's members so far.
@@ -104,7 +106,7 @@ impl<'a> Terms<'a> {
     fn new(
         source: &'a Ordered<'a>,
         unit: &'a UnitPlan,
-        treatment: &ModelTreatment,
+        treatment: &ModelTreatment<'a>,
         weights: &[Weight<'_>],
     ) -> Result<Terms<'a>, UnitError> {
         let failed = |error| failed(source, unit, 0, error);
@@ -126,6 +128,7 @@ impl<'a> Terms<'a> {
                 None => None,
             },
             inputs: inputs.transpose().map_err(failed)?.flatten(),
+            algebra: treatment.algebra(),
         })
     }
 
@@ -160,6 +163,7 @@ impl<'a> Terms<'a> {
             output: self.output.as_ref(),
             exempt: &self.exempt,
             sink: self.sink(rank),
+            algebra: self.algebra,
         };
         let factors = low_rank_with(target, rank, &options).map_err(self.failed(index))?;
         let a = self.store(a, &factors.a, index, made)?;
@@ -207,6 +211,7 @@ impl<'a> Terms<'a> {
             gauge: &self.gauge,
             exempt: &self.exempt,
             sink: self.sink(rank),
+            algebra: self.algebra,
             ..BasisOptions::default()
         };
         let shared = shared_basis_with(weights, rank, &options).map_err(self.failed(0))?;

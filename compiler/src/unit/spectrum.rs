@@ -4,8 +4,9 @@
 use super::{ModelTreatment, UnitError, dense_weight, weight_name};
 use crate::calibrate::Place;
 use crate::math::{
-    BasisOptions, BasisWeighting, Components, FactoriseError, Gauge, LowRankOptions, Path, Weight,
-    low_rank_with, shared_basis_with, shared_components, shared_singular_values, singular_values,
+    Algebra, BasisOptions, BasisWeighting, Components, FactoriseError, Gauge, LowRankOptions, Path,
+    Weight, low_rank_with, shared_basis_with, shared_components, shared_singular_values,
+    singular_values,
 };
 use crate::order::Ordered;
 use crate::plan::Unit;
@@ -32,16 +33,19 @@ pub fn of_unit(
         })
     });
     let gauge = gauge.transpose().map_err(failed(0))?.unwrap_or_default();
+    let algebra = treatment.algebra();
     match (shared, &weights[..], &*gauge) {
-        (false, &[weight], Gauge::None) => singular_values(weight).map_err(failed(0)),
+        (false, &[weight], Gauge::None) => singular_values(weight, algebra).map_err(failed(0)),
         (_, weights, Gauge::None) => {
-            shared_singular_values(weights, BasisWeighting::Normalised).map_err(failed(0))
+            let weighting = BasisWeighting::Normalised;
+            shared_singular_values(weights, weighting, algebra).map_err(failed(0))
         }
         // The values are all there with the first component.
         (false, &[weight], gauge) => {
             let options = LowRankOptions {
                 path: Path::Gram,
                 input: gauge,
+                algebra,
                 ..LowRankOptions::default()
             };
             let found = low_rank_with(weight, 1, &options).map_err(failed(0))?;
@@ -50,6 +54,7 @@ pub fn of_unit(
         (_, weights, gauge) => {
             let options = BasisOptions {
                 gauge,
+                algebra,
                 ..BasisOptions::default()
             };
             let found = shared_basis_with(weights, 1, &options).map_err(failed(0))?;
@@ -63,10 +68,15 @@ pub fn of_unit(
 ///
 /// # Errors
 /// [`UnitError`] where a weight is missing, does not decode or is not finite.
-pub fn components(source: &Ordered<'_>, unit: &Unit) -> Result<Components, UnitError> {
+pub fn components(
+    source: &Ordered<'_>,
+    unit: &Unit,
+    algebra: &dyn Algebra,
+) -> Result<Components, UnitError> {
     let dense = dense(source, unit)?;
     let weights = weights(source, unit, &dense)?;
-    shared_components(&weights, BasisWeighting::Normalised).map_err(failed(source, unit, 0))
+    let found = shared_components(&weights, BasisWeighting::Normalised, algebra);
+    found.map_err(failed(source, unit, 0))
 }
 
 /// The numbers of every slot.

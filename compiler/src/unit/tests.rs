@@ -18,7 +18,7 @@ use crate::codes::BlockCoder;
 use crate::event::Watch;
 use crate::gradient::{Gradients, gradients};
 use crate::math::codes::{ColumnEnergies, Guide, RowFeedback, StripCoder};
-use crate::math::{Feedback, Weight};
+use crate::math::{Feedback, Host, Weight};
 use crate::request::{CalibrationOptions, Effort, Treatment};
 
 const SOURCE: Digest = Digest([7; 32]);
@@ -55,7 +55,7 @@ impl Measured {
         let (matrix, site) = (MatrixId::Slot { layer, slot }, slot.site());
         let source = Ordered::new(self.model.file(), None);
         let place = Place::Site { layer, site };
-        let treatment = ModelTreatment::new(Treatment::default(), Some(&self.calibration))
+        let treatment = ModelTreatment::new(Treatment::default(), Some(&self.calibration), &Host)
             .with_gradients(Some(&self.gradients));
         let feedback = treatment.feedback(place, treatment.damping(Some(matrix)));
         let along_rows = row_feedback(&source, matrix, Some(place), &treatment);

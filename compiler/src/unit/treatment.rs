@@ -11,9 +11,9 @@ use crate::calibrate::{Calibration, Moment, Place};
 use crate::codes;
 use crate::gradient::Gradients;
 use crate::math::{
-    AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, Energies, FactoriseError, Feedback,
-    Gauge, SecondMoment, Side, Weight, axiom_gauge, covariance, largest_columns, largest_moments,
-    mean_energy, weighted_energies,
+    Algebra, AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, Energies, FactoriseError,
+    Feedback, Gauge, SecondMoment, Side, Weight, axiom_gauge, covariance, largest_columns,
+    largest_moments, mean_energy, weighted_energies,
 };
 use crate::order::{Order, Ordered, reordered, reordered_moment};
 use crate::plan::{Form, Plan, UnitPlan};
@@ -119,6 +119,7 @@ impl SiteInputs {
 pub struct ModelTreatment<'a> {
     treatment: Treatment,
     calibration: Option<&'a Calibration>,
+    algebra: &'a dyn Algebra,
     gradients: Option<&'a Gradients>,
     order: Option<&'a Order>,
     planned: Option<(Ordered<'a>, &'a Plan)>,
@@ -131,10 +132,15 @@ pub struct ModelTreatment<'a> {
 
 impl<'a> ModelTreatment<'a> {
     /// For spectra and single units; without a calibration every gauge is [`Gauge::None`].
-    pub fn new(treatment: Treatment, calibration: Option<&'a Calibration>) -> Self {
+    pub fn new(
+        treatment: Treatment,
+        calibration: Option<&'a Calibration>,
+        algebra: &'a dyn Algebra,
+    ) -> Self {
         ModelTreatment {
             treatment,
             calibration,
+            algebra,
             ..ModelTreatment::default()
         }
     }
@@ -210,6 +216,11 @@ impl<'a> ModelTreatment<'a> {
         self.effort
     }
 
+    /// What multiplies and decomposes.
+    pub fn algebra(&self) -> &'a dyn Algebra {
+        self.algebra
+    }
+
     /// How weights are treated.
     pub fn treatment(&self) -> &Treatment {
         &self.treatment
@@ -274,7 +285,7 @@ impl<'a> ModelTreatment<'a> {
             let mut all = self.axioms.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(layer).or_default())
         };
-        made.get_or_init(|| Ok(axiom_of_layer(&source, plan, layer)?.map(Arc::new)))
+        made.get_or_init(|| Ok(axiom_of_layer(&source, plan, layer, self.algebra)?.map(Arc::new)))
             .clone()
     }
 
@@ -395,6 +406,7 @@ fn axiom_of_layer(
     source: &Ordered<'_>,
     plan: &Plan,
     layer: usize,
+    algebra: &dyn Algebra,
 ) -> Result<Option<AxiomGauge>, UnitError> {
     let slots: Vec<_> = truncated(plan, layer).collect();
     let dense: Vec<Vec<f32>> = slots
@@ -423,7 +435,7 @@ fn axiom_of_layer(
     if source.hyper.width >= WIDE {
         options.evaluations = EVALUATIONS_WHERE_WIDE;
     }
-    let found = axiom_gauge(&weights, options).map_err(|source_error| {
+    let found = axiom_gauge(&weights, options, algebra).map_err(|source_error| {
         let index = weight_of(&source_error).unwrap_or(0);
         let matrix = slots.get(index).map(|(_, member, _)| member.matrix);
         UnitError::Factorise {

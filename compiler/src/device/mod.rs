@@ -3,10 +3,13 @@
 //! The loader's backends are types. Stages that execute a model, to calibrate on it or to measure it, are long and have no use for
 //! one more parameter: they get a [`Device`] and ask it for a [`Sequence`].
 
+mod algebra;
+
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use htc_formats::htz::KernelCode;
+use htc_kernels::linear::LinearError;
 use htc_kernels::{Pool, PoolError};
 use htc_loader::backend::Planned;
 use htc_loader::device::{ChoiceError, DeviceChoice, Executor, OnCpu, Work};
@@ -14,6 +17,9 @@ use htc_loader::dial::Setting;
 use htc_loader::exec::Tap;
 use htc_loader::kv::KvOptions;
 use htc_loader::{Backend, ExecError, Model, Session};
+
+use crate::math::{Algebra, Host};
+use algebra::OnDevice;
 
 /// What executes models.
 pub trait Device: Sync {
@@ -28,6 +34,17 @@ pub trait Device: Sync {
 
     /// Whether weights, keys and values lie in memory of its own, so that the host needs no room for them.
     fn has_own_memory(&self) -> bool;
+
+    /// What multiplies and decomposes on the device itself; none where the host does.
+    ///
+    /// # Errors
+    /// [`LinearError`] where the device could, but its libraries are not there: the host does then, which somebody is to be told.
+    fn own_algebra(&self) -> Result<Option<&dyn Algebra>, &LinearError>;
+
+    /// What multiplies and decomposes.
+    fn algebra(&self) -> &dyn Algebra {
+        self.own_algebra().ok().flatten().unwrap_or(&Host)
+    }
 
     /// A sequence that a model reads, of `context` positions at most.
     ///
@@ -131,6 +148,8 @@ pub struct On<'e, E: Executor> {
     pool: Arc<Pool>,
     /// Models that somebody still has, where the executor reads them: they are brought there once.
     loaded: Mutex<Vec<Loaded<E::Backend>>>,
+    /// Of the executor, from when somebody first asks for it: its libraries take memory of a device.
+    algebra: OnceLock<Result<Option<OnDevice>, LinearError>>,
 }
 
 impl<'e, E: Executor> On<'e, E> {
@@ -140,6 +159,7 @@ impl<'e, E: Executor> On<'e, E> {
             executor,
             pool: Arc::clone(pool),
             loaded: Mutex::default(),
+            algebra: OnceLock::new(),
         }
     }
 
@@ -179,6 +199,17 @@ impl<E: Executor> Device for On<'_, E> {
 
     fn has_own_memory(&self) -> bool {
         self.executor.has_own_memory()
+    }
+
+    fn own_algebra(&self) -> Result<Option<&dyn Algebra>, &LinearError> {
+        let own = self.algebra.get_or_init(|| {
+            let own = self.executor.linear().transpose()?;
+            Ok(own.map(OnDevice))
+        });
+        match own {
+            Ok(own) => Ok(own.as_ref().map(|own| own as &dyn Algebra)),
+            Err(error) => Err(error),
+        }
     }
 
     fn sequence<'d>(

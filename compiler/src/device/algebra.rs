@@ -1,0 +1,314 @@
+//! Linear algebra on the device that executes models.
+
+use faer::{Accum, Mat, MatMut, MatRef};
+use htc_kernels::linear::{self, Linear, LinearError, ProductShape};
+
+use crate::math::{Algebra, FactoriseError, Gram, Leading, column_major};
+
+/// What a device has for matrices, as factorisations ask for it.
+#[derive(Debug)]
+pub(super) struct OnDevice(pub Box<dyn Linear>);
+
+/// What a factorisation says where the device did not do it.
+fn refused(error: LinearError) -> FactoriseError {
+    match error {
+        LinearError::NoConvergence { order } => FactoriseError::NoConvergence { order },
+        error => FactoriseError::Device {
+            message: error.to_string(),
+        },
+    }
+}
+
+impl OnDevice {
+    /// `X Y`, column-major.
+    fn product(&self, x: MatRef<'_, f64>, y: MatRef<'_, f64>) -> Result<Vec<f64>, FactoriseError> {
+        let shape = ProductShape {
+            rows: x.nrows(),
+            inner: x.ncols(),
+            columns: y.ncols(),
+        };
+        let mut product = vec![0.0; shape.rows * shape.columns];
+        let [x, y] = [x, y].map(column_major);
+        let multiplied = self.0.product(shape, &x, &y, &mut product);
+        multiplied.map_err(refused)?;
+        Ok(product)
+    }
+}
+
+impl Algebra for OnDevice {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+        let mut vectors = column_major(matrix.as_ref());
+        let mut values = vec![0.0; matrix.nrows()];
+        drop(matrix);
+        let found = self.0.symmetric_eigen(&mut vectors, &mut values, true);
+        found.map_err(refused)?;
+        Ok(Leading::of_ascending(values, &vectors, k))
+    }
+
+    fn eigenvalues(&self, matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
+        let mut values = vec![0.0; matrix.nrows()];
+        let mut matrix = column_major(matrix.as_ref());
+        let found = self.0.symmetric_eigen(&mut matrix, &mut values, false);
+        found.map_err(refused)?;
+        values.reverse();
+        Ok(values)
+    }
+
+    fn right_singular(&self, tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+        let n = tall.ncols();
+        let (mut values, mut right) = (vec![0.0; n], vec![0.0; n * n]);
+        let tall = column_major(tall.as_ref());
+        let found = self.0.right_singular(&tall, &mut values, &mut right);
+        found.map_err(refused)?;
+        let rows = MatRef::from_column_major_slice(&right, n, n);
+        Ok(Leading {
+            vectors: Mat::from_fn(n, k, |i, j| rows[(j, i)]),
+            values,
+        })
+    }
+
+    fn multiply(
+        &self,
+        mut out: MatMut<'_, f64>,
+        accumulate: Accum,
+        x: MatRef<'_, f64>,
+        y: MatRef<'_, f64>,
+        scale: f64,
+    ) -> Result<(), FactoriseError> {
+        let product = self.product(x, y)?;
+        let product = MatRef::from_column_major_slice(&product, out.nrows(), out.ncols());
+        for (to, of) in out.as_mut().col_iter_mut().zip(product.col_iter()) {
+            for (to, of) in to.iter_mut().zip(of.iter()) {
+                *to = match accumulate {
+                    Accum::Replace => scale * of,
+                    Accum::Add => *to + scale * of,
+                };
+            }
+        }
+        Ok(())
+    }
+
+    fn multiply_lower(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatRef<'_, f64>,
+    ) -> Result<Mat<f64>, FactoriseError> {
+        let product = self.product(x, y)?;
+        Ok(MatRef::from_column_major_slice(&product, x.nrows(), y.ncols()).to_owned())
+    }
+
+    fn gram(&self, order: usize) -> Result<Box<dyn Gram>, FactoriseError> {
+        let sums = self.0.gram(order).map_err(refused)?;
+        Ok(Box::new(GramOnDevice { order, sums }))
+    }
+}
+
+#[derive(Debug)]
+struct GramOnDevice {
+    order: usize,
+    sums: Box<dyn linear::Gram>,
+}
+
+impl Gram for GramOnDevice {
+    fn add(&mut self, scale: f64, rows: MatRef<'_, f64>) -> Result<(), FactoriseError> {
+        let vectors = column_major(rows.transpose());
+        self.sums.add(scale, &vectors).map_err(refused)
+    }
+
+    fn scale(&mut self, factor: f64) -> Result<(), FactoriseError> {
+        self.sums.scale(factor).map_err(refused)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Mat<f64>, FactoriseError> {
+        let order = self.order;
+        let mut sums = vec![0.0; order * order];
+        self.sums.read(&mut sums).map_err(refused)?;
+        Ok(MatRef::from_column_major_slice(&sums, order, order).to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::Host;
+    use crate::system::random::Rng;
+
+    /// A device whose linear algebra is the host's.
+    #[derive(Debug)]
+    struct Plain;
+
+    impl Plain {
+        fn matrix(numbers: &[f64], rows: usize, columns: usize) -> Mat<f64> {
+            MatRef::from_column_major_slice(numbers, rows, columns).to_owned()
+        }
+    }
+
+    impl Linear for Plain {
+        fn name(&self) -> String {
+            "plain".to_owned()
+        }
+
+        fn symmetric_eigen(
+            &self,
+            matrix: &mut [f64],
+            values: &mut [f64],
+            vectors: bool,
+        ) -> Result<(), LinearError> {
+            let n = values.len();
+            let found = Host.eigen(Plain::matrix(matrix, n, n), n).unwrap();
+            for (to, value) in values.iter_mut().zip(found.values.iter().rev()) {
+                *to = *value;
+            }
+            // What a device leaves of a matrix whose vectors nobody wants is not said.
+            matrix.fill(f64::NAN);
+            if vectors {
+                let ascending = Mat::from_fn(n, n, |i, j| found.vectors[(i, n - 1 - j)]);
+                matrix.copy_from_slice(&column_major(ascending.as_ref()));
+            }
+            Ok(())
+        }
+
+        fn right_singular(
+            &self,
+            tall: &[f64],
+            values: &mut [f64],
+            right: &mut [f64],
+        ) -> Result<(), LinearError> {
+            let n = values.len();
+            if tall.iter().any(|value| !value.is_finite()) {
+                return Err(LinearError::NoConvergence { order: n });
+            }
+            let tall = Plain::matrix(tall, tall.len() / n, n);
+            let found = Host.right_singular(tall, n).unwrap();
+            values.copy_from_slice(&found.values);
+            right.copy_from_slice(&column_major(found.vectors.transpose()));
+            Ok(())
+        }
+
+        fn product(
+            &self,
+            shape: ProductShape,
+            left: &[f64],
+            right: &[f64],
+            out: &mut [f64],
+        ) -> Result<(), LinearError> {
+            let left = Plain::matrix(left, shape.rows, shape.inner);
+            let right = Plain::matrix(right, shape.inner, shape.columns);
+            out.copy_from_slice(&column_major((left * right).as_ref()));
+            Ok(())
+        }
+
+        fn gram(&self, order: usize) -> Result<Box<dyn linear::Gram>, LinearError> {
+            Ok(Box::new(PlainGram(Mat::zeros(order, order))))
+        }
+    }
+
+    #[derive(Debug)]
+    struct PlainGram(Mat<f64>);
+
+    impl linear::Gram for PlainGram {
+        fn add(&mut self, scale: f64, vectors: &[f64]) -> Result<(), LinearError> {
+            let order = self.0.nrows();
+            let vectors = Plain::matrix(vectors, order, vectors.len() / order);
+            self.0 += faer::Scale(scale) * (&vectors * vectors.transpose());
+            Ok(())
+        }
+
+        fn scale(&mut self, factor: f64) -> Result<(), LinearError> {
+            self.0 *= faer::Scale(factor);
+            Ok(())
+        }
+
+        fn read(&self, out: &mut [f64]) -> Result<(), LinearError> {
+            let lower = |i: usize, j: usize| if i < j { 0.0 } else { self.0[(i, j)] };
+            let order = self.0.nrows();
+            let lower = Mat::from_fn(order, order, lower);
+            out.copy_from_slice(&column_major(lower.as_ref()));
+            Ok(())
+        }
+    }
+
+    fn random(rows: usize, columns: usize) -> Mat<f64> {
+        let mut rng = Rng((rows * 1000 + columns) as u64);
+        Mat::from_fn(rows, columns, |_, _| rng.normal())
+    }
+
+    fn close(found: &Mat<f64>, expected: &Mat<f64>) {
+        let difference = (found - expected).norm_max();
+        assert!(difference < 1e-10, "{difference}");
+    }
+
+    /// Of nothing symmetric, so that rows cannot be taken for columns.
+    #[test]
+    fn matrices_reach_a_device_and_come_back_as_they_lie() {
+        let device = OnDevice(Box::new(Plain));
+        let x = random(7, 5);
+        let square = x.transpose() * &x;
+        let (found, expected) = (
+            device.eigen(square.clone(), 2),
+            Host.eigen(square.clone(), 2),
+        );
+        let (found, expected) = (found.unwrap(), expected.unwrap());
+        assert_eq!(found.values, expected.values);
+        assert_eq!(found.vectors, expected.vectors);
+        let values = device.eigenvalues(square).unwrap();
+        assert!(
+            values
+                .iter()
+                .zip(&found.values)
+                .all(|(a, b)| (a - b).abs() < 1e-12)
+        );
+
+        let (found, expected) = (
+            device.right_singular(x.clone(), 3).unwrap(),
+            Host.right_singular(x.clone(), 3).unwrap(),
+        );
+        assert_eq!(found.values, expected.values);
+        assert_eq!(found.vectors, expected.vectors);
+
+        // A part of a matrix has gaps between its columns; a transposed one has rows for columns.
+        let y = random(9, 4);
+        let part = y.as_ref().submatrix(2, 1, 5, 3);
+        for accumulate in [Accum::Replace, Accum::Add] {
+            let (mut found, mut expected) = (random(7, 3), random(7, 3));
+            let multiplied = device.multiply(found.as_mut(), accumulate, x.as_ref(), part, -2.0);
+            multiplied.unwrap();
+            let multiplied = Host.multiply(expected.as_mut(), accumulate, x.as_ref(), part, -2.0);
+            multiplied.unwrap();
+            close(&found, &expected);
+        }
+        let lower = device.multiply_lower(x.transpose(), x.as_ref()).unwrap();
+        close(&lower, &(x.transpose() * &x));
+
+        let sums = |algebra: &dyn Algebra| {
+            let mut gram = algebra.gram(5).unwrap();
+            gram.add(0.5, x.as_ref()).unwrap();
+            gram.scale(3.0).unwrap();
+            gram.add(1.0, y.as_ref().submatrix(0, 0, 5, 3).transpose())
+                .unwrap();
+            gram.finish().unwrap()
+        };
+        close(&sums(&device), &sums(&Host));
+    }
+
+    #[test]
+    fn errors_keep_what_they_say() {
+        let device = OnDevice(Box::new(Plain));
+        let nothing = Mat::from_fn(3, 2, |_, _| f64::NAN);
+        let error = device.right_singular(nothing, 1).unwrap_err();
+        assert_eq!(error, FactoriseError::NoConvergence { order: 2 });
+        let told = refused(LinearError::Library {
+            doing: "decomposing",
+            message: "CUSOLVER_STATUS_INTERNAL_ERROR".to_owned(),
+        });
+        let told = told.to_string();
+        assert!(
+            told.ends_with("decomposing: CUSOLVER_STATUS_INTERNAL_ERROR"),
+            "{told}"
+        );
+    }
+}
