@@ -12,6 +12,8 @@
     reason = "test code"
 )]
 
+#[path = "driver/library.rs"]
+mod library;
 #[path = "driver/linear.rs"]
 mod linear;
 #[path = "driver/scenarios.rs"]
@@ -20,37 +22,15 @@ mod scenarios;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use library::{BLAS, DRIVER, SOLVER};
+
 /// Names the scenario that a child is to run.
 const SCENARIO: &str = "HTC_SCENARIO";
-
-/// Names that the libraries have here. Those beside the driver's are the first that are looked for, so that others of the
-/// system's do not come before.
-const DRIVER: &str = "libcuda.so.1";
-const BLAS: &str = "libcublas.so";
-const SOLVER: &str = "libcusolver.so";
 
 /// Compiles a library into a folder.
 fn library(folder: &Path, name: &str, source: &str, options: &[&str]) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-    let include = |folder: &str| format!("-I{}", here.join(folder).display());
-    let run = Command::new(compiler)
-        .args(["-std=c++17", "-O1", "-shared", "-fPIC", "-DHTC_EMULATED"])
-        .args([
-            "-ffp-contract=off",
-            "-fno-strict-aliasing",
-            "-Wl,-Bsymbolic",
-        ])
-        .args(["src/emulate", "src/cuda/cu"].map(include))
-        .arg("-o")
-        .arg(folder.join(name))
-        .arg(here.join("tests/driver").join(source))
-        .arg("-ldl")
-        .args(options)
-        .output()
-        .unwrap();
-    let error = String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.success(), "{error}");
+    library::library(here, folder, name, source, options);
 }
 
 /// Runs a scenario with the libraries of a folder, and what is wrong with them.

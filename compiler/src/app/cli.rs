@@ -184,8 +184,8 @@ pub struct CompileArgs {
         allow_negative_numbers = true
     )]
     pub probe_layer: Option<usize>,
-    /// Device that executes the model while it is calibrated on and candidates are measured: cpu, cuda or cuda:N, auto (a GPU where
-    /// there is one). The last bits of an artifact are those of the device: the same gives the same
+    /// Device that executes the model while it is calibrated on and candidates are measured, and that decomposes weights: cpu, cuda
+    /// or cuda:N, auto (a GPU where there is one). The last bits of an artifact are those of the device: the same gives the same
     #[arg(long, value_name = "DEVICE", hide_short_help = true, help_heading = heading::CAREFUL, default_value = "cpu")]
     pub device: DeviceChoice,
     /// Replace OUT if it exists

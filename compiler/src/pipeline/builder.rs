@@ -403,8 +403,8 @@ impl Compiler {
         self
     }
 
-    /// What executes the model while it is calibrated on, and candidates while they are measured; by default the processor. The last
-    /// bits of the artifact are those of the device.
+    /// What executes the model while it is calibrated on, and candidates while they are measured, and what decomposes its weights; by
+    /// default the processor. The last bits of the artifact are those of the device.
     pub fn device(mut self, device: DeviceChoice) -> Self {
         self.device = device;
         self

@@ -27,6 +27,8 @@ mod export;
 mod factors;
 mod forms;
 mod goal;
+#[cfg(all(feature = "emulated", target_os = "linux"))]
+mod gpu;
 mod head;
 mod inspect;
 mod interrupt;

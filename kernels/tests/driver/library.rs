@@ -1,0 +1,33 @@
+//! Libraries of a GPU that is not there, compiled where they are needed.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Names that the libraries have here. Those beside the driver's are the first that are looked for, so that others of the
+/// system's do not come before.
+pub const DRIVER: &str = "libcuda.so.1";
+pub const BLAS: &str = "libcublas.so";
+pub const SOLVER: &str = "libcusolver.so";
+
+/// Compiles a library, whose source lies beside this file in the crate at `kernels`, into a folder.
+pub fn library(kernels: &Path, folder: &Path, name: &str, source: &str, options: &[&str]) {
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let include = |folder: &str| format!("-I{}", kernels.join(folder).display());
+    let run = Command::new(compiler)
+        .args(["-std=c++17", "-O1", "-shared", "-fPIC", "-DHTC_EMULATED"])
+        .args([
+            "-ffp-contract=off",
+            "-fno-strict-aliasing",
+            "-Wl,-Bsymbolic",
+        ])
+        .args(["src/emulate", "src/cuda/cu"].map(include))
+        .arg("-o")
+        .arg(folder.join(name))
+        .arg(kernels.join("tests/driver").join(source))
+        .arg("-ldl")
+        .args(options)
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{error}");
+}

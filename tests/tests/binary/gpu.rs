@@ -1,0 +1,195 @@
+//! The program on a GPU that is not there: the driver, the compiler and the libraries that it loads have NVIDIA's names, and
+//! compute on the processor what they are asked for. All of the way to a GPU is gone but for the GPU.
+
+#[path = "../../../kernels/tests/driver/library.rs"]
+mod library;
+
+use std::path::{Path, PathBuf};
+
+use htc_formats::htz::Htz;
+use htc_tests::artifact::Artifact;
+use htc_tests::material::{demo, words};
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+
+use super::number;
+use library::{BLAS, DRIVER, SOLVER, library};
+
+/// Where libraries are looked for, and what was asked of them.
+struct Machine {
+    scratch: Scratch,
+    libraries: PathBuf,
+}
+
+impl Machine {
+    /// With a driver and a compiler.
+    fn new() -> Machine {
+        let scratch = Scratch::new();
+        let libraries = scratch.path("libraries");
+        std::fs::create_dir(&libraries).unwrap();
+        let machine = Machine { scratch, libraries };
+        machine.install(DRIVER, "libcuda.cpp");
+        machine.install("libnvrtc.so", "libnvrtc.cpp");
+        machine
+    }
+
+    fn install(&self, name: &str, source: &str) {
+        let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels");
+        library(&kernels, &self.libraries, name, source, &[]);
+    }
+
+    /// A run there. Its kernels are kept apart: no GPU takes them.
+    fn on(&self, htc: Htc) -> Htc {
+        let htc = htc.env("LD_LIBRARY_PATH", Some(&self.libraries));
+        let htc = htc.env("HTC_FAKE_LOG", Some(&self.log()));
+        htc.env("XDG_CACHE_HOME", Some(&self.scratch.path("user")))
+    }
+
+    fn log(&self) -> PathBuf {
+        self.scratch.path("called")
+    }
+
+    /// Whether everything was given back that was asked of the libraries, in the last run and all before.
+    fn nothing_is_left(&self) {
+        let called = std::fs::read_to_string(self.log()).unwrap();
+        let left = called.lines().filter(|line| line.starts_with("left: "));
+        let (mut runs, nothing) = (0, "left: 0 allocations, 0 of the host, 0 modules, 0 streams");
+        for line in left {
+            assert!(line.starts_with(nothing), "{line}");
+            runs += 1;
+        }
+        assert!(runs > 0, "{called}");
+        let refused = called.lines().find(|line| line.starts_with("refused"));
+        assert_eq!(refused, None);
+    }
+}
+
+#[test]
+fn a_model_is_executed_and_measured_through_a_driver() {
+    let machine = Machine::new();
+    let model = demo("reference-7m-f16.gguf");
+    let run = |device: &str| {
+        let run = htc!["run", &model, "-p", "the cat", "-n", "6", "--temp", "0"];
+        let run = run.args(["--ignore-eos", "--device", device]);
+        machine.on(run).run().ok()
+    };
+    let (expected, found) = (run("cpu"), run("cuda"));
+    assert_eq!(found.stdout, expected.stdout);
+    // Whoever leaves the choice gets the GPU.
+    let left = run("auto");
+    assert_eq!(left.stdout, expected.stdout);
+    assert!(!left.stderr.contains("on the processor"), "{}", left.stderr);
+    let text = machine.scratch.file("words.txt", words(400));
+    let perplexity = |device: &str| {
+        let eval = htc!["eval", &model, "--text", &text, "--context", "32"];
+        let eval = eval.args(["--chunks", "1", "--json", "--device", device]);
+        number(&machine.on(eval).run().ok().json(), "/perplexity")
+    };
+    let (cpu, cuda) = (perplexity("cpu"), perplexity("cuda"));
+    assert!((cuda / cpu - 1.0).abs() < 5e-3, "{cuda} {cpu}");
+    assert_ne!(cuda.to_bits(), cpu.to_bits());
+    // The second of that number is not there.
+    let run = htc!["run", &model, "-p", "the cat", "-n", "1", "--device", "cuda:9"];
+    let refused = machine.on(run).run();
+    refused.refused(1, &["--device: no CUDA device: device 9 asked for"]);
+    machine.nothing_is_left();
+}
+
+/// Decomposed without a text, so that nothing but the linear algebra differs.
+#[test]
+fn weights_are_decomposed_by_the_libraries_of_a_device() {
+    let machine = Machine::new();
+    let scratch = &machine.scratch;
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let compile = |method: &str, out: &str, device: &str, threads: &str| {
+        let compile = htc!["compile", &model, "-o", scratch.path(out), "--force"];
+        let compile = compile.args(["--method", method, "--rank", "8", "--factor-type", "f32"]);
+        let compile = compile.args(["--slots", "q,k,v,gate,up", "--report", "json"]);
+        machine.on(compile.args(["--device", device, "--threads", threads]))
+    };
+    // A driver alone decomposes nothing: the processor does, which is said, and how that is mended.
+    let said = compile("gp", "plain.htz", "cuda", "2").run().ok();
+    let warned = "the processor sums second moments and decomposes weights: cuBLAS is not installed; install cuSOLVER and cuBLAS";
+    assert!(said.stderr.contains(warned), "{}", said.stderr);
+    let plain = std::fs::read(scratch.path("plain.htz")).unwrap();
+
+    machine.install(BLAS, "libcublas.cpp");
+    machine.install(SOLVER, "libcusolver.cpp");
+    for method in super::METHODS {
+        let made = |device, threads| {
+            let out = format!("{method}-{device}.htz");
+            let run = compile(method, &out, device, threads).run().ok();
+            let report = run.stdout.clone();
+            (scratch.path(&out), run.stderr, report)
+        };
+        let (cpu, _, _) = made("cpu", "2");
+        let (cuda, said, _) = made("cuda", "2");
+        let told = "weights decomposed by cuSOLVER ";
+        assert!(said.contains(told), "{said}");
+        let name = |path: &Path| {
+            let artifact = Htz::open(path).unwrap();
+            let provenance = &artifact.manifest().provenance;
+            provenance.linear_algebra.clone()
+        };
+        assert!(name(&cuda).starts_with("cuSOLVER "), "{}", name(&cuda));
+        assert!(name(&cuda).contains(", cuBLAS "), "{}", name(&cuda));
+        // The best of a rank is the same matrix, whoever finds it.
+        let [expected, found] = [&cpu, &cuda].map(|path| Artifact::open(path));
+        for layer in 0..2 {
+            for slot in ["q", "k", "v", "gate", "up"] {
+                let expected = expected.product(layer, slot);
+                let distance = found.product(layer, slot).relative_distance(&expected);
+                assert!(distance < 1e-6, "{method} {layer} {slot}: {distance}");
+            }
+        }
+        let bytes = std::fs::read(&cuda).unwrap();
+        if method == "gp" {
+            assert_eq!(std::fs::read(&cpu).unwrap(), plain, "made by the processor");
+        }
+        let (again, _, _) = made("cuda", "1");
+        assert_eq!(std::fs::read(again).unwrap(), bytes, "{method}: threads");
+    }
+    let called = std::fs::read_to_string(machine.log()).unwrap();
+    for function in ["cusolverDnXsyevd", "cublasDsyrk", "cublasDgemm"] {
+        assert!(called.contains(function), "{function}");
+    }
+    // What does not converge is told of the tensor, and leaves nothing.
+    let failing = compile("gp", "failing.htz", "cuda", "2");
+    let failing = failing.env("HTC_FAKE", Some(Path::new("no-convergence")));
+    failing.run().refused(1, &["blk.0.", "did not converge"]);
+    assert!(!scratch.path("failing.htz").exists());
+    machine.nothing_is_left();
+}
+
+/// Calibrated and measured through the driver, its second moments summed and its weights decomposed by the libraries.
+#[test]
+fn a_whole_compilation_is_of_a_device() {
+    let machine = Machine::new();
+    machine.install(BLAS, "libcublas.cpp");
+    machine.install(SOLVER, "libcusolver.cpp");
+    let scratch = &machine.scratch;
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let text = scratch.file("words.txt", words(4_000));
+    let compile = |device: &str, threads: &str| {
+        let compile = htc!["compile", &model, "-o", scratch.path(device), "--force"];
+        let compile = compile.args(["--context", "16", "--calibration-tokens", "256"]);
+        let compile = compile.args(["--method", "gp", "--rank", "12", "--gauge", "whiten"]);
+        let compile = compile.args(["--calibration".as_ref(), text.as_os_str()]);
+        let compile = compile.args(["--cache".into(), scratch.path("cache")]);
+        let compile = compile.args(["--report", "json", "--threads", threads]);
+        machine.on(compile.args(["--device", device]))
+    };
+    let kl = |device: &str| {
+        let made = compile(device, "2").run().ok();
+        number(&made.json(), "/quality/evaluation/kl")
+    };
+    let (cpu, cuda) = (kl("cpu"), kl("cuda"));
+    assert!((cuda / cpu - 1.0).abs() < 0.02, "{cuda} {cpu}");
+    let bytes = std::fs::read(scratch.path("cuda")).unwrap();
+    let artifact = Htz::open(scratch.path("cuda")).unwrap();
+    let on = &artifact.manifest().provenance.instruction_set;
+    assert!(on.contains("; models on ") && on.contains("; sums by cuSOLVER "), "{on}");
+    std::fs::remove_dir_all(scratch.path("cache")).unwrap();
+    compile("cuda", "1").run().ok();
+    assert_eq!(std::fs::read(scratch.path("cuda")).unwrap(), bytes);
+    machine.nothing_is_left();
+}
