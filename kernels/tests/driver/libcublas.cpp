@@ -72,6 +72,7 @@ API cublasDgemm_v2_64(Handle *handle, int left_as, int right_as, int64_t m, int6
     const bool plain = left_as == AS_IT_IS && right_as == AS_IT_IS && m >= 0 && n >= 0 && k >= 0;
     if (!allowed(plain && left.fits() && right.fits() && out.fits(), "sizes of a product")) return INVALID_VALUE;
     if (is("blas-fails")) return EXECUTION_FAILED;
+    log("product of " + std::to_string(m) + " x " + std::to_string(k) + " and " + std::to_string(n));
     return queue(handle, {left.range(), right.range(), out.range()}, [=, alpha = *alpha, beta = *beta] {
         for (int64_t j = 0; j < n; j++)
             for (int64_t i = 0; i < m; i++) {
@@ -90,6 +91,7 @@ API cublasDsyrk_v2_64(Handle *handle, int triangle, int as, int64_t n, int64_t k
                  "sizes of sums"))
         return INVALID_VALUE;
     if (is("blas-fails")) return EXECUTION_FAILED;
+    log("sums of " + std::to_string(k) + " x " + std::to_string(n));
     return queue(handle, {vectors.range(), out.range()}, [=, alpha = *alpha, beta = *beta] {
         for (int64_t j = 0; j < n; j++)
             for (int64_t i = 0; i < n; i++) {

@@ -253,6 +253,7 @@ API cusolverDnXsyevd(Handle *handle, int *params, int job, int which, int64_t n,
     const bool types = type_a == F64 && type_w == F64 && type == F64;
     const bool sizes = n >= 0 && matrix.fits() && (job == 0 || job == 1) && (which == 0 || which == 1);
     if (Status status = begins(handle, params, types, sizes)) return status;
+    log((job == 1 ? "eigenvectors of " : "eigenvalues of ") + std::to_string(n));
     return queue(handle, on_device(n * n), on_host(n), {device, device_bytes, host, host_bytes, info},
                  {matrix.range(), vector(w, n)}, [=] { eigen(matrix, which, job == 1, static_cast<double *>(w)); });
 }
