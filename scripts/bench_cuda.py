@@ -11,14 +11,16 @@ Parts, in this order; each has seconds of its own, and what does not fit is name
     beside    rank of a shared basis of Q, K and V, and copies beside that take the L2 cache away: five sessions
     l2        hit rate of the L2 cache by rank, from ncu, as many of five sessions as there is time for
     first     from a file that is not in memory to the first token
-    compile   htc compile of a shape
+    compile   htc compile of a shape on the device; of a larger one alone:
+              --parts compile --compile-shape Llama-3.1-8B --budget compile=480
     thermal   60 s of decoding at what the temperature allows
 
-Writes OUT.json and OUT.md. Python's standard library alone.
+Writes OUT.json and OUT.md after each part. Ends with 1 where nothing was measured. Python's standard library alone.
 """
 
 import argparse
 import collections
+import contextlib
 import csv
 import datetime
 import io
@@ -26,8 +28,10 @@ import json
 import os
 import pathlib
 import platform
+import re
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -47,7 +51,7 @@ FORMS = {
     "tiny": "dense:q8_0 dense:q4_k lowrank:64:q8_0 basis:64:q8_0 trellis:3".split(),
 }
 # Seconds of each part of a whole run: 460 together.
-BUDGETS = {"decode": 150, "slots": 30, "beside": 70, "l2": 70, "first": 40, "compile": 35, "thermal": 65}
+BUDGETS = {"decode": 150, "slots": 25, "beside": 70, "l2": 70, "first": 35, "compile": 35, "thermal": 75}
 QUICK = {"decode": 60, "slots": 15, "beside": 15, "l2": 20, "first": 10, "compile": 20, "thermal": 8}
 
 
@@ -75,10 +79,11 @@ class Runner:
         command = [*program, self.options.bin / "device", what, "--device", self.options.device]
         for name, value in named.items():
             command += [f"--{name.replace('_', '-')}", value]
-        text = self.run(budget, " ".join([what, *map(str, named.values())]), [*command, *arguments])
-        return json.loads(text) if text else None
+        ended = self.run(budget, " ".join([what, *map(str, named.values())]), [*command, *arguments])
+        return json.loads(ended.stdout) if ended else None
 
     def run(self, budget, name, command):
+        """What a program printed; None, with the reason among what was skipped, where it fails or does not end in time."""
         command = [str(part) for part in command]
         self.commands.append(shlex.join(command))
         if self.options.dry_run:
@@ -89,7 +94,7 @@ class Runner:
             return None
         print(f"{budget.part}: {name}", file=sys.stderr, flush=True)
         try:
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=budget.left())
+            ended = finished(command, budget.left())
         except subprocess.TimeoutExpired:
             budget.skip(name, "did not end in time")
             return None
@@ -100,7 +105,21 @@ class Runner:
             words = (ended.stderr.strip() or ended.stdout.strip()).splitlines()
             budget.skip(name, f"ended with {ended.returncode}: {words[-1] if words else ''}")
             return None
-        return ended.stdout
+        return ended
+
+
+def finished(command, seconds):
+    """A program that ended. One that does not in time is killed with all that it started: a profiler's program would go on,
+    and what is measured next would be measured beside it."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as child:
+        try:
+            out, err = child.communicate(timeout=seconds)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, out, err)
 
 
 def small(options):
@@ -157,41 +176,106 @@ def beside(runner, budget, options, l2_bytes):
     return found
 
 
-METRICS = "lts__t_sectors_op_read.sum,lts__t_sectors_op_read_lookup_hit.sum,dram__bytes_read.sum"
+HITS = "lts__t_sectors_op_read.sum lts__t_sectors_op_read_lookup_hit.sum".split()
+METRICS = [*HITS, "dram__bytes_read.sum"]
+# Launches of a profiled run that are left out, which are those of a prompt and of two tokens, and those behind that are
+# read: one token's of four layers at least, wherever they begin in it.
+SKIPPED, READ = 150, 100
+# What a token begins with, once.
+BEGINS = "rotate_to"
 
 
-def hit_rates(text):
-    """Sectors read, hits and bytes from memory by kernel and grid, of a CSV that ncu writes."""
+def launches(text):
+    """Kernel, grid and what METRICS say of each launch, in order, of a CSV that ncu writes; None for what was not read."""
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
-        return {}
-    found = collections.defaultdict(lambda: [0.0, 0.0, 0.0])
-    for row in csv.DictReader(io.StringIO("\n".join(lines[start:]))):
-        name = row.get("Metric Name", "")
-        places = [i for i, metric in enumerate(METRICS.split(",")) if metric == name]
-        if not places:
+        return []
+    found = {}
+    for row in csv.DictReader(io.StringIO("\n".join(line for line in lines[start:] if line.startswith('"')))):
+        if row.get("Metric Name") not in METRICS:
             continue
         scale = {"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}.get(row.get("Metric Unit", ""), 1)
+        kernel = re.split("[(<]", row["Kernel Name"])[0]
+        launch = found.setdefault(int(row["ID"]), (kernel, row.get("Grid Size", ""), [None] * len(METRICS)))
         try:
-            value = float(row["Metric Value"].replace(",", "")) * scale
+            launch[2][METRICS.index(row["Metric Name"])] = float(row["Metric Value"].replace(",", "")) * scale
         except ValueError:
             # `n/a`, where a device counts no such thing.
             continue
-        found[f"{row['Kernel Name']} {row.get('Grid Size', '')}"][places[0]] += value
-    return {kernel: tuple(sums) for kernel, sums in found.items()}
+    return [found[each] for each in sorted(found)]
 
 
-def rate(kernels):
-    """The hit rate of some kernels together; None where they read nothing."""
-    sectors = sum(kernel[0] for kernel in kernels)
-    return sum(kernel[1] for kernel in kernels) / sectors if sectors else None
+def passes(text):
+    """The most passes that ncu took for a launch; None where it says nothing."""
+    return max(map(int, re.findall(r"\b(\d+) pass(?:es)?\b", text)), default=None)
+
+
+def whole_tokens(all_of):
+    """Launches of each token that was read from its beginning to its end."""
+    begins = [i for i, launch in enumerate(all_of) if launch[0] == BEGINS]
+    return [all_of[begin:end] for begin, end in zip(begins, begins[1:])]
+
+
+def of_attention(token):
+    """The products that make Q, K and V: launches between a norm and what makes heads ready. One for each layer where the
+    model is dense, two where there is a basis. Their names and grids are also those of others."""
+    found, since = [], []
+    for launch in token:
+        if launch[0] == "heads_ready":
+            found += since
+        since = [] if launch[0].startswith(("norm", "heads_ready")) else [*since, launch]
+    return found
+
+
+def added(all_of, metric):
+    """The sum of a metric over launches; None where one of them lacks it, or there are none."""
+    values = [launch[2][metric] for launch in all_of]
+    return sum(values) if values and None not in values else None
+
+
+def rate(all_of):
+    """The hit rate of some launches together; None where they read nothing."""
+    sectors, hits = added(all_of, 0), added(all_of, 1)
+    return hits / sectors if sectors and hits is not None else None
+
+
+def hits_of(text):
+    """Figures of a profiled run, of whole tokens; the reason alone where there are none."""
+    taken = passes(text)
+    if taken and taken > 1:
+        # What is replayed finds the cache as the pass before left it.
+        why = f"ncu took {taken} passes for a launch: the cache is not as the launch before left it"
+        return {"missing": why, "passes": taken}
+    all_of = launches(text)
+    tokens = whole_tokens(all_of)
+    if not tokens:
+        refused = re.search("^==ERROR== (.*)$", text, re.MULTILINE)
+        if refused:
+            return {"missing": refused.group(1)}
+        return {"missing": f"no whole token among {len(all_of)} launches: none from one {BEGINS} to the next"}
+    if len({tuple(launch[0] for launch in token) for token in tokens}) > 1:
+        return {"missing": "tokens differ in what they launch"}
+    read = [launch for token in tokens for launch in token]
+    attention = [launch for token in tokens for launch in of_attention(token)]
+    kernels, memory = collections.defaultdict(list), added(read, 2)
+    for launch in read:
+        kernels[f"{launch[0]} {launch[1]}"].append(launch)
+    return {
+        "tokens": len(tokens),
+        "launches": len(tokens[0]),
+        "hit_rate": rate(read),
+        "launches_of_qkv": len(attention) // len(tokens),
+        "hit_rate_of_qkv": rate(attention),
+        "dram_bytes_per_token": None if memory is None else memory / len(tokens),
+        "kernels": {name: [added(of, i) for i in range(len(METRICS))] for name, of in kernels.items()},
+        **({} if attention else {"hit_rate_of_qkv_missing": "no launch stands between a norm and heads_ready"}),
+    }
 
 
 def l2(runner, budget, options):
-    ncu = shutil.which("ncu") or next(
-        (path for path in ("/usr/local/cuda/bin/ncu",) if os.access(path, os.X_OK)), None
-    )
+    usual = "/usr/local/cuda/bin/ncu"
+    ncu = shutil.which("ncu") or (usual if os.access(usual, os.X_OK) else None)
     if not options.device.startswith("cuda"):
         budget.skip("ncu", "the device is no GPU")
         return []
@@ -201,12 +285,12 @@ def l2(runner, budget, options):
         budget.skip("ncu", "not found in PATH or /usr/local/cuda/bin")
         return []
     shape, ranks = basis_shape(options)
-    shape = {**shape, "layers": 4}
+    shape = {**shape, "layers": 2 if shape["shape"] == "tiny" else 4}
     # Caches are not emptied between kernels: what the one before left there is what is asked about.
     program = [ncu, "--clock-control", "none", "--cache-control", "none", "--csv", "--print-units", "base"]
-    program += ["--metrics", METRICS, "--launch-skip", "120", "--launch-count", "60"]
+    program += ["--graph-profiling", "node", "--launch-skip", SKIPPED, "--launch-count", READ]
     named = {"context": 4, "tokens": 4, "runs": 3, "seconds": 0, "prefill": 0, "copy_mib": 0, "energy_seconds": 0}
-    found, dense = [], {}
+    found, metrics = [], METRICS
     for session in range(SESSIONS):
         for form in ["dense:q8_0", *(f"grc:{rank}:q8_0" for rank in ranks)]:
             if budget.left() < 3 and not options.dry_run:
@@ -214,21 +298,24 @@ def l2(runner, budget, options):
                 return found
             arguments = [part for name, value in {**shape, **named, "form": form}.items()
                          for part in (f"--{name.replace('_', '-')}", value)]
-            command = [*program, options.bin / "device", "measure", "--device", options.device, *arguments]
-            kernels = hit_rates(runner.run(budget, f"ncu {form}, session {session + 1}", command) or "")
-            if form.startswith("dense"):
-                dense = kernels
-            if not dense and not options.dry_run:
-                budget.skip(f"session {session + 1}", "nothing is known of the dense model's kernels")
-                break
-            # Kernels and grids that the dense model has not are those of the basis.
-            own = [sums for kernel, sums in kernels.items() if kernel not in dense]
-            if kernels:
-                found.append({
-                    "session": session, "form": form, "hit_rate": rate(kernels.values()),
-                    "hit_rate_of_basis": rate(own), "dram_bytes": sum(sums[2] for sums in kernels.values()),
-                    "kernels": kernels,
-                })
+            measured = [options.bin / "device", "measure", "--device", options.device, *arguments]
+            name = f"ncu {form}, session {session + 1}"
+            while True:
+                ended = runner.run(budget, name, [*program, "--metrics", ",".join(metrics), *measured])
+                # With --csv, what ncu says of its passes is on either stream.
+                figures = hits_of(f"{ended.stderr}\n{ended.stdout}") if ended else None
+                if not figures or "passes" not in figures or metrics == HITS:
+                    break
+                # Fewer counters may be read in one pass.
+                budget.skip(f"{name}, bytes from memory", figures["missing"])
+                metrics = HITS
+            if figures and "missing" in figures:
+                budget.skip(name, figures["missing"])
+            elif figures:
+                found.append({"session": session, "form": form, **figures})
+            if not found and not options.dry_run:
+                # What the first run does not give, no other does.
+                return found
     return found
 
 
@@ -256,22 +343,35 @@ def first(runner, budget, options, folder):
 
 
 def compile_time(runner, budget, options, folder):
-    shape = "SmolLM2-135M" if "SmolLM2-135M" in options.shapes and not options.quick else options.shapes[-1]
+    usual = "SmolLM2-135M" if "SmolLM2-135M" in options.shapes and not options.quick else options.shapes[-1]
+    shape = options.compile_shape or usual
     source, out = folder / "compile.gguf", folder / "compile.htz"
     runner.device(budget, "make", shape=shape, form="dense:q8_0", out=source)
     started = time.monotonic()
     command = [options.bin / "htc", "compile", source, "-o", out, "--method", "grc", "--ratio", "0.5"]
-    ended = runner.run(budget, f"htc compile of {shape}", command)
+    ended = runner.run(budget, f"htc compile of {shape}", [*command, "--device", options.device])
     seconds = time.monotonic() - started
-    budget.skip("htc compile of Llama-3.1-8B", "takes longer than all of this; measure it alone")
-    return {"shape": shape, "seconds": seconds, "where": "the processor"} if ended is not None else None
+    for path in (source, out):
+        path.unlink(missing_ok=True)
+    if not options.compile_shape and "Llama-3.1-8B" in options.shapes:
+        budget.skip("htc compile of Llama-3.1-8B", "takes longer than all of this: see --help for how it is measured alone")
+    if not ended:
+        return None
+    # The program says so where a library of the device decomposes, and where the processor does in its place.
+    said = [line.strip() for line in ended.stderr.splitlines() if "decompose" in line]
+    return {"shape": shape, "seconds": seconds, "where": options.device, "said": said}
+
+
+def thermal_seconds(left):
+    """A minute, or what a budget leaves beside making the model and taking it to the device."""
+    return max(2, min(60, round(left - 12)))
 
 
 def thermal(runner, budget, options):
     shape = options.shapes[0]
     form = {"tiny": "lowrank:128:q8_0", "SmolLM2-135M": "lowrank:256:q8_0"}.get(shape, "lowrank:1024:q8_0")
     named = {} if options.device.startswith("cuda") else {"sensor": "sim:start=60,speed=5"}
-    seconds = 2 if options.quick else 55 if budget.left() < 66 else 60
+    seconds = 2 if options.quick else thermal_seconds(budget.left())
     return runner.device(budget, "thermal", shape=shape, form=form, seconds=seconds, **named)
 
 
@@ -380,10 +480,13 @@ def show_l2(results):
         by_form[result["form"]].append(result)
     rows = []
     for form, all_of in by_form.items():
-        middle = lambda name: statistics.median([r[name] for r in all_of if r[name] is not None] or [float("nan")])
-        rows.append([form, f"{100 * middle('hit_rate'):.1f} %", f"{100 * middle('hit_rate_of_basis'):.1f} %",
-                     f"{middle('dram_bytes') / 1e6:.1f}", len(all_of)])
-    return table(["form", "L2 hits", "of the basis' kernels", "MB from memory", "sessions"], rows)
+        # Without a figure the cell is empty: the record says why.
+        known = {name: [r[name] for r in all_of if r[name] is not None]
+                 for name in ("hit_rate", "hit_rate_of_qkv", "dram_bytes_per_token")}
+        middle = {name: statistics.median(values) if values else None for name, values in known.items()}
+        rows.append([form, number(middle["hit_rate"], "{:.1f} %", 100), number(middle["hit_rate_of_qkv"], "{:.1f} %", 100),
+                     number(middle["dram_bytes_per_token"], "{:.1f}", 1e-6), len(all_of)])
+    return table(["form", "L2 hits", "of the products of Q, K and V", "MB from memory a token", "sessions"], rows)
 
 
 def show(results):
@@ -415,7 +518,8 @@ def show(results):
         heads = ["file", "device, s", "open, s", "load, s", "first token, s", "together, s"]
         parts += ["", "## From a file that is not in memory to the first token", "", table(heads, rows)]
     if results["compile"]:
-        parts += ["", "## Compiling", "", "{shape}: {seconds:.1f} s on {where}".format(**results["compile"])]
+        parts += ["", "## Compiling", "", "{shape}: {seconds:.1f} s on {where}".format(**results["compile"]),
+                  *(f"* {line}" for line in results["compile"]["said"])]
     heat = results["thermal"] or {}
     if "missing" in heat:
         parts += ["", "## Following the temperature", "", f"Not measured: {heat['missing']}"]
@@ -430,6 +534,14 @@ def show(results):
     return "\n".join(parts) + "\n"
 
 
+def budget_of(text):
+    """Part and seconds of PART=SECONDS."""
+    part, _, seconds = text.partition("=")
+    if part not in BUDGETS or not seconds.isdecimal() or not int(seconds):
+        raise argparse.ArgumentTypeError(f"{text}: expected PART=SECONDS with a part of {', '.join(BUDGETS)}")
+    return part, int(seconds)
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0", help="cuda:N, emulated or cpu [default: cuda:0]")
@@ -437,6 +549,10 @@ def arguments():
     parser.add_argument("--dry-run", action="store_true", help="print the commands and run none")
     parser.add_argument("--shapes", type=lambda text: text.split(","), help=f"of {', '.join(SHAPES)} [default: by device]")
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(BUDGETS), help="[default: all]")
+    parser.add_argument("--budget", type=budget_of, action="append", default=[], metavar="PART=SECONDS",
+                        help="other seconds of a part; may be given several times")
+    parser.add_argument("--compile-shape", choices=SHAPES,
+                        help="what is compiled [default: SmolLM2-135M where it is among the shapes, else their last]")
     parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path("."), help="folder of htc and device")
     parser.add_argument("--folder", type=pathlib.Path, help="for models, gigabytes [default: a temporary folder]")
     parser.add_argument("-o", "--out", type=pathlib.Path, default=pathlib.Path("bench-cuda"), help="[default: bench-cuda]")
@@ -447,6 +563,7 @@ def arguments():
         for name in given:
             if name not in known:
                 parser.error(f"{name}: expected some of {', '.join(known)}")
+    options.budgets = {**(QUICK if options.quick else BUDGETS), **dict(options.budget)}
     options.bin = options.bin.resolve()
     for name in ("htc", "device"):
         if not options.dry_run and not os.access(options.bin / name, os.X_OK):
@@ -455,6 +572,8 @@ def arguments():
 
 
 def main():
+    # Who ends this ends what it started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options, started = arguments(), time.monotonic()
     runner, skipped = Runner(options), []
     info = runner.device(Budget("info", 60, skipped), "info")
@@ -462,7 +581,14 @@ def main():
         # Without a device there is nothing to measure; that is no figure, and no success either.
         sys.exit(f"skipped: no device ({skipped[0] if skipped else 'unknown'})")
     device = (info or {}).get("device", {})
-    results = dict.fromkeys(BUDGETS)
+    results = {**dict.fromkeys(BUDGETS), "skipped": skipped, "about": {} if options.dry_run else about(options, device)}
+
+    def save():
+        """What was measured is there whatever becomes of the rest, and so is what it was measured on."""
+        results["about"] |= {"seconds": round(time.monotonic() - started), "commands": runner.commands}
+        write(options.out, "json", json.dumps(results, indent=1) + "\n")
+        write(options.out, "md", show(results))
+
     with tempfile.TemporaryDirectory(prefix="htc-bench-", dir=options.folder) as folder:
         folder = pathlib.Path(folder)
         parts = {
@@ -476,16 +602,25 @@ def main():
         }
         for part in parts:
             if part in options.parts:
-                seconds = (QUICK if options.quick else BUDGETS)[part]
-                results[part] = parts[part](Budget(part, seconds, skipped))
+                results[part] = parts[part](Budget(part, options.budgets[part], skipped))
                 if not options.dry_run:
-                    # What was measured is there whatever becomes of the rest.
-                    write(options.out, "json", json.dumps(results, indent=1) + "\n")
+                    save()
     if options.dry_run:
         return
+    print(show(results), end="")
+    if not any(measured(results[part]) for part in options.parts):
+        sys.exit("failed: nothing was measured")
+
+
+def measured(result):
+    """Whether a part has a figure."""
+    return bool(result) and "missing" not in result
+
+
+def about(options, device):
+    """What is measured, where and by which command."""
     version = subprocess.run([options.bin / "htc", "--version"], capture_output=True, text=True, check=False)
-    results["skipped"] = skipped
-    results["about"] = {
+    return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "device": device,
         "device_asked": options.device,
@@ -493,13 +628,7 @@ def main():
         "host": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "program": version.stdout.strip(),
         "command": shlex.join(["scripts/bench_cuda.sh", *command_line(sys.argv[1:])]),
-        "seconds": round(time.monotonic() - started),
-        "commands": runner.commands,
     }
-    write(options.out, "json", json.dumps(results, indent=1) + "\n")
-    text = show(results)
-    write(options.out, "md", text)
-    print(text, end="")
 
 
 def write(out, ending, text):

@@ -11,7 +11,7 @@ use htc_loader::live::{Clock, Follow, Governor, GovernorOptions, Law, LawOptions
 use htc_loader::live::{Reading, Sensor, SensorError, SensorSpec, open};
 use serde_json::{Value, json};
 
-use super::measure::{energy_of, loaded, tokens};
+use super::measure::{WANTED, energy_of, loaded, tokens};
 use super::on::{Measured, Outcome, Task};
 
 /// Positions of the sequence, which begins anew behind them.
@@ -94,7 +94,7 @@ impl Task for Thermal {
                 session.reset();
             }
             session.follow()?;
-            black_box(session.step(&[all[session.position()]])?);
+            black_box(session.step_for(&[all[session.position()]], WANTED)?);
             (count, of_second) = (count + 1, of_second + 1);
             let passed = started.elapsed().as_secs_f64();
             if passed >= (course.len() + 1) as f64 {
