@@ -120,7 +120,7 @@ fn compile_on(
                 layer,
                 origin: Origin::Asked,
             },
-            None => depth_sink(&prepared, options.threads, watch)?,
+            None => depth_sink(&prepared, device, watch)?,
         };
 
         // Factorise, seal and measure, as often as there are candidates.
@@ -231,7 +231,7 @@ fn or_kept<T>(work: Work, made: Result<T, CompileError>, watch: Watch) -> Result
 /// dimensionally, or the guess where there is no calibration, or no plateau in it.
 fn depth_sink(
     prepared: &Prepared,
-    threads: usize,
+    device: &dyn Device,
     watch: Watch,
 ) -> Result<DepthSinkRecord, CompileError> {
     let layers = prepared.source.hyper.layers;
@@ -239,7 +239,8 @@ fn depth_sink(
         return Ok(DepthSinkRecord::guess(layers));
     };
     watch.tell(Event::Measuring(Measurement::Depth, layers));
-    let found = analyse::depth_sink(&prepared.source, calibration, threads, watch)?;
+    let of = (device.pool().threads(), device.algebra());
+    let found = analyse::depth_sink(&prepared.source, calibration, of, watch)?;
     let measured = found.layer.map(|layer| DepthSinkRecord {
         layer,
         origin: Origin::Measured,

@@ -8,7 +8,7 @@
 //! * [`mod@reference`]: the same operations in plain Rust with double-precision sums, the oracle
 //!   of every other implementation.
 //!
-//! But in [`linear`], numbers are `f32`, arrays are row-major and the last index is contiguous. A kernel checks
+//! Except in [`linear`], numbers are `f32`, arrays are row-major and the last index is contiguous. A kernel checks
 //! every shape it is given and returns [`ShapeError`] before it writes anything. A result
 //! depends on the instruction set but never on the number of threads.
 

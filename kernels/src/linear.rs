@@ -117,11 +117,12 @@ pub trait Gram: std::fmt::Debug + Send {
     /// [`LinearError`].
     fn scale(&mut self, factor: f64) -> Result<(), LinearError>;
 
-    /// The sums so far, `out [order, order]`: the lower triangle counts, above it is nothing but zeros.
+    /// Columns of the sums so far from `first` on, as many as `out [order, n]` has: the lower triangle counts, above it is nothing but
+    /// zeros.
     ///
     /// # Errors
     /// [`LinearError`], also of what was added before.
-    fn read(&self, out: &mut [f64]) -> Result<(), LinearError>;
+    fn read(&self, first: usize, out: &mut [f64]) -> Result<(), LinearError>;
 }
 
 /// The order of a matrix whose eigenvalues are wanted.

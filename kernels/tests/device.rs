@@ -8,7 +8,8 @@ use htc_formats::block::encode;
 use htc_kernels::Matrix;
 use htc_kernels::cuda::driver::{Options, Which};
 use htc_kernels::cuda::ops::{DeviceMatrix, Source};
-use htc_kernels::cuda::{Cuda, Device, DeviceError, Memory as _, StepCounts, ops};
+use htc_kernels::cuda::{Cuda, CudaLinear, Device, DeviceError, Memory as _, StepCounts, ops};
+use htc_kernels::linear::{Linear, ProductShape};
 use htc_kernels::reference;
 
 /// The first device; none, said so by name, where there is none. With HTC_NEED_CUDA that is a failure.
@@ -139,6 +140,142 @@ fn more_than_there_is_is_refused_with_its_numbers() {
     }
     // And nothing is wrong with it.
     assert_eq!(get(&device, &put(&device, &[1.0, 2.0]), 2), [1.0, 2.0]);
+}
+
+/// By residuals, so that nothing else has to decompose: at small and large norms, and at orders for which libraries choose
+/// algorithms; and the same bytes each time, from whichever thread.
+#[test]
+fn matrices_are_decomposed_and_multiplied_in_double_precision() {
+    let Some(device) = device(|_| ()) else {
+        return;
+    };
+    let linear = match device.linear() {
+        Ok(linear) => linear,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            return;
+        }
+    };
+    // Where the processor stands in for a GPU large ones take minutes.
+    let largest = if device.name().starts_with("Emulated") {
+        65
+    } else {
+        1500
+    };
+    let orders = [1, 2, 33, 65, 400, 1500];
+    for n in orders.into_iter().filter(|n| *n <= largest) {
+        for norm in [1.0, 1e-20, 1e20] {
+            symmetric_matrices_are_decomposed(&linear, n, norm);
+            tall_matrices_are_decomposed(&linear, n, norm);
+        }
+    }
+    let (n, rows) = (largest, largest + largest / 2);
+    let decompose = || {
+        let (mut vectors, mut values) = (symmetric(n, 1.0), vec![0.0; n]);
+        (linear.symmetric_eigen(&mut vectors, &mut values, true)).unwrap();
+        let (mut singular, mut right) = (vec![0.0; n], vec![0.0; n * n]);
+        let tall = wave(rows * n, 1.0);
+        (linear.right_singular(&tall, &mut singular, &mut right)).unwrap();
+        [vectors, values, singular, right]
+    };
+    let first = decompose();
+    let others = std::thread::scope(|scope| {
+        let threads = [(); 2].map(|()| scope.spawn(decompose));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    assert!(others.iter().all(|other| *other == first));
+}
+
+/// Numbers without structure, of a magnitude.
+fn wave(count: usize, norm: f64) -> Vec<f64> {
+    (0..count)
+        .map(|i| norm * ((i * i % 1009) as f64 * 0.37).sin())
+        .collect()
+}
+
+fn symmetric(n: usize, norm: f64) -> Vec<f64> {
+    let x = wave(n * n, norm);
+    let entry = |at: usize| (x[at] + x[at % n * n + at / n]) / 2.0;
+    (0..n * n).map(entry).collect()
+}
+
+/// `left [m, k] right [k, n]`, column-major.
+fn times(left: &[f64], right: &[f64], m: usize, k: usize) -> Vec<f64> {
+    let column = |column: &[f64]| {
+        let mut sum = vec![0.0; m];
+        for (of, by) in left.chunks_exact(m).zip(column) {
+            sum.iter_mut().zip(of).for_each(|(sum, of)| *sum += of * by);
+        }
+        sum
+    };
+    right.chunks_exact(k).flat_map(column).collect()
+}
+
+/// The largest difference of what decompositions of a matrix of order `n` are to have in common, as a part of `norm`.
+fn close(found: &[f64], expected: &[f64], norm: f64, n: usize, what: &str) {
+    let pairs = found.iter().zip(expected);
+    let largest = pairs.fold(0.0, |most: f64, (a, b)| most.max((a - b).abs()));
+    let bound = 1e-13 * (n as f64) * norm;
+    assert!(largest <= bound, "{what} of {n} at {norm:e}: {largest:e}");
+}
+
+fn orthonormal(vectors: &[f64], n: usize, what: &str) {
+    let transposed: Vec<f64> = (0..n * n).map(|at| vectors[at % n * n + at / n]).collect();
+    let unit: Vec<f64> = (0..n * n)
+        .map(|at| f64::from(u8::from(at % n == at / n)))
+        .collect();
+    close(&times(&transposed, vectors, n, n), &unit, 1.0, n, what);
+}
+
+fn symmetric_matrices_are_decomposed(linear: &CudaLinear, n: usize, norm: f64) {
+    let matrix = symmetric(n, norm);
+    let (mut vectors, mut values) = (matrix.clone(), vec![0.0; n]);
+    (linear.symmetric_eigen(&mut vectors, &mut values, true)).unwrap();
+    assert!(values.is_sorted(), "{values:?}");
+    orthonormal(&vectors, n, "eigenvectors");
+    let mut scaled = vectors.clone();
+    for (column, value) in scaled.chunks_exact_mut(n).zip(&values) {
+        column.iter_mut().for_each(|x| *x *= value);
+    }
+    close(&times(&matrix, &vectors, n, n), &scaled, norm, n, "A V");
+    let (mut alone, mut destroyed) = (vec![0.0; n], matrix.clone());
+    (linear.symmetric_eigen(&mut destroyed, &mut alone, false)).unwrap();
+    close(&alone, &values, norm, n, "eigenvalues");
+    let shape = ProductShape {
+        rows: n,
+        inner: n,
+        columns: n,
+    };
+    let mut product = vec![0.0; n * n];
+    (linear.product(shape, &matrix, &vectors, &mut product)).unwrap();
+    close(&product, &scaled, norm, n, "a product");
+    let mut gram = linear.gram(n).unwrap();
+    gram.add(2.0, &vectors).unwrap();
+    let mut sums = vec![0.0; n * n];
+    gram.read(0, &mut sums).unwrap();
+    let twice: Vec<f64> = (0..n * n)
+        .map(|at| f64::from(2 * u8::from(at % n == at / n)))
+        .collect();
+    close(&sums, &twice, 1.0, n, "sums");
+}
+
+fn tall_matrices_are_decomposed(linear: &CudaLinear, n: usize, norm: f64) {
+    for rows in [n, n + n / 8, 2 * n] {
+        let tall = wave(rows * n, norm);
+        let (mut values, mut right) = (vec![0.0; n], vec![0.0; n * n]);
+        (linear.right_singular(&tall, &mut values, &mut right)).unwrap();
+        assert!(values.iter().rev().is_sorted(), "{values:?}");
+        let vectors: Vec<f64> = (0..n * n).map(|at| right[at % n * n + at / n]).collect();
+        orthonormal(&vectors, n, "singular vectors");
+        // The columns of A V are as long as the singular values say.
+        let lengths = times(&tall, &vectors, rows, n);
+        let lengths = lengths.chunks_exact(rows).map(|column| {
+            let column: Vec<f64> = column.iter().map(|x| x / norm).collect();
+            norm * column.iter().map(|x| x * x).sum::<f64>().sqrt()
+        });
+        let lengths: Vec<f64> = lengths.collect();
+        close(&lengths, &values, norm * (rows as f64).sqrt(), n, "A v");
+    }
 }
 
 /// Tensor cores give the bits that exchanges of a warp give, and both what the oracle has.

@@ -12,9 +12,7 @@ use htc_kernels::Pool;
 use htc_kernels::cuda::{Device, DeviceError};
 use htc_kernels::linear::{Linear, LinearError};
 
-#[cfg(any(feature = "cuda", feature = "emulated"))]
-use crate::backend::Need;
-use crate::backend::{Backend, Cpu, Gpu, Planned, Reference};
+use crate::backend::{Backend, Cpu, Gpu, Need, Planned, Reference};
 use crate::error::LoadError;
 use crate::model::Model;
 
@@ -113,6 +111,12 @@ pub trait Executor: Sync {
         None
     }
 
+    /// Bytes of the device's own memory that sessions need; none where it has none.
+    fn needed_bytes(&self, sessions: &[Planned<'_>]) -> u64 {
+        let _ = sessions;
+        0
+    }
+
     /// Whether weights, keys and values are in memory of the device, so that the host needs no room for them.
     fn has_own_memory(&self) -> bool {
         false
@@ -208,6 +212,10 @@ impl<D: Device> Executor for OnGpu<D> {
         let [free, _] = self.0.room().ok()?;
         // The emulation's is that of the host.
         (free < usize::MAX).then_some(free as u64)
+    }
+
+    fn needed_bytes(&self, sessions: &[Planned<'_>]) -> u64 {
+        Need::of::<D>(sessions).bytes()
     }
 
     fn has_own_memory(&self) -> bool {

@@ -1,6 +1,7 @@
 //! What multiplies and decomposes: the calling thread, or a device that a caller brings.
 
 use std::fmt;
+use std::ops::Range;
 
 use faer::linalg::matmul::matmul;
 use faer::linalg::matmul::triangular::{self, BlockStructure};
@@ -48,6 +49,12 @@ pub fn column_major(matrix: MatRef<'_, f64>) -> Vec<f64> {
 pub trait Algebra: fmt::Debug + Send + Sync {
     /// The library that computes, and on what: it belongs into the provenance of an artifact.
     fn name(&self) -> String;
+
+    /// Rows of a long matrix that are multiplied at a time: enough for products at full speed, few enough that their copy in float64 is
+    /// small beside what is made of them.
+    fn panel(&self) -> usize {
+        512
+    }
 
     /// The `k` leading eigenvectors of the symmetric matrix whose lower triangle is that of `matrix`.
     ///
@@ -98,8 +105,14 @@ pub trait Algebra: fmt::Debug + Send + Sync {
     fn gram(&self, order: usize) -> Result<Box<dyn Gram>, FactoriseError>;
 }
 
+/// Columns of a Gram matrix that are fetched at a time.
+const STRIPE: usize = 256;
+
 /// `Σ xᵀ x` of rows `x`, as they come.
 pub trait Gram: fmt::Debug + Send {
+    /// Numbers of a row.
+    fn order(&self) -> usize;
+
     /// Adds `scale · XᵀX` of `rows [n, order]`.
     ///
     /// # Errors
@@ -112,11 +125,26 @@ pub trait Gram: fmt::Debug + Send {
     /// What the device says.
     fn scale(&mut self, factor: f64) -> Result<(), FactoriseError>;
 
+    /// Some columns of the sums, `[order, n]`, of which what is on and below the diagonal of the sums counts.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn columns(&self, which: Range<usize>) -> Result<Mat<f64>, FactoriseError>;
+
     /// The sums `[order, order]`, of which the lower triangle counts.
     ///
     /// # Errors
     /// What the device says.
-    fn finish(self: Box<Self>) -> Result<Mat<f64>, FactoriseError>;
+    fn finish(self: Box<Self>) -> Result<Mat<f64>, FactoriseError> {
+        let order = self.order();
+        let mut sums = Mat::zeros(order, order);
+        for first in (0..order).step_by(STRIPE) {
+            let count = STRIPE.min(order - first);
+            let columns = self.columns(first..first + count)?;
+            sums.as_mut().subcols_mut(first, count).copy_from(&columns);
+        }
+        Ok(sums)
+    }
 }
 
 /// The calling thread, with the library of [`BACKEND`] for decompositions.
@@ -178,6 +206,10 @@ impl Algebra for Host {
 struct HostGram(Mat<f64>);
 
 impl Gram for HostGram {
+    fn order(&self) -> usize {
+        self.0.nrows()
+    }
+
     fn add(&mut self, scale: f64, rows: MatRef<'_, f64>) -> Result<(), FactoriseError> {
         add_lower(self.0.as_mut(), rows.transpose(), rows, scale);
         Ok(())
@@ -186,6 +218,10 @@ impl Gram for HostGram {
     fn scale(&mut self, factor: f64) -> Result<(), FactoriseError> {
         self.0 *= faer::Scale(factor);
         Ok(())
+    }
+
+    fn columns(&self, which: Range<usize>) -> Result<Mat<f64>, FactoriseError> {
+        Ok(self.0.subcols(which.start, which.len()).to_owned())
     }
 
     fn finish(self: Box<Self>) -> Result<Mat<f64>, FactoriseError> {

@@ -19,7 +19,7 @@
 //! the factors as they are too, so that the units of the activations do not decide how well a
 //! narrow storage type fits.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use faer::{Accum, Mat, MatMut, MatRef};
 
@@ -47,9 +47,6 @@ pub(super) const INDEFINITE: f64 = 1e-6;
 
 /// How far apart the entries of a diagonal may be.
 const SPREAD: f64 = 1e12;
-
-/// Order of the blocks of products with a symmetric matrix.
-const BLOCK: usize = 512;
 
 /// A second moment `C = E[x xᵀ]` of the inputs of a slot.
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +167,8 @@ pub struct Whitening {
     /// A power of two; the root is `scale · moment^½`.
     scale: f64,
     roots: OnceLock<Roots>,
+    /// Held while they are found: who needs them meanwhile waits.
+    finding: Mutex<()>,
 }
 
 /// `C^½` and its inverse, both symmetric to the last bit.
@@ -199,6 +198,11 @@ impl Whitening {
         if let Some(roots) = self.roots.get() {
             return Ok(roots);
         }
+        let finding = self.finding.lock();
+        let _finding = finding.unwrap_or_else(PoisonError::into_inner);
+        if let Some(roots) = self.roots.get() {
+            return Ok(roots);
+        }
         let n = self.moment.nrows();
         let Leading { values, vectors } = algebra.eigen(self.moment.clone(), n)?;
         let (largest, smallest) = (values[0], values[n - 1]);
@@ -218,7 +222,6 @@ impl Whitening {
             root: power(0.5)?,
             inverse: power(-0.5)?,
         };
-        // Of two threads that got here together the first is kept; both found the same bytes.
         Ok(self.roots.get_or_init(|| roots))
     }
 }
@@ -297,6 +300,7 @@ impl Gauge {
             moment: shrunk,
             scale,
             roots: OnceLock::new(),
+            finding: Mutex::new(()),
         }))
     }
 
@@ -317,6 +321,7 @@ impl Gauge {
                 }),
                 scale: w.scale,
                 roots: OnceLock::new(),
+                finding: Mutex::new(()),
             }),
         }
     }
@@ -408,9 +413,10 @@ pub(super) fn quadratic_blocks(
     mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
 ) -> Result<(), FactoriseError> {
     let n = lower.nrows();
-    let mut buffer = Mat::<f64>::zeros(BLOCK.min(n), t.ncols());
-    for start in (0..n).step_by(BLOCK) {
-        let size = BLOCK.min(n - start);
+    let block = algebra.panel().min(n);
+    let mut buffer = Mat::<f64>::zeros(block, t.ncols());
+    for start in (0..n).step_by(block.max(1)) {
+        let size = block.min(n - start);
         let mut rows = buffer.as_mut().subrows_mut(0, size);
         let mut diagonal = lower.submatrix(start, start, size, size).to_owned();
         mirror(diagonal.as_mut());

@@ -4,10 +4,6 @@ use faer::{Accum, Mat, MatRef};
 
 use super::{Algebra, FactoriseError, Gram, Weight};
 
-/// Rows of a panel: enough for the matrix products to run at full speed, few enough that
-/// the float64 copy of a panel is small beside the factors.
-const PANEL: usize = 512;
-
 /// `T [long, short]`: the weight itself or its transpose, possibly under a gauge. It is never
 /// copied to float64 as a whole unless [`dense`](Panels::dense) asks for it.
 #[derive(Clone, Copy)]
@@ -89,6 +85,11 @@ impl<'a> Panels<'a> {
         }
     }
 
+    /// Rows of a panel.
+    fn panel(&self) -> usize {
+        self.algebra.panel().min(self.long())
+    }
+
     /// Adds `scale · TᵀT [short, short]`.
     pub fn add_gram(&self, scale: f64, gram: &mut dyn Gram) -> Result<(), FactoriseError> {
         self.for_each(|_, panel| gram.add(scale, panel))
@@ -108,7 +109,7 @@ impl<'a> Panels<'a> {
         x: MatRef<'_, f64>,
         mut visit: impl FnMut(usize, MatRef<'_, f64>),
     ) -> Result<(), FactoriseError> {
-        let mut product = Mat::<f64>::zeros(PANEL.min(self.long()), x.ncols());
+        let mut product = Mat::<f64>::zeros(self.panel(), x.ncols());
         self.for_each(|start, panel| {
             let mut rows = product.as_mut().subrows_mut(0, panel.nrows());
             let replace = Accum::Replace;
@@ -131,7 +132,7 @@ impl<'a> Panels<'a> {
         Ok(dense)
     }
 
-    /// Every panel `[≤ PANEL, short]` of `T` in float64 with its first row, in order.
+    /// Every panel `[≤ panel, short]` of `T` in float64 with its first row, in order.
     pub fn for_each(
         &self,
         mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
@@ -139,7 +140,7 @@ impl<'a> Panels<'a> {
         match self.right {
             None => self.for_each_of_weight(visit),
             Some(right) => {
-                let mut product = Mat::<f64>::zeros(PANEL.min(self.long()), self.short());
+                let mut product = Mat::<f64>::zeros(self.panel(), self.short());
                 self.for_each_of_weight(|start, panel| {
                     let mut rows = product.as_mut().subrows_mut(0, panel.nrows());
                     let replace = Accum::Replace;
@@ -155,13 +156,13 @@ impl<'a> Panels<'a> {
         &self,
         mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
     ) -> Result<(), FactoriseError> {
-        let (long, short) = (self.long(), self.short());
+        let (long, short, panel) = (self.long(), self.short(), self.panel());
         if self.transposed {
             // Rows of T are columns of W: row-major in T means adjacent in a column of
             // the buffer's transpose, hence a column-major buffer.
-            let mut buffer = Mat::<f64>::zeros(PANEL.min(long), short);
-            for start in (0..long).step_by(PANEL) {
-                let p = PANEL.min(long - start);
+            let mut buffer = Mat::<f64>::zeros(panel, short);
+            for start in (0..long).step_by(panel.max(1)) {
+                let p = panel.min(long - start);
                 for (j, row) in self.weight.values.chunks_exact(long).enumerate() {
                     let column = buffer.as_mut().col_mut(j).subrows_mut(0, p);
                     self.copy(j, start, &row[start..start + p], column.iter_mut());
@@ -169,9 +170,9 @@ impl<'a> Panels<'a> {
                 visit(start, buffer.as_ref().subrows(0, p))?;
             }
         } else {
-            let mut buffer = Mat::<f64>::zeros(short, PANEL.min(long));
-            for start in (0..long).step_by(PANEL) {
-                let p = PANEL.min(long - start);
+            let mut buffer = Mat::<f64>::zeros(short, panel);
+            for start in (0..long).step_by(panel.max(1)) {
+                let p = panel.min(long - start);
                 let rows = &self.weight.values[start * short..(start + p) * short];
                 for (j, row) in rows.chunks_exact(short).enumerate() {
                     let column = buffer.as_mut().col_mut(j);

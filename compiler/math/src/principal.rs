@@ -8,7 +8,7 @@
 use faer::Mat;
 
 use super::gauge::INDEFINITE;
-use super::{FactoriseError, SecondMoment, is_negative, symmetric_eigen};
+use super::{Algebra, FactoriseError, SecondMoment, is_negative, symmetric_eigen};
 
 /// An orthonormal basis with what each of its components holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,10 +31,11 @@ pub struct PrincipalBasis {
 pub fn principal_basis(
     moment: SecondMoment<'_>,
     as_stored: impl Fn(f64) -> f32,
+    algebra: &dyn Algebra,
 ) -> Result<PrincipalBasis, FactoriseError> {
     moment.check()?;
     let n = moment.order;
-    let found = symmetric_eigen(moment.lower().to_owned(), n)?;
+    let found = symmetric_eigen(moment.lower().to_owned(), n, algebra)?;
     let (largest, smallest) = match (found.values.first(), found.values.last()) {
         (Some(&largest), Some(&smallest)) => (largest, smallest),
         _ => (0.0, 0.0),

@@ -2,13 +2,17 @@
 
 use faer::Mat;
 
-use super::{Algebra, FactoriseError, Host, Leading};
+use super::{Algebra, FactoriseError, Leading};
 
-/// The `k` leading eigenvectors of the symmetric matrix whose lower triangle is that of `matrix`, on the [`Host`].
+/// The `k` leading eigenvectors of the symmetric matrix whose lower triangle is that of `matrix`.
 ///
 /// # Errors
 /// A matrix that is empty, not square or not finite, `k` above its order.
-pub fn symmetric_eigen(matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+pub fn symmetric_eigen(
+    matrix: Mat<f64>,
+    k: usize,
+    algebra: &dyn Algebra,
+) -> Result<Leading, FactoriseError> {
     check(&matrix)?;
     if k > matrix.nrows() {
         return Err(FactoriseError::Rank {
@@ -16,16 +20,19 @@ pub fn symmetric_eigen(matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseE
             largest: matrix.nrows(),
         });
     }
-    Host.eigen(matrix, k)
+    algebra.eigen(matrix, k)
 }
 
-/// All eigenvalues of the symmetric matrix whose lower triangle is that of `matrix`, decreasing, on the [`Host`].
+/// All eigenvalues of the symmetric matrix whose lower triangle is that of `matrix`, decreasing.
 ///
 /// # Errors
 /// A matrix that is empty, not square or not finite.
-pub fn symmetric_eigenvalues(matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
+pub fn symmetric_eigenvalues(
+    matrix: Mat<f64>,
+    algebra: &dyn Algebra,
+) -> Result<Vec<f64>, FactoriseError> {
     check(&matrix)?;
-    Host.eigenvalues(matrix)
+    algebra.eigenvalues(matrix)
 }
 
 fn check(matrix: &Mat<f64>) -> Result<(), FactoriseError> {

@@ -1,12 +1,11 @@
 //! The depth sink: where the residual stream stops growing dimensionally.
 
-use faer::linalg::matmul::matmul;
-use faer::{Accum, Mat, Par};
+use faer::{Accum, Mat};
 
 use super::dimension::{ENERGY, components_for, covariance};
 use super::record::{DepthSink, rounded};
 use crate::calibrate::{Calibration, Moment};
-use crate::math::{FactoriseError, symmetric_eigen, symmetric_eigenvalues};
+use crate::math::{Algebra, FactoriseError, symmetric_eigen, symmetric_eigenvalues};
 
 /// How near the last value of the curve is the plateau, however flat the curve is.
 const TOLERANCE: f64 = 1e-3;
@@ -50,9 +49,9 @@ pub(super) struct Whole {
 impl Whole {
     /// # Errors
     /// Statistics that no activations have.
-    pub(super) fn new(mut lower: Mat<f64>) -> Result<Whole, FactoriseError> {
+    pub(super) fn new(mut lower: Mat<f64>, algebra: &dyn Algebra) -> Result<Whole, FactoriseError> {
         let n = lower.nrows();
-        let rank = components_for(&symmetric_eigenvalues(lower.clone())?, ENERGY);
+        let rank = components_for(&symmetric_eigenvalues(lower.clone(), algebra)?, ENERGY);
         for j in 0..n {
             for i in 0..j {
                 lower[(i, j)] = lower[(j, i)];
@@ -69,20 +68,23 @@ impl Whole {
     ///
     /// # Errors
     /// Statistics that no activations have.
-    pub(super) fn explained(&self, part: Mat<f64>) -> Result<f64, FactoriseError> {
+    pub(super) fn explained(
+        &self,
+        part: Mat<f64>,
+        algebra: &dyn Algebra,
+    ) -> Result<f64, FactoriseError> {
         if self.trace <= 0.0 || self.rank == 0 {
             return Ok(1.0);
         }
-        let vectors = symmetric_eigen(part, self.rank)?.vectors;
+        let vectors = symmetric_eigen(part, self.rank, algebra)?.vectors;
         let mut product = Mat::zeros(vectors.nrows(), vectors.ncols());
-        matmul(
+        algebra.multiply(
             product.as_mut(),
             Accum::Replace,
             self.matrix.as_ref(),
             vectors.as_ref(),
             1.0,
-            Par::Seq,
-        );
+        )?;
         let sum: f64 = product
             .col_iter()
             .zip(vectors.col_iter())
@@ -144,6 +146,7 @@ fn plateau(curve: &[f64], tolerance: f64) -> Result<usize, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::math::Host;
 
     fn sink_of(curve: &[f64]) -> DepthSink {
         depth_sink(curve, 3, Vec::new())
@@ -233,9 +236,11 @@ mod tests {
         };
         let layers: Vec<Moment> = (0..7).map(layer).collect();
         let up_to = |last: usize| cumulated(layers[..=last].iter().cloned()).unwrap();
-        let whole = Whole::new(up_to(6)).unwrap();
+        let whole = Whole::new(up_to(6), &Host).unwrap();
         assert_eq!(whole.rank, 4);
-        let curve: Vec<f64> = (0..7).map(|l| whole.explained(up_to(l)).unwrap()).collect();
+        let curve: Vec<f64> = (0..7)
+            .map(|l| whole.explained(up_to(l), &Host).unwrap())
+            .collect();
         // Direction 3 holds a quarter of each of the last four layers: 1/7 of the whole.
         assert!((curve[6] - curve[2] - 1.0 / 7.0).abs() < 1e-3, "{curve:?}");
         assert!(curve.windows(2).all(|pair| pair[0] <= pair[1] + 1e-12));
@@ -255,8 +260,8 @@ mod tests {
     #[test]
     fn a_stream_that_does_not_vary_is_no_division_by_zero() {
         let zero = || cumulated([diagonal(&[0.0; 3])].into_iter()).unwrap();
-        let whole = Whole::new(zero()).unwrap();
-        assert_eq!(whole.explained(zero()).unwrap(), 1.0);
+        let whole = Whole::new(zero(), &Host).unwrap();
+        assert_eq!(whole.explained(zero(), &Host).unwrap(), 1.0);
         assert!(cumulated(std::iter::empty()).is_none());
     }
 }

@@ -7,7 +7,7 @@ use faer::Mat;
 use super::record::{DimensionLayer, Pca, Stability, TwoNn, rounded};
 use super::sample::{Sample, Weighted, shuffled};
 use crate::calibrate::Moment;
-use crate::math::{FactoriseError, symmetric_eigenvalues};
+use crate::math::{FactoriseError, Host, symmetric_eigenvalues};
 use crate::system::random::Rng;
 
 /// The part of the variance that principal components are to hold.
@@ -87,7 +87,7 @@ pub(super) fn of_layer(
 ) -> Result<DimensionLayer, FactoriseError> {
     let width = moment.mean.len();
     let mut random = Rng(SEED.wrapping_add(layer as u64));
-    let value = components_for(&symmetric_eigenvalues(covariance(moment))?, ENERGY);
+    let value = components_for(&symmetric_eigenvalues(covariance(moment), &Host)?, ENERGY);
     let sample_value = pca(sample)?;
     let blocks = sample.blocks();
     let resampled = resampled_pca(value, sample, &blocks, &mut random)?;

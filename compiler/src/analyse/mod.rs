@@ -36,7 +36,7 @@ pub use record::Analysis;
 
 use crate::calibrate::Calibration;
 use crate::event::{Cancelled, Event, Measurement, Watch};
-use crate::math::FactoriseError;
+use crate::math::{Algebra, FactoriseError, Host};
 use crate::plan::phases::ProfileError;
 use crate::system::ordered;
 use crate::system::show::name_of;
@@ -102,7 +102,7 @@ pub fn analyse(subject: Subject, threads: usize, watch: Watch) -> Result<Analysi
     if let Some(calibration) = calibration {
         phases = Some(phases::of(calibration)?);
         streams = Some(self::streams(source, calibration, threads, watch)?);
-        depth = Some(depth_sink(source, calibration, threads, watch)?);
+        depth = Some(depth_sink(source, calibration, (threads, &Host), watch)?);
     }
     let directions = streams.as_mut().map(|s| std::mem::take(&mut s.directions));
     let sinks = streams
@@ -226,7 +226,7 @@ fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseEr
 pub fn depth_sink(
     source: &ModelFile,
     calibration: &Calibration,
-    threads: usize,
+    (threads, algebra): (usize, &dyn Algebra),
     watch: Watch,
 ) -> Result<DepthSink, AnalyseError> {
     let layers = calibration.layers.len();
@@ -234,7 +234,7 @@ pub fn depth_sink(
     let Some(all) = depth::up_to(calibration, last) else {
         return Ok(depth::depth_sink(&[], 0, Vec::new()));
     };
-    let whole = depth::Whole::new(all).map_err(statistics(source, last))?;
+    let whole = depth::Whole::new(all, algebra).map_err(statistics(source, last))?;
     let mut curve = Vec::with_capacity(layers);
     ordered::for_each(
         threads,
@@ -243,7 +243,7 @@ pub fn depth_sink(
         |layer| {
             // Made anew for every layer, which takes no time beside its eigenvectors.
             let explained = match depth::up_to(calibration, layer) {
-                Some(part) => whole.explained(part),
+                Some(part) => whole.explained(part, algebra),
                 None => Ok(0.0),
             };
             explained.map_err(statistics(source, layer))

@@ -5,7 +5,7 @@ use std::ops::Range;
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, Par};
 
-use crate::math::{FactoriseError, symmetric_eigen, symmetric_eigenvalues};
+use crate::math::{FactoriseError, Host, symmetric_eigen, symmetric_eigenvalues};
 use crate::system::random::Rng;
 
 /// Different vectors, in the order of the text, relative to their mean.
@@ -95,7 +95,7 @@ impl Sample {
         if centred.nrows() == 0 || centred.ncols() == 0 {
             return Ok(Vec::new());
         }
-        let mut values = symmetric_eigenvalues(shorter_gram(&centred))?;
+        let mut values = symmetric_eigenvalues(shorter_gram(&centred), &Host)?;
         values.iter_mut().for_each(|v| *v = v.max(0.0));
         Ok(values)
     }
@@ -114,7 +114,7 @@ impl Sample {
         if n == 0 || width == 0 {
             return Ok(Mat::zeros(width, 0));
         }
-        let mut found = symmetric_eigen(shorter_gram(&centred), n.min(width))?;
+        let mut found = symmetric_eigen(shorter_gram(&centred), n.min(width), &Host)?;
         found.values.iter_mut().for_each(|v| *v = v.max(0.0));
         // Directions of no variance are not determined.
         let determined = found
@@ -202,7 +202,7 @@ impl<'a> Weighted<'a> {
                 shorter_gram(&rows)
             }
         };
-        let mut values = symmetric_eigenvalues(gram)?;
+        let mut values = symmetric_eigenvalues(gram, &Host)?;
         values.iter_mut().for_each(|v| *v = v.max(0.0));
         Ok(values)
     }

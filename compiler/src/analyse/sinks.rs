@@ -9,7 +9,7 @@ use htc_formats::vocab::Vocabulary;
 use super::record::{Channel, SinkLayer, SinkPosition, SinkToken, SinkTokens, rounded};
 use crate::calibrate::StoredLayer;
 use crate::calibrate::windows::Windows;
-use crate::math::{FactoriseError, largest_moments, symmetric_eigen};
+use crate::math::{FactoriseError, Host, largest_moments, symmetric_eigen};
 use crate::unit::UnitError;
 
 /// A position stands out where its norm is more than this many standard deviations above the mean.
@@ -38,7 +38,7 @@ pub(super) fn of_layer(
     let second = first.lower();
     let matrix = Mat::from_fn(order, order, |i, j| second[i * order + j]);
     let trace: f64 = first.diagonal().iter().sum();
-    let found = symmetric_eigen(matrix, 1)?;
+    let found = symmetric_eigen(matrix, 1, &Host)?;
     let direction = (trace > 0.0).then(|| found.vectors.col(0).iter().copied().collect());
     let share = match trace > 0.0 {
         true => (found.values[0] / trace).min(1.0),

@@ -31,6 +31,9 @@ trait Pass {
     /// Multiplies the weight of everything so far by `factor`: a text of another weight follows.
     fn reweigh(&mut self, factor: f64);
 
+    /// What a device did not sum so far.
+    fn check(&self) -> Result<(), FactoriseError>;
+
     /// Takes the positions of a window from `position` on, the residual stream `x [n, width]`, one step further.
     fn batch(
         &mut self,
@@ -53,6 +56,10 @@ impl Pass for Block<'_, '_> {
 
     fn reweigh(&mut self, factor: f64) {
         self.sums.reweigh(factor);
+    }
+
+    fn check(&self) -> Result<(), FactoriseError> {
+        self.sums.check()
     }
 
     fn batch(
@@ -81,6 +88,10 @@ impl Pass for HeadNorm<'_> {
 
     fn reweigh(&mut self, factor: f64) {
         self.sums.reweigh(factor);
+    }
+
+    fn check(&self) -> Result<(), FactoriseError> {
+        self.sums.check()
     }
 
     fn batch(
@@ -286,6 +297,8 @@ impl<'a> Flow<'a> {
                 }
                 position += batch.len();
             }
+            let summed = through.check();
+            summed.map_err(|error| self.sums(through.stage(), error))?;
             self.watch.tell(Event::Window);
             self.watch.check()?;
         }

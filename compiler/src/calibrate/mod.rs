@@ -47,6 +47,7 @@ use contents::Contents;
 pub use error::{CalibrateError, Stage};
 use files::{Files, Finished};
 use flow::Flow;
+pub use statistics::{device_bytes, site_width};
 use store::Extent;
 pub use store::{Moment, StoredHead, StoredLayer};
 
@@ -164,7 +165,7 @@ pub enum Place {
 pub struct Calibration {
     /// What names it.
     pub key: Digest,
-    /// [`Device::arithmetic`] of what executed the model.
+    /// [`Device::arithmetic`] of what executed, and what summed the model.
     pub arithmetic: String,
     /// One for each layer.
     pub layers: Vec<Arc<StoredLayer>>,

@@ -1,6 +1,6 @@
 //! Mean and second moment of a stream of vectors.
 
-use faer::MatRef;
+use faer::{Mat, MatRef};
 use htc_kernels::cpu::{COLUMN_STEP, Cpu, MOST_COLUMNS};
 
 use crate::math::{Algebra, FactoriseError, Gram};
@@ -103,26 +103,33 @@ impl Moments {
     pub fn settle(&mut self) -> Result<(), FactoriseError> {
         let here = Products::Tiles(Vec::new());
         let sums = match std::mem::replace(&mut self.products, here) {
-            Products::Device(sums) => sums?.finish()?,
+            Products::Device(sums) => sums?,
             products => {
                 self.products = products;
                 return Ok(());
             }
         };
         let mut tiles = tiles(&self.strips);
-        for tile in &mut tiles {
-            let (rows, cols) = (&self.strips[tile.row], &self.strips[tile.col]);
-            let values = tile.values.chunks_exact_mut(cols.padded);
-            for (row, values) in (rows.first..rows.first + rows.width).zip(values) {
-                // Only the lower triangle is of the sums.
-                let cols = (cols.first..cols.first + cols.width).take_while(|col| *col <= row);
-                for (to, col) in values.iter_mut().zip(cols) {
-                    *to = sums[(row, col)];
-                }
+        for (index, strip) in self.strips.iter().enumerate() {
+            // Some columns at a time: all of them would take twice what the tiles take.
+            let columns = sums.columns(strip.first..strip.first + strip.width)?;
+            for tile in tiles.iter_mut().filter(|tile| tile.col == index) {
+                tile.take(&self.strips[tile.row], strip, &columns);
             }
         }
         self.products = Products::Tiles(tiles);
         Ok(())
+    }
+
+    /// What a device did not take of the vectors so far.
+    ///
+    /// # Errors
+    /// What it said.
+    pub fn check(&self) -> Result<(), FactoriseError> {
+        match &self.products {
+            Products::Device(Err(error)) => Err(error.clone()),
+            _ => Ok(()),
+        }
     }
 
     /// Bytes that the sums of vectors of `order` numbers take, with those of the vectors that are being
@@ -322,6 +329,17 @@ impl Strip {
 }
 
 impl Tile {
+    /// Takes its part of the columns of a strip, of which the lower triangle of all counts.
+    fn take(&mut self, rows: &Strip, cols: &Strip, columns: &Mat<f64>) {
+        let values = self.values.chunks_exact_mut(cols.padded);
+        for (row, values) in (rows.first..rows.first + rows.width).zip(values) {
+            let below = (0..cols.width).take_while(|col| cols.first + col <= row);
+            for (to, col) in values.iter_mut().zip(below) {
+                *to = columns[(row, col)];
+            }
+        }
+    }
+
     fn add(&mut self, cpu: &Cpu, strips: &[Strip]) {
         let (a, b) = (&strips[self.row], &strips[self.col]);
         let n = a.numbers().len() / a.padded;
@@ -333,10 +351,11 @@ impl Tile {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
     use crate::math::Host;
     use crate::system::random::Rng;
-    use faer::Mat;
 
     fn numbers(count: usize) -> Vec<f32> {
         let mut random = Rng(1);
@@ -411,6 +430,10 @@ mod tests {
     struct Full;
 
     impl Gram for Full {
+        fn order(&self) -> usize {
+            3
+        }
+
         fn add(&mut self, _: f64, _: MatRef<'_, f64>) -> Result<(), FactoriseError> {
             let message = "full".to_owned();
             Err(FactoriseError::Device { message })
@@ -420,8 +443,8 @@ mod tests {
             Ok(())
         }
 
-        fn finish(self: Box<Self>) -> Result<Mat<f64>, FactoriseError> {
-            Ok(Mat::zeros(3, 3))
+        fn columns(&self, which: Range<usize>) -> Result<Mat<f64>, FactoriseError> {
+            Ok(Mat::zeros(3, which.len()))
         }
     }
 
@@ -433,10 +456,12 @@ mod tests {
         moments.add(&cpu, &numbers(6));
         moments.reweigh(2.0);
         moments.add(&cpu, &numbers(3));
+        let told = moments.check().unwrap_err();
         // Nothing that was not all summed is stored.
         assert!(!moments.fits_float32());
         let error = moments.settle().unwrap_err();
         assert!(error.to_string().ends_with(": full"), "{error}");
+        assert_eq!(told, error);
     }
 
     /// A vector of weight 3 is worth three of weight 1.

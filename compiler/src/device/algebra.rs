@@ -1,5 +1,7 @@
 //! Linear algebra on the device that executes models.
 
+use std::ops::Range;
+
 use faer::{Accum, Mat, MatMut, MatRef};
 use htc_kernels::linear::{self, Linear, LinearError, ProductShape};
 
@@ -40,6 +42,11 @@ impl Algebra for OnDevice {
         self.0.name()
     }
 
+    /// What the rows are multiplied with is brought to the device for each panel.
+    fn panel(&self) -> usize {
+        8192
+    }
+
     fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
         let mut vectors = column_major(matrix.as_ref());
         let mut values = vec![0.0; matrix.nrows()];
@@ -51,8 +58,9 @@ impl Algebra for OnDevice {
 
     fn eigenvalues(&self, matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
         let mut values = vec![0.0; matrix.nrows()];
-        let mut matrix = column_major(matrix.as_ref());
-        let found = self.0.symmetric_eigen(&mut matrix, &mut values, false);
+        let mut numbers = column_major(matrix.as_ref());
+        drop(matrix);
+        let found = self.0.symmetric_eigen(&mut numbers, &mut values, false);
         found.map_err(refused)?;
         values.reverse();
         Ok(values)
@@ -61,8 +69,9 @@ impl Algebra for OnDevice {
     fn right_singular(&self, tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
         let n = tall.ncols();
         let (mut values, mut right) = (vec![0.0; n], vec![0.0; n * n]);
-        let tall = column_major(tall.as_ref());
-        let found = self.0.right_singular(&tall, &mut values, &mut right);
+        let numbers = column_major(tall.as_ref());
+        drop(tall);
+        let found = self.0.right_singular(&numbers, &mut values, &mut right);
         found.map_err(refused)?;
         let rows = MatRef::from_column_major_slice(&right, n, n);
         Ok(Leading {
@@ -114,6 +123,10 @@ struct GramOnDevice {
 }
 
 impl Gram for GramOnDevice {
+    fn order(&self) -> usize {
+        self.order
+    }
+
     fn add(&mut self, scale: f64, rows: MatRef<'_, f64>) -> Result<(), FactoriseError> {
         let vectors = column_major(rows.transpose());
         self.sums.add(scale, &vectors).map_err(refused)
@@ -123,11 +136,11 @@ impl Gram for GramOnDevice {
         self.sums.scale(factor).map_err(refused)
     }
 
-    fn finish(self: Box<Self>) -> Result<Mat<f64>, FactoriseError> {
-        let order = self.order;
-        let mut sums = vec![0.0; order * order];
-        self.sums.read(&mut sums).map_err(refused)?;
-        Ok(MatRef::from_column_major_slice(&sums, order, order).to_owned())
+    fn columns(&self, which: Range<usize>) -> Result<Mat<f64>, FactoriseError> {
+        let mut columns = vec![0.0; self.order * which.len()];
+        let read = self.sums.read(which.start, &mut columns);
+        read.map_err(refused)?;
+        Ok(MatRef::from_column_major_slice(&columns, self.order, which.len()).to_owned())
     }
 }
 
@@ -223,10 +236,13 @@ mod tests {
             Ok(())
         }
 
-        fn read(&self, out: &mut [f64]) -> Result<(), LinearError> {
-            let lower = |i: usize, j: usize| if i < j { 0.0 } else { self.0[(i, j)] };
+        fn read(&self, first: usize, out: &mut [f64]) -> Result<(), LinearError> {
             let order = self.0.nrows();
-            let lower = Mat::from_fn(order, order, lower);
+            let lower = |i: usize, j: usize| match i < first + j {
+                true => 0.0,
+                false => self.0[(i, first + j)],
+            };
+            let lower = Mat::from_fn(order, out.len() / order, lower);
             out.copy_from_slice(&column_major(lower.as_ref()));
             Ok(())
         }

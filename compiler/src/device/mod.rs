@@ -6,7 +6,7 @@
 mod algebra;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use htc_formats::htz::KernelCode;
 use htc_kernels::linear::LinearError;
@@ -20,6 +20,31 @@ use htc_loader::{Backend, ExecError, Model, Session};
 
 use crate::math::{Algebra, Host};
 use algebra::OnDevice;
+
+/// Why the host multiplies and decomposes though a device could.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum NoAlgebra {
+    /// Its libraries are not there, or do not start.
+    #[error(transparent)]
+    Libraries(#[from] LinearError),
+    /// Matrices do not fit beside the model.
+    #[error("that takes {needed} bytes of the device, of which {free} are free")]
+    NoRoom {
+        /// Bytes of the model with the sums of a layer, or of a decomposition, whichever are more.
+        needed: u64,
+        /// Bytes that are free before any of it.
+        free: u64,
+    },
+}
+
+/// Bytes of a device that matrices of a model will take where it multiplies and decomposes them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Matrices {
+    /// Beside the model's sessions.
+    pub sums: u64,
+    /// Where no session is.
+    pub decomposition: u64,
+}
 
 /// What executes models.
 pub trait Device: Sync {
@@ -38,8 +63,8 @@ pub trait Device: Sync {
     /// What multiplies and decomposes on the device itself; none where the host does.
     ///
     /// # Errors
-    /// [`LinearError`] where the device could, but its libraries are not there: the host does then, which somebody is to be told.
-    fn own_algebra(&self) -> Result<Option<&dyn Algebra>, &LinearError>;
+    /// [`NoAlgebra`] where the device could, but for its libraries or its room: the host does then, which somebody is to be told.
+    fn own_algebra(&self) -> Result<Option<&dyn Algebra>, &NoAlgebra>;
 
     /// What multiplies and decomposes.
     fn algebra(&self) -> &dyn Algebra {
@@ -148,8 +173,8 @@ pub struct On<'e, E: Executor> {
     pool: Arc<Pool>,
     /// Models that somebody still has, where the executor reads them: they are brought there once.
     loaded: Mutex<Vec<Loaded<E::Backend>>>,
-    /// Of the executor, from when somebody first asks for it: its libraries take memory of a device.
-    algebra: OnceLock<Result<Option<OnDevice>, LinearError>>,
+    /// Decided once, before anything is computed: the bytes of an artifact depend on it.
+    algebra: Result<Option<OnDevice>, NoAlgebra>,
 }
 
 impl<'e, E: Executor> On<'e, E> {
@@ -159,14 +184,46 @@ impl<'e, E: Executor> On<'e, E> {
             executor,
             pool: Arc::clone(pool),
             loaded: Mutex::default(),
-            algebra: OnceLock::new(),
+            algebra: Ok(None),
         }
     }
 
-    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<E::Backend>>, ExecError> {
+    /// The same for those who compress: with what multiplies and decomposes on the device itself, where it has that and there is
+    /// room for it beside `sessions`.
+    fn compressing(
+        executor: &'e E,
+        pool: &Arc<Pool>,
+        sessions: &[Planned<'_>],
+        matrices: Matrices,
+    ) -> Self {
+        let algebra = || {
+            let Some(linear) = executor.linear().transpose()? else {
+                return Ok(None);
+            };
+            let sessions = executor.needed_bytes(sessions);
+            let needed = sessions.saturating_add(matrices.sums);
+            let needed = needed.max(matrices.decomposition);
+            match executor.free_bytes() {
+                Some(free) if free < needed => Err(NoAlgebra::NoRoom { needed, free }),
+                _ => Ok(Some(OnDevice(linear))),
+            }
+        };
+        On {
+            algebra: algebra(),
+            ..On::new(executor, pool)
+        }
+    }
+
+    /// What the device holds of models that nobody has any more gives way.
+    fn loaded(&self) -> MutexGuard<'_, Vec<Loaded<E::Backend>>> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        // Room for the next is made first.
         loaded.retain(|(of, _)| of.strong_count() > 0);
+        loaded
+    }
+
+    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<E::Backend>>, ExecError> {
+        // Room for the next is made first.
+        let mut loaded = self.loaded();
         let known = loaded
             .iter()
             .find(|(of, _)| of.as_ptr() == Arc::as_ptr(model));
@@ -175,7 +232,10 @@ impl<'e, E: Executor> On<'e, E> {
         }
         let found = self.executor.load(model);
         let found = found.map_err(|error| ExecError::Load(Box::new(error)))?;
-        loaded.push((Arc::downgrade(model), Arc::clone(&found)));
+        // The processor reads the model itself, which would never give way to another.
+        if Arc::as_ptr(&found).cast::<()>() != Arc::as_ptr(model).cast() {
+            loaded.push((Arc::downgrade(model), Arc::clone(&found)));
+        }
         Ok(found)
     }
 }
@@ -201,15 +261,13 @@ impl<E: Executor> Device for On<'_, E> {
         self.executor.has_own_memory()
     }
 
-    fn own_algebra(&self) -> Result<Option<&dyn Algebra>, &LinearError> {
-        let own = self.algebra.get_or_init(|| {
-            let own = self.executor.linear().transpose()?;
-            Ok(own.map(OnDevice))
-        });
-        match own {
-            Ok(own) => Ok(own.as_ref().map(|own| own as &dyn Algebra)),
-            Err(error) => Err(error),
+    fn own_algebra(&self) -> Result<Option<&dyn Algebra>, &NoAlgebra> {
+        let own = self.algebra.as_ref()?.as_ref();
+        if own.is_some() {
+            // Room for matrices, too.
+            drop(self.loaded());
         }
+        Ok(own.map(|own| own as &dyn Algebra))
     }
 
     fn sequence<'d>(
@@ -235,21 +293,23 @@ pub fn on_processor<T, E: From<PoolError>>(
     work(&On::new(&OnCpu(Arc::clone(&pool)), &pool))
 }
 
-/// Does some work on the device that was asked for. Of `sessions` of the model there has to be room on it; `told` gets to know why
-/// the processor is taken where the choice was left.
+/// Does some work on the device that was asked for. Of `sessions` of the model there has to be room on it, else the work is refused, or
+/// done by the processor where the choice was left: `told` gets to know why. Where there is none for `matrices`, too, the processor
+/// multiplies and decomposes them.
 ///
 /// # Errors
 /// [`ChoiceError`] where there is no such device, or no room on it.
 pub fn on<T>(
     choice: DeviceChoice,
     pool: &Arc<Pool>,
-    sessions: Vec<Planned<'_>>,
+    (sessions, matrices): (Vec<Planned<'_>>, Matrices),
     told: impl FnOnce(&ChoiceError),
     work: impl FnOnce(&dyn Device) -> T,
 ) -> Result<T, ChoiceError> {
     let compiling = Compiling {
         pool,
         sessions,
+        matrices,
         work,
     };
     choice.execute(pool, told, compiling)
@@ -258,6 +318,7 @@ pub fn on<T>(
 struct Compiling<'a, F> {
     pool: &'a Arc<Pool>,
     sessions: Vec<Planned<'a>>,
+    matrices: Matrices,
     work: F,
 }
 
@@ -275,6 +336,43 @@ impl<T, F: FnOnce(&dyn Device) -> T> Work for Compiling<'_, F> {
     }
 
     fn on<E: Executor>(self, executor: &E) -> T {
-        (self.work)(&On::new(executor, self.pool))
+        let Compiling {
+            pool,
+            sessions,
+            matrices,
+            work,
+        } = self;
+        work(&On::compressing(executor, pool, &sessions, matrices))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use htc_loader::device::OnReference;
+    use htc_loader::kv::KvType;
+
+    fn gives_way<E: Executor>(executor: &E, held: usize) {
+        let pool = Arc::new(Pool::new(1).unwrap());
+        let on = On::new(executor, &pool);
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo");
+        let model = Arc::new(Model::open(demo.join("reference-7m-f16.gguf")).unwrap());
+        let of = Arc::downgrade(&model);
+        let kv = KvOptions::new(KvType::F32);
+        for _ in 0..2 {
+            drop(on.sequence(&model, 4, &kv).unwrap());
+            assert_eq!(on.loaded().len(), held, "{}", on.name());
+        }
+        drop(model);
+        assert_eq!(on.loaded().len(), 0, "{}", on.name());
+        assert!(of.upgrade().is_none(), "{}", on.name());
+    }
+
+    #[test]
+    fn a_model_that_nobody_has_gives_way() {
+        gives_way(&OnCpu(Arc::new(Pool::new(1).unwrap())), 0);
+        gives_way(&OnReference, 1);
     }
 }

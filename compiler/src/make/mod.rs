@@ -317,10 +317,11 @@ impl Inputs<'_> {
         search_axioms(&treatment, source, self.threads(), open, watch)?;
         watch.tell(Event::Planned(jobs.len()));
         let of_source = |error| MakeError::from(UnitsError::of(source)(error));
+        let algebra = self.device.algebra();
         let bases = |layer: usize| {
             let calibration = self.calibration.ok_or(MakeError::KvBasesWithoutText)?;
             let found = &calibration.layers[layer];
-            let made = kv_bases::of_layer(found, &source.hyper, layer, self.order);
+            let made = kv_bases::of_layer(found, (&source.hyper, layer), self.order, algebra);
             made.map(Made::Tensors).map_err(of_source)
         };
         ordered::for_each(

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use htc_formats::model::{HyperParameters, Site};
 use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
 use htc_loader::Model;
@@ -10,8 +11,8 @@ use htc_loader::device::DeviceChoice;
 use htc_loader::kv::KvKind;
 
 use super::CompileError;
-use crate::calibrate::CalibrateError;
-use crate::device::{self, Device};
+use crate::calibrate::{self, CalibrateError};
+use crate::device::{self, Device, Matrices};
 use crate::event::{Event, Watch};
 use crate::request::CompileOptions;
 
@@ -23,7 +24,7 @@ pub(super) fn on_device<T>(
     work: impl FnOnce(&dyn Device) -> Result<T, CompileError>,
 ) -> Result<T, CompileError> {
     let Some(calibration) = &options.calibration else {
-        return without_text(options, watch, work);
+        return without_text(options, source, watch, work);
     };
     let pool = Arc::new(Pool::new(options.threads)?);
     let model = Model::bind(source.clone()).map_err(|error| CalibrateError::Load {
@@ -37,38 +38,55 @@ pub(super) fn on_device<T>(
     };
     let told = |error: &_| watch.tell(Event::Note(&format!("on the processor: {error}")));
     // What is measured beside it is refused when it is brought there, where it has no room.
-    device::on(options.device, &pool, vec![planned], told, |device| {
+    let matrices = Matrices {
+        sums: calibrate::device_bytes(&source.hyper),
+        decomposition: decomposition_bytes(&source.hyper),
+    };
+    let planned = (vec![planned], matrices);
+    device::on(options.device, &pool, planned, told, |device| {
         if options.device != DeviceChoice::Cpu {
             let name = device.name();
             watch.tell(Event::Note(&format!("the model is executed by {name}")));
         }
-        tell_algebra(device, watch);
+        tell_algebra(
+            device,
+            "second moments are summed and weights decomposed",
+            watch,
+        );
         work(device)
     })?
+}
+
+/// Bytes that a device takes to decompose the widest matrix of inputs: with its vectors, and what its library needs.
+fn decomposition_bytes(hyper: &HyperParameters) -> u64 {
+    let widths = Site::ALL.map(|site| calibrate::site_width(hyper, site) as u64);
+    let widest = widths.into_iter().fold(0, u64::max);
+    widest.saturating_mul(widest).saturating_mul(4 * 8)
 }
 
 /// The same where no model is executed: a GPU has weights to decompose, whatever else there is has nothing to do.
 fn without_text<T>(
     options: &CompileOptions,
+    source: &ModelFile,
     watch: Watch,
     work: impl FnOnce(&dyn Device) -> Result<T, CompileError>,
 ) -> Result<T, CompileError> {
     let device = options.device;
     match device {
-        DeviceChoice::Cuda(_) => {
+        DeviceChoice::Cuda(_) | DeviceChoice::Auto => {
             let pool = Arc::new(Pool::new(options.threads)?);
-            device::on(
-                device,
-                &pool,
-                Vec::new(),
-                |_| (),
-                |device| {
-                    tell_algebra(device, watch);
-                    work(device)
-                },
-            )?
+            let matrices = Matrices {
+                sums: 0,
+                decomposition: decomposition_bytes(&source.hyper),
+            };
+            let told = |error: &_| watch.tell(Event::Note(&format!("on the processor: {error}")));
+            let planned = (Vec::new(), matrices);
+            device::on(device, &pool, planned, told, |device| {
+                tell_algebra(device, "weights are decomposed", watch);
+                work(device)
+            })?
         }
-        DeviceChoice::Cpu | DeviceChoice::Auto => device::on_processor(options.threads, work),
+        DeviceChoice::Cpu => device::on_processor(options.threads, work),
         _ => {
             watch.tell(Event::Warning(&format!(
                 "the device {device} has nothing to do: without a text to calibrate on no model is executed"
@@ -78,17 +96,14 @@ fn without_text<T>(
     }
 }
 
-/// Says what multiplies and decomposes, where that is not the processor or might have been something else.
-fn tell_algebra(device: &dyn Device, watch: Watch) {
+/// Says what does so with matrices, where that is not the processor or might have been something else.
+fn tell_algebra(device: &dyn Device, does: &str, watch: Watch) {
     match device.own_algebra() {
         Ok(None) => {}
         Ok(Some(algebra)) => {
             let name = algebra.name();
-            let said = format!("second moments are summed and weights decomposed by {name}");
-            watch.tell(Event::Note(&said));
+            watch.tell(Event::Note(&format!("{does} by {name}")));
         }
-        Err(error) => watch.tell(Event::Warning(&format!(
-            "the processor sums second moments and decomposes weights: {error}"
-        ))),
+        Err(error) => watch.tell(Event::Warning(&format!("{does} by the processor: {error}"))),
     }
 }

@@ -6,7 +6,7 @@ use htc_formats::model::{HyperParameters, KvSide, MatrixId, Role, Slot, StoredTe
 
 use super::UnitError;
 use crate::calibrate::{Moment, StoredLayer};
-use crate::math::{SecondMoment, principal_basis};
+use crate::math::{Algebra, SecondMoment, principal_basis};
 use crate::order::{Order, reordered_moment};
 
 /// How bases are stored. Of rows of unit length f16 loses less than a thousandth of the orthonormality and has half the
@@ -72,16 +72,16 @@ pub(crate) fn cubes(hyper: &HyperParameters) -> f64 {
 /// [`UnitError::Factorise`] for statistics that no activations have, which names the tensor.
 pub fn of_layer(
     calibrated: &StoredLayer,
-    hyper: &HyperParameters,
-    layer: usize,
+    (hyper, layer): (&HyperParameters, usize),
     order: Option<&Order>,
+    algebra: &dyn Algebra,
 ) -> Result<Vec<(Role, Vec<u8>)>, UnitError> {
     let slot = Slot::V;
     let of_values = order.and_then(|order| order.outputs(MatrixId::Slot { layer, slot }));
     let [mut keys, mut values] = KvSide::ALL.map(|side| Made::new(side, layer));
     for head in 0..hyper.kv_heads {
         let [queries, of_keys, of_head] = calibrated.head(head);
-        keys.add(&together(&queries, &of_keys))?;
+        keys.add(&together(&queries, &of_keys), algebra)?;
         let of_head = match of_values {
             None => of_head,
             Some(order) => {
@@ -91,7 +91,7 @@ pub fn of_layer(
                 reordered_moment(&of_head, &within)
             }
         };
-        values.add(&of_head.lower())?;
+        values.add(&of_head.lower(), algebra)?;
     }
     let [keys, values] = [keys.finish()?, values.finish()?];
     Ok([keys, values].concat())
@@ -127,12 +127,12 @@ impl Made {
     }
 
     /// The next head, of the second moment `[n, n]` of its vectors.
-    fn add(&mut self, lower: &[f64]) -> Result<(), UnitError> {
+    fn add(&mut self, lower: &[f64], algebra: &dyn Algebra) -> Result<(), UnitError> {
         let moment = SecondMoment {
             order: lower.len().isqrt(),
             values: lower,
         };
-        let found = principal_basis(moment, as_stored);
+        let found = principal_basis(moment, as_stored, algebra);
         let found = found.map_err(|source| UnitError::Factorise {
             tensor: self.basis.to_string(),
             source,

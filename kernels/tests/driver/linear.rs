@@ -290,7 +290,7 @@ fn sums_of_products(log: &Path) {
     let mut empty = linear.gram(0).unwrap();
     let read = |gram: &dyn Gram, n: usize| {
         let mut out = vec![f64::NAN; n * n];
-        gram.read(&mut out).unwrap();
+        gram.read(0, &mut out).unwrap();
         out
     };
     // Before anything was added.
@@ -320,12 +320,16 @@ fn sums_of_products(log: &Path) {
         numbers[..column].fill(0.0);
     }
     close(&read(&*gram, n), &expected);
+    // Some columns of them.
+    let mut some = vec![0.0; 2 * n];
+    gram.read(1, &mut some).unwrap();
+    assert_eq!(some, read(&*gram, n)[n..3 * n]);
     // Reading changes nothing, and what comes later is added to it.
     assert_eq!(read(&*gram, n), read(&*gram, n));
     gram.scale(0.0).unwrap();
     assert_eq!(read(&*gram, n), vec![0.0; n * n]);
     empty.add(1.0, &[]).unwrap();
-    empty.read(&mut []).unwrap();
+    empty.read(0, &mut []).unwrap();
     // They outlive what they are of.
     drop((linear, device));
     gram.add(1.0, &vec![1.0; n]).unwrap();
@@ -375,7 +379,10 @@ fn shapes_that_do_not_fit(log: &Path) {
         told(gram.add(1.0, &[1.0; 4])),
         "vectors (numbers, whole vectors)"
     );
-    assert_eq!(told(gram.read(&mut [0.0; 8])), "out (numbers)");
+    let told_of_read = |first, numbers| told(gram.read(first, &mut vec![0.0; numbers]));
+    assert_eq!(told_of_read(0, 8), "out (numbers, whole columns)");
+    assert_eq!(told_of_read(2, 6), "columns");
+    assert_eq!(told_of_read(usize::MAX, 3), "columns");
     assert_eq!(told(linear.gram(usize::MAX).map(drop)), "sums (bytes)");
     drop((gram, linear, device));
     nothing_is_left(log);
@@ -437,7 +444,7 @@ fn libraries_that_fail() {
     assert!(error.starts_with("adding products by cuBLAS: "), "{error}");
     // Nothing was added.
     let mut out = [f64::NAN; 4];
-    gram.read(&mut out).unwrap();
+    gram.read(0, &mut out).unwrap();
     assert_eq!(out, [0.0; 4]);
     let error = linear.right_singular(&[1.0; 5], &mut [0.0], &mut [0.0]);
     assert_eq!(
@@ -472,7 +479,7 @@ fn without_room(log: &Path) {
     // What was added before is there, and so is the room.
     gram.add(1.0, &[1.0, 0.0]).unwrap();
     let mut out = [f64::NAN; 4];
-    gram.read(&mut out).unwrap();
+    gram.read(0, &mut out).unwrap();
     assert_eq!(out, [2.0, 2.0, 0.0, 4.0]);
     for order in [100, 100] {
         let mut values = vec![0.0; order];
@@ -506,7 +513,7 @@ fn behind_a_step(log: &Path) {
     ops::add(&device, 600, &x, &y).unwrap();
     device.end_step().unwrap();
     let mut out = [f64::NAN; 4];
-    gram.read(&mut out).unwrap();
+    gram.read(0, &mut out).unwrap();
     assert_eq!(out, [2.0, 4.0, 0.0, 8.0]);
     assert_eq!(get(&device, &x, 600), [31.0; 600]);
     // Given back while a step is open.
@@ -539,7 +546,7 @@ fn of_threads(log: &Path) {
         gram.add(0.3, &tall).unwrap();
         gram.add(1.0, &tall[..80]).unwrap();
         let mut out = vec![0.0; 64];
-        gram.read(&mut out).unwrap();
+        gram.read(0, &mut out).unwrap();
         all.extend(out);
         all.into_iter().map(f64::to_bits).collect()
     }
@@ -569,7 +576,7 @@ fn of_threads(log: &Path) {
     let scaled = std::thread::spawn(move || {
         gram.scale(2.0).unwrap();
         let mut out = [0.0];
-        gram.read(&mut out).unwrap();
+        gram.read(0, &mut out).unwrap();
         out
     });
     assert_eq!(scaled.join().unwrap(), [8.0]);
@@ -586,7 +593,7 @@ fn a_kernel_of_the_libraries() {
     ops::add(&device, 300, &x, &x).unwrap();
     let mut gram = linear.gram(1).unwrap();
     gram.add(1.0, &[1.0]).unwrap();
-    let error = gram.read(&mut [0.0]).unwrap_err();
+    let error = gram.read(0, &mut [0.0]).unwrap_err();
     assert_eq!(
         error.to_string(),
         "kernel of cuSOLVER or cuBLAS: an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS), noticed when copying from the device"

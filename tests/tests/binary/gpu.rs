@@ -14,6 +14,8 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 use super::number;
 use library::{BLAS, DRIVER, SOLVER, library};
 
+const COMPILER: &str = "libnvrtc.so";
+
 /// Where libraries are looked for, and what was asked of them.
 struct Machine {
     scratch: Scratch,
@@ -27,14 +29,14 @@ impl Machine {
         let libraries = scratch.path("libraries");
         std::fs::create_dir(&libraries).unwrap();
         let machine = Machine { scratch, libraries };
-        machine.install(DRIVER, "libcuda.cpp");
-        machine.install("libnvrtc.so", "libnvrtc.cpp");
+        machine.install(DRIVER, "libcuda.cpp", &[]);
+        machine.install(COMPILER, "libnvrtc.cpp", &[]);
         machine
     }
 
-    fn install(&self, name: &str, source: &str) {
+    fn install(&self, name: &str, source: &str, options: &[&str]) {
         let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels");
-        library(&kernels, &self.libraries, name, source, &[]);
+        library(&kernels, &self.libraries, name, source, options);
     }
 
     /// A run there. Its kernels are kept apart: no GPU takes them.
@@ -48,19 +50,19 @@ impl Machine {
         self.scratch.path("called")
     }
 
-    /// Whether everything was given back that was asked of the libraries, in the last run and all before.
+    /// What was asked of the libraries in all runs so far, a line each.
+    fn called(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    /// Whether everything was given back that was asked of the libraries, in all runs so far.
     fn nothing_is_left(&self) {
-        let called = std::fs::read_to_string(self.log()).unwrap();
+        let called = self.called();
         let left = called.lines().filter(|line| line.starts_with("left: "));
-        let (mut runs, nothing) = (
-            0,
-            "left: 0 allocations, 0 of the host, 0 modules, 0 streams",
-        );
-        for line in left {
-            assert!(line.starts_with(nothing), "{line}");
-            runs += 1;
-        }
-        assert!(runs > 0, "{called}");
+        let nothing = "left: 0 allocations, 0 of the host, 0 modules, 0 streams, 0 events, 0 graphs, 0 handles of libraries";
+        let left: Vec<&str> = left.collect();
+        assert!(!left.is_empty(), "{called}");
+        assert!(left.iter().all(|line| *line == nothing), "{left:?}");
         let refused = called.lines().find(|line| line.starts_with("refused"));
         assert_eq!(refused, None);
     }
@@ -111,16 +113,17 @@ fn weights_are_decomposed_by_the_libraries_of_a_device() {
         let compile = compile.args(["--slots", "q,k,v,gate,up", "--report", "json"]);
         machine.on(compile.args(["--device", device, "--threads", threads]))
     };
-    // A driver alone decomposes nothing: the processor does, which is said, and how that is mended.
+    // A library that lacks functions decomposes nothing, as none would: the processor does, which is said, and how that is mended. One
+    // of the system's would be found were there none.
+    machine.install(BLAS, "libcublas.cpp", &[]);
+    machine.install(SOLVER, "libcusolver.cpp", &["-DHTC_SHORT"]);
     let said = compile("gp", "plain.htz", "cuda", "2").run().ok();
-    let warned =
-        "the processor sums second moments and decomposes weights: cuBLAS is not installed";
+    let warned = "weights are decomposed by the processor: cuSOLVER has no cusolver";
     assert!(said.stderr.contains(warned), "{}", said.stderr);
     assert!(said.stderr.contains("; install cuSOLVER and cuBLAS"));
     let plain = std::fs::read(scratch.path("plain.htz")).unwrap();
 
-    machine.install(BLAS, "libcublas.cpp");
-    machine.install(SOLVER, "libcusolver.cpp");
+    machine.install(SOLVER, "libcusolver.cpp", &[]);
     for method in super::METHODS {
         let made = |device, threads| {
             let out = format!("{method}-{device}.htz");
@@ -130,7 +133,7 @@ fn weights_are_decomposed_by_the_libraries_of_a_device() {
         };
         let (cpu, _, _) = made("cpu", "2");
         let (cuda, said, _) = made("cuda", "2");
-        let told = "weights decomposed by cuSOLVER ";
+        let told = "weights are decomposed by cuSOLVER ";
         assert!(said.contains(told), "{said}");
         let name = |path: &Path| {
             let artifact = Htz::open(path).unwrap();
@@ -155,7 +158,7 @@ fn weights_are_decomposed_by_the_libraries_of_a_device() {
         let (again, _, _) = made("cuda", "1");
         assert_eq!(std::fs::read(again).unwrap(), bytes, "{method}: threads");
     }
-    let called = std::fs::read_to_string(machine.log()).unwrap();
+    let called = machine.called();
     for what in ["eigenvectors of ", "product of ", "sums of "] {
         assert!(called.contains(what), "{what}");
     }
@@ -175,8 +178,8 @@ fn weights_are_decomposed_by_the_libraries_of_a_device() {
 #[test]
 fn a_whole_compilation_is_of_a_device() {
     let machine = Machine::new();
-    machine.install(BLAS, "libcublas.cpp");
-    machine.install(SOLVER, "libcusolver.cpp");
+    machine.install(BLAS, "libcublas.cpp", &[]);
+    machine.install(SOLVER, "libcusolver.cpp", &[]);
     let scratch = &machine.scratch;
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let text = scratch.file("words.txt", words(4_000));
@@ -195,6 +198,13 @@ fn a_whole_compilation_is_of_a_device() {
     };
     let (cpu, cuda) = (kl("cpu"), kl("cuda"));
     assert!((cuda / cpu - 1.0).abs() < 0.02, "{cuda} {cpu}");
+    // Windows of inputs of the width of the model, and of the hidden layer.
+    let called = machine.called();
+    for summed in ["sums of 16 x 64\n", "sums of 16 x 172\n"] {
+        assert!(called.contains(summed), "{called}");
+    }
+    // The depth of each layer, the roots of gauges and the weights.
+    assert!(called.contains("eigenvectors of 64"), "{called}");
     let bytes = std::fs::read(scratch.path("cuda")).unwrap();
     let artifact = Htz::open(scratch.path("cuda")).unwrap();
     let on = &artifact.manifest().provenance.instruction_set;
@@ -205,5 +215,58 @@ fn a_whole_compilation_is_of_a_device() {
     std::fs::remove_dir_all(scratch.path("cache")).unwrap();
     compile("cuda", "1").run().ok();
     assert_eq!(std::fs::read(scratch.path("cuda")).unwrap(), bytes);
+    machine.nothing_is_left();
+    // Where matrices have no room beside the model, the processor has them; where the model has none, it is refused, or where the
+    // choice is left executed by the processor.
+    let with = |device: &str, bytes: &'static str| {
+        let compile = compile(device, "2").arg("--dry-run");
+        compile.env("HTC_FAKE_MEMORY", Some(Path::new(bytes))).run()
+    };
+    let said = with("cuda", "1200000").ok().stderr;
+    let told = "second moments are summed and weights decomposed by the processor: that takes ";
+    assert!(said.contains(told), "{said}");
+    with("cuda", "100000").refused(
+        1,
+        &["--device: the device has no room for ", "100000 are free"],
+    );
+    let said = with("auto", "100000").ok().stderr;
+    assert!(
+        said.contains("on the processor: the device has no room for "),
+        "{said}"
+    );
+}
+
+/// Kernels that are compiled where there is a compiler are executed where there is none.
+#[test]
+fn sealed_kernels_need_no_compiler() {
+    let machine = Machine::new();
+    let scratch = &machine.scratch;
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let sealed = scratch.path("sealed.htz");
+    let compile = htc!["compile", &model, "-o", &sealed, "--rank", "8"];
+    machine
+        .on(compile.args(["--cuda-arch", "sm_90"]))
+        .run()
+        .ok();
+    std::fs::remove_file(machine.libraries.join(COMPILER)).unwrap();
+    // Nor what was kept of it.
+    std::fs::remove_dir_all(scratch.path("user")).ok();
+    let run = |model: &Path, device: &str| {
+        let run = htc!["run", model, "-p", "the cat", "-n", "4", "--temp", "0"];
+        machine
+            .on(run.args(["--ignore-eos", "--device", device]))
+            .run()
+    };
+    let (expected, found) = (run(&sealed, "cpu").ok(), run(&sealed, "cuda").ok());
+    assert_eq!(found.stdout, expected.stdout);
+    assert!(machine.called().contains("load cubin"));
+    let known = std::process::Command::new("/sbin/ldconfig")
+        .arg("-p")
+        .output();
+    let known = known.map_or_else(|_| Vec::new(), |output| output.stdout);
+    if !String::from_utf8_lossy(&known).contains("libnvrtc") {
+        let remedies = ["no kernels for sm_90", "install NVRTC", "--cuda-arch sm_90"];
+        run(&model, "cuda").refused(1, &remedies);
+    }
     machine.nothing_is_left();
 }

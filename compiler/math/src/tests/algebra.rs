@@ -6,8 +6,9 @@ use faer::{Accum, Mat, MatMut, MatRef};
 
 use super::super::{
     Algebra, AxiomOptions, AxiomSlot, BasisOptions, BasisWeighting, FactoriseError, Gauge, Gram,
-    Host, Leading, LowRankOptions, Path, Side, axiom_gauge, gauged_singular_values, low_rank_with,
-    shared_basis_with, shared_components, shared_singular_values, singular_values,
+    Host, Leading, LowRankOptions, Path, Side, Weight, axiom_gauge, gauged_singular_values,
+    low_rank_with, principal_basis, shared_basis_with, shared_components, shared_singular_values,
+    singular_values,
 };
 use super::Dense;
 use super::gauge::Moment;
@@ -86,12 +87,11 @@ impl Algebra for Asked {
     }
 }
 
-/// Something that is asked of an algebra, as the bits of all numbers that come of it, and what it is expected to ask for.
-type Work<'a> = (
-    &'static str,
-    Box<dyn Fn(&dyn Algebra) -> Result<Vec<u64>, FactoriseError> + 'a>,
-    &'static [&'static str],
-);
+/// The bits of all numbers that come of something.
+type Made<'a> = Box<dyn Fn(&dyn Algebra) -> Result<Vec<u64>, FactoriseError> + 'a>;
+
+/// Its name, and what it is expected to ask an algebra for.
+type Work<'a> = (&'static str, Made<'a>, &'static [&'static str]);
 
 fn bits(parts: &[&[f32]], values: &[f64]) -> Vec<u64> {
     let parts = parts.iter().flat_map(|part| part.iter());
@@ -99,123 +99,164 @@ fn bits(parts: &[&[f32]], values: &[f64]) -> Vec<u64> {
     parts.chain(values.iter().map(|v| v.to_bits())).collect()
 }
 
-/// Each factorisation that takes time. Gauges are made anew for each, since a root is found once.
-fn all<'a>(tall: &'a Dense, wide: &'a Dense, moment: &'a Moment) -> Vec<Work<'a>> {
-    let whiten = || Gauge::whiten(moment.of(), 0.01);
-    let factors = move |weight: &'a Dense, path, gauged: bool| {
-        move |algebra: &dyn Algebra| {
-            let input = if gauged { whiten()? } else { Gauge::None };
+/// What factorisations are made of. Gauges are made anew for each, since a root is found once.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    tall: &'a Dense,
+    wide: &'a Dense,
+    moment: &'a Moment,
+}
+
+impl<'a> Given<'a> {
+    fn gauge(self, gauged: bool) -> Result<Gauge, FactoriseError> {
+        match gauged {
+            true => Gauge::whiten(self.moment.of(), 0.01),
+            false => Ok(Gauge::None),
+        }
+    }
+
+    fn weights(self) -> [Weight<'a>; 2] {
+        [self.tall.weight(), self.wide.weight()]
+    }
+
+    fn factors(self, weight: &'a Dense, path: Path, gauged: bool) -> Made<'a> {
+        Box::new(move |algebra| {
             let options = LowRankOptions {
                 path,
-                input: &input,
+                input: &self.gauge(gauged)?,
                 algebra,
                 ..LowRankOptions::default()
             };
             let found = low_rank_with(weight.weight(), 7, &options)?;
             Ok(bits(&[&found.a, &found.b], &found.singular_values))
-        }
-    };
-    let basis = move |gauged: bool| {
-        move |algebra: &dyn Algebra| {
-            let gauge = if gauged { whiten()? } else { Gauge::None };
+        })
+    }
+
+    fn basis(self, gauged: bool) -> Made<'a> {
+        Box::new(move |algebra| {
             let options = BasisOptions {
-                gauge: &gauge,
+                gauge: &self.gauge(gauged)?,
                 algebra,
                 ..BasisOptions::default()
             };
-            let found = shared_basis_with(&[tall.weight(), wide.weight()], 9, &options)?;
+            let found = shared_basis_with(&self.weights(), 9, &options)?;
             let projected = found.projected.iter().map(Vec::as_slice);
             let parts: Vec<&[f32]> = projected.chain([&found.basis[..]]).collect();
             Ok(bits(&parts, &found.eigenvalues))
-        }
-    };
-    let weights = move || [tall.weight(), wide.weight()];
-    vec![
-        (
-            "singular vectors",
-            Box::new(factors(tall, Path::Svd, false)),
-            &["multiply", "right singular"],
-        ),
-        (
-            "eigenvectors",
-            Box::new(factors(tall, Path::Gram, false)),
-            &["eigen", "gram", "multiply"],
-        ),
-        (
-            "of a long weight under a gauge",
-            Box::new(factors(tall, Path::Gram, true)),
-            &["eigen", "gram", "multiply", "multiply lower"],
-        ),
-        (
-            "of a short weight under a gauge",
-            Box::new(factors(wide, Path::Gram, true)),
-            &["eigen", "multiply"],
-        ),
-        (
-            "a basis",
-            Box::new(basis(false)),
-            &["eigen", "gram", "multiply"],
-        ),
-        (
-            "a basis under a gauge",
-            Box::new(basis(true)),
-            &["eigen", "gram", "multiply", "multiply lower"],
-        ),
-        (
-            "values",
-            Box::new(|algebra| Ok(bits(&[], &singular_values(tall.weight(), algebra)?))),
-            &["eigenvalues", "gram"],
-        ),
-        (
-            "values under a gauge",
-            Box::new(move |algebra| {
-                let values = gauged_singular_values(wide.weight(), &whiten()?, algebra)?;
-                Ok(bits(&[], &values))
-            }),
-            &["eigenvalues", "multiply"],
-        ),
-        (
-            "values in common",
-            Box::new(move |algebra| {
-                let weighting = BasisWeighting::Normalised;
-                let values = shared_singular_values(&weights(), weighting, algebra)?;
-                Ok(bits(&[], &values))
-            }),
-            &["eigenvalues", "gram"],
-        ),
-        (
-            "components",
-            Box::new(move |algebra| {
-                let found = shared_components(&weights()[1..], BasisWeighting::Equal, algebra)?;
-                Ok(bits(&[], &[&found.basis[..], &found.energies[0]].concat()))
-            }),
-            &["eigen", "multiply"],
-        ),
-        (
-            "an axiom gauge",
-            Box::new(move |algebra| {
-                let slot = |weight: &'a Dense, rank| AxiomSlot {
-                    weight: weight.weight(),
-                    rank,
-                    side: Side::Read,
-                };
-                let options = AxiomOptions {
-                    iterations: 2,
-                    ..AxiomOptions::default()
-                };
-                let found = axiom_gauge(&[slot(tall, 5), slot(wide, 6)], options, algebra)?;
-                Ok(bits(&[], &found.entries))
-            }),
-            &["eigen", "gram", "multiply"],
-        ),
-    ]
+        })
+    }
+
+    fn axiom(self) -> Made<'a> {
+        Box::new(move |algebra| {
+            let slot = |weight: &'a Dense, rank| AxiomSlot {
+                weight: weight.weight(),
+                rank,
+                side: Side::Read,
+            };
+            let options = AxiomOptions {
+                iterations: 2,
+                ..AxiomOptions::default()
+            };
+            let slots = [slot(self.tall, 5), slot(self.wide, 6)];
+            Ok(bits(&[], &axiom_gauge(&slots, options, algebra)?.entries))
+        })
+    }
+
+    fn factorisations(self) -> Vec<Work<'a>> {
+        let (tall, wide) = (self.tall, self.wide);
+        vec![
+            (
+                "singular vectors",
+                self.factors(tall, Path::Svd, false),
+                &["multiply", "right singular"],
+            ),
+            (
+                "eigenvectors",
+                self.factors(tall, Path::Gram, false),
+                &["eigen", "gram", "multiply"],
+            ),
+            (
+                "of a long weight under a gauge",
+                self.factors(tall, Path::Gram, true),
+                &["eigen", "gram", "multiply", "multiply lower"],
+            ),
+            (
+                "of a short weight under a gauge",
+                self.factors(wide, Path::Gram, true),
+                &["eigen", "multiply"],
+            ),
+            ("a basis", self.basis(false), &["eigen", "gram", "multiply"]),
+            (
+                "a basis under a gauge",
+                self.basis(true),
+                &["eigen", "gram", "multiply", "multiply lower"],
+            ),
+            (
+                "an axiom gauge",
+                self.axiom(),
+                &["eigen", "gram", "multiply"],
+            ),
+        ]
+    }
+
+    fn spectra(self) -> Vec<Work<'a>> {
+        let weighting = BasisWeighting::Normalised;
+        let (tall, wide) = (self.tall, self.wide);
+        vec![
+            (
+                "values",
+                Box::new(|algebra| Ok(bits(&[], &singular_values(tall.weight(), algebra)?))),
+                &["eigenvalues", "gram"],
+            ),
+            (
+                "values under a gauge",
+                Box::new(move |algebra| {
+                    let gauge = self.gauge(true)?;
+                    let values = gauged_singular_values(wide.weight(), &gauge, algebra)?;
+                    Ok(bits(&[], &values))
+                }),
+                &["eigenvalues", "multiply"],
+            ),
+            (
+                "values in common",
+                Box::new(move |algebra| {
+                    let values = shared_singular_values(&self.weights(), weighting, algebra)?;
+                    Ok(bits(&[], &values))
+                }),
+                &["eigenvalues", "gram"],
+            ),
+            (
+                "components",
+                Box::new(move |algebra| {
+                    let some = &self.weights()[1..];
+                    let found = shared_components(some, BasisWeighting::Equal, algebra)?;
+                    Ok(bits(&[], &[&found.basis[..], &found.energies[0]].concat()))
+                }),
+                &["eigen", "multiply"],
+            ),
+            (
+                "principal components",
+                Box::new(move |algebra| {
+                    let found = principal_basis(self.moment.of(), |x| x as f32, algebra)?;
+                    Ok(bits(&[], &[found.components, found.energies].concat()))
+                }),
+                &["eigen"],
+            ),
+        ]
+    }
 }
 
 #[test]
 fn an_algebra_is_asked_for_all_that_takes_time_and_its_errors_are_told() {
     let (tall, wide) = (Dense::normal(150, 80, 1), Dense::normal(66, 80, 2));
     let moment = Moment::new(80, 3);
-    for (name, work, expected) in all(&tall, &wide, &moment) {
+    let given = Given {
+        tall: &tall,
+        wide: &wide,
+        moment: &moment,
+    };
+    let all = given.factorisations().into_iter().chain(given.spectra());
+    for (name, work, expected) in all {
         let asked = Asked::default();
         assert_eq!(work(&asked).unwrap(), work(&Host).unwrap(), "{name}");
         assert_eq!(asked.sorted(), expected, "{name}");

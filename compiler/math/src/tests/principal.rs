@@ -22,7 +22,7 @@ fn moment(vectors: &Mat<f64>) -> Vec<f64> {
 }
 
 fn found(order: usize, values: &[f64]) -> PrincipalBasis {
-    principal_basis(SecondMoment { order, values }, exact).unwrap()
+    principal_basis(SecondMoment { order, values }, exact, &Host).unwrap()
 }
 
 /// Eigenvalues by Jacobi's rotations, decreasing: slow, and of no library.
@@ -116,7 +116,7 @@ fn signs_are_those_of_what_is_stored() {
         order: n,
         values: &lower,
     };
-    let basis = principal_basis(moment, coarse).unwrap();
+    let basis = principal_basis(moment, coarse, &Host).unwrap();
     assert!(basis.components[0] > 0.0 && basis.components[1] < 0.0);
     assert!(basis.components[2] > 0.0 && basis.components[3] > 0.0);
     close(basis.energies[0], 0.625, 1e-12);
@@ -132,8 +132,9 @@ fn no_energy_has_a_basis_and_no_parts() {
 
 #[test]
 fn what_is_no_moment_is_refused() {
-    let refused =
-        |order, values: &[f64]| principal_basis(SecondMoment { order, values }, exact).unwrap_err();
+    let refused = |order, values: &[f64]| {
+        principal_basis(SecondMoment { order, values }, exact, &Host).unwrap_err()
+    };
     let short = refused(3, &[0.0; 4]);
     assert!(matches!(short, FactoriseError::MomentLength { .. }));
     let infinite = refused(1, &[f64::INFINITY]);

@@ -22,8 +22,8 @@ fn eigenvalues_and_vectors_are_those_that_were_planted() {
         let (matrix, q) = symmetric(&values);
         let mut expected = values;
         expected.sort_by(|a, b| b.total_cmp(a));
-        let found = symmetric_eigen(matrix.clone(), 2).unwrap();
-        let alone = symmetric_eigenvalues(matrix).unwrap();
+        let found = symmetric_eigen(matrix.clone(), 2, &Host).unwrap();
+        let alone = symmetric_eigenvalues(matrix, &Host).unwrap();
         for ((found, alone), expected) in found.values.iter().zip(&alone).zip(expected) {
             assert!(
                 (found - expected).abs() < 1e-13 * 9.0 * scale,
@@ -44,7 +44,7 @@ fn eigenvalues_and_vectors_are_those_that_were_planted() {
 
 #[test]
 fn what_has_no_eigenvalues_is_refused() {
-    let refused = |matrix: Mat<f64>| symmetric_eigenvalues(matrix).unwrap_err();
+    let refused = |matrix: Mat<f64>| symmetric_eigenvalues(matrix, &Host).unwrap_err();
     assert!(matches!(
         refused(Mat::zeros(0, 0)),
         FactoriseError::Empty { .. }
@@ -55,12 +55,12 @@ fn what_has_no_eigenvalues_is_refused() {
     ));
     let mut bad = Mat::zeros(3, 3);
     bad[(2, 1)] = f64::INFINITY;
-    let error = symmetric_eigen(bad, 1).unwrap_err();
+    let error = symmetric_eigen(bad, 1, &Host).unwrap_err();
     assert!(matches!(
         error,
         FactoriseError::MomentEntry { row: 2, col: 1, .. }
     ));
-    let error = symmetric_eigen(Mat::zeros(2, 2), 3).unwrap_err();
+    let error = symmetric_eigen(Mat::zeros(2, 2), 3, &Host).unwrap_err();
     assert!(matches!(
         error,
         FactoriseError::Rank {
@@ -68,7 +68,10 @@ fn what_has_no_eigenvalues_is_refused() {
             largest: 2
         }
     ));
-    assert_eq!(symmetric_eigenvalues(Mat::zeros(4, 4)).unwrap(), [0.0; 4]);
+    assert_eq!(
+        symmetric_eigenvalues(Mat::zeros(4, 4), &Host).unwrap(),
+        [0.0; 4]
+    );
 }
 
 /// What a basis of the first k components loses, against the factors that are stored.

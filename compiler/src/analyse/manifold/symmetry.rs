@@ -10,7 +10,7 @@ use faer::{Accum, Par};
 use crate::analyse::dimension::components_for;
 use crate::analyse::record::{HeadPair, Symmetry, rounded};
 use crate::calibrate::{Moment, StoredLayer};
-use crate::math::{FactoriseError, symmetric_eigen, symmetric_eigenvalues};
+use crate::math::{FactoriseError, Host, symmetric_eigen, symmetric_eigenvalues};
 
 /// The part of a head's energy `E‖x‖²` that its subspace holds.
 pub(super) const ENERGY: f64 = 0.9;
@@ -43,7 +43,7 @@ pub(super) fn of_layer(stored: &StoredLayer) -> Result<Vec<Symmetry>, FactoriseE
 fn subspace(moment: &Moment) -> Result<Mat<f64>, FactoriseError> {
     let n = moment.mean.len();
     let second = moment.lower();
-    let found = symmetric_eigen(Mat::from_fn(n, n, |i, j| second[i * n + j]), n)?;
+    let found = symmetric_eigen(Mat::from_fn(n, n, |i, j| second[i * n + j]), n, &Host)?;
     let k = components_for(&found.values, ENERGY);
     Ok(found.vectors.subcols(0, k).to_owned())
 }
@@ -102,7 +102,7 @@ fn mean_cosine(a: &Mat<f64>, b: &Mat<f64>) -> Result<f64, FactoriseError> {
     let mut gram = Mat::<f64>::zeros(k, k);
     let transposed = cross.transpose();
     matmul(gram.as_mut(), replace, &cross, transposed, 1.0, Par::Seq);
-    let squares = symmetric_eigenvalues(gram)?;
+    let squares = symmetric_eigenvalues(gram, &Host)?;
     Ok(squares
         .iter()
         .map(|v| v.clamp(0.0, 1.0).sqrt())

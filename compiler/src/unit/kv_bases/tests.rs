@@ -14,6 +14,7 @@ use super::*;
 use crate::calibrate::Calibration;
 use crate::calibrate::tests;
 use crate::event::Watch;
+use crate::math::Host;
 use crate::request::CalibrationOptions;
 
 /// What f16 may be off by, of the energy of a head.
@@ -136,7 +137,7 @@ fn check(name: &str, model: &Arc<Model>, calibration: &Calibration, order: Optio
     let group = hyper.heads / heads;
     let mut worst = 0.0f64;
     for (layer, Seen([queries, keys, values])) in seen(model, calibration).iter().enumerate() {
-        let made = of_layer(&calibration.layers[layer], &hyper, layer, order).unwrap();
+        let made = of_layer(&calibration.layers[layer], (&hyper, layer), order, &Host).unwrap();
         let roles_made: Vec<Role> = made.iter().map(|(role, _)| *role).collect();
         assert_eq!(roles_made, roles(layer));
         let [key_basis, key_energies, value_basis, value_energies] = numbers(&hyper, layer, &made);

@@ -301,10 +301,10 @@ impl Linear for CudaLinear {
                 )
             },
         )?;
-        get(device, &found, values)?;
+        get(device, (&found, 0), values)?;
         check_finite(order, values)?;
         if vectors {
-            get(device, &on_device, matrix)?;
+            get(device, (&on_device, 0), matrix)?;
         }
         Ok(())
     }
@@ -332,9 +332,9 @@ impl Linear for CudaLinear {
         let found = device.allocate(size_of_val(values))?;
         let found_right = device.allocate(size_of_val(right))?;
         shared.decompose_singular(&handles, &matrix, [rows, order], [&found, &found_right])?;
-        get(device, &found, values)?;
+        get(device, (&found, 0), values)?;
         check_finite(order, values)?;
-        get(device, &found_right, right)
+        get(device, (&found_right, 0), right)
     }
 
     fn product(
@@ -385,7 +385,7 @@ impl Linear for CudaLinear {
             )
         })?;
         check_blas(code, "a product by cuBLAS")?;
-        get(device, &found, out)
+        get(device, (&found, 0), out)
     }
 
     fn gram(&self, order: usize) -> Result<Box<dyn Gram>, LinearError> {
@@ -437,11 +437,16 @@ fn overwrite(device: &Cuda, numbers: &[f64], to: &CudaMemory) -> Result<(), Line
 }
 
 /// The first numbers of an allocation, once all before is done.
-fn get(device: &Cuda, from: &CudaMemory, numbers: &mut [f64]) -> Result<(), LinearError> {
+fn get(
+    device: &Cuda,
+    (from, first): (&CudaMemory, usize),
+    numbers: &mut [f64],
+) -> Result<(), LinearError> {
     let bytes = size_of_val(numbers);
     // SAFETY: so many bytes are there, nobody else has them, and any of them make numbers.
     let bytes = unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast::<u8>(), bytes) };
-    Ok(device.download(from, 0, bytes)?)
+    let at = crate::error::product("first (bytes)", &[size_of::<f64>(), first])?;
+    Ok(device.download(from, at, bytes)?)
 }
 
 #[cfg(test)]

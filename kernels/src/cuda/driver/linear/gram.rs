@@ -109,18 +109,23 @@ impl Gram for CudaGram {
         check_blas(code, "multiplying sums by cuBLAS")
     }
 
-    fn read(&self, out: &mut [f64]) -> Result<(), LinearError> {
+    fn read(&self, first: usize, out: &mut [f64]) -> Result<(), LinearError> {
         let order = self.order;
-        let what = "out (numbers)";
-        expect(what, error::product(what, &[order, order])?, out.len())?;
+        error::expect_rows("out (numbers, whole columns)", order, out.len())?;
+        let count = out.len().checked_div(order).unwrap_or(0);
+        expect(
+            "columns",
+            order.min(first.saturating_add(count)),
+            first.saturating_add(count),
+        )?;
         if !self.begun {
             out.fill(0.0);
             return Ok(());
         }
-        get(&self.shared.device, &self.sums, out)?;
+        get(&self.shared.device, (&self.sums, first * order), out)?;
         // Nothing was written there.
-        for (column, numbers) in out.chunks_exact_mut(order).enumerate() {
-            numbers[..column].fill(0.0);
+        for (column, numbers) in out.chunks_exact_mut(order.max(1)).enumerate() {
+            numbers[..first + column].fill(0.0);
         }
         Ok(())
     }
