@@ -51,10 +51,13 @@ join() {
   echo "${folders[*]}"
 }
 
-take cublas || true
-take cusolver || true
+for library in cublas cusolver; do
+  take "$library" || echo "no lib$library: nothing is decomposed on a GPU" >&2
+done
 if ! take nvrtc; then
   if ! compgen -G "$kept/nvidia/*/lib/libnvrtc.so*" >/dev/null; then
+    # What an earlier try left is not whole.
+    rm -rf "$kept.unfinished"
     # Where there is no network it is soon known: few tries, none of them long, and an end to all of them.
     timeout 120 python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --timeout 5 \
       --retries 1 --target "$kept.unfinished" 'nvidia-cuda-nvrtc==13.0.*' >&2 && rm -rf "$kept" && mv "$kept.unfinished" "$kept" || true

@@ -50,9 +50,10 @@ pub trait Algebra: fmt::Debug + Send + Sync {
     /// The library that computes, and on what: it belongs into the provenance of an artifact.
     fn name(&self) -> String;
 
-    /// Rows of a long matrix that are multiplied at a time: enough for products at full speed, few enough that their copy in float64 is
-    /// small beside what is made of them.
-    fn panel(&self) -> usize {
+    /// Rows of a long matrix with rows of `width` numbers that are multiplied at a time: enough for products at full speed, few enough
+    /// that their copy in float64 takes little.
+    fn panel(&self, width: usize) -> usize {
+        let _ = width;
         512
     }
 

@@ -405,7 +405,7 @@ pub(super) fn product(
 /// symmetric `C [n, n]` of which only the lower triangle is read, and `T [n, c]`. Every block goes
 /// with its first row to `visit`.
 ///
-/// With the blocks below the diagonal counted twice it takes half the work of `C T`.
+/// With the blocks below the diagonal counted twice it takes half the work of `C T`, where there are many.
 pub(super) fn quadratic_blocks(
     lower: MatRef<'_, f64>,
     t: MatRef<'_, f64>,
@@ -413,7 +413,7 @@ pub(super) fn quadratic_blocks(
     mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
 ) -> Result<(), FactoriseError> {
     let n = lower.nrows();
-    let block = algebra.panel().min(n);
+    let block = algebra.panel(n).min(n);
     let mut buffer = Mat::<f64>::zeros(block, t.ncols());
     for start in (0..n).step_by(block.max(1)) {
         let size = block.min(n - start);

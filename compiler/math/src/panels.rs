@@ -87,7 +87,7 @@ impl<'a> Panels<'a> {
 
     /// Rows of a panel.
     fn panel(&self) -> usize {
-        self.algebra.panel().min(self.long())
+        self.algebra.panel(self.short()).min(self.long())
     }
 
     /// Adds `scale · TᵀT [short, short]`.

@@ -5,6 +5,8 @@
 
 mod algebra;
 
+pub use algebra::{copies, sums};
+
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -32,7 +34,7 @@ pub enum NoAlgebra {
     NoRoom {
         /// Bytes of the model with the sums of a layer, or of a decomposition, whichever are more.
         needed: u64,
-        /// Bytes that are free before any of it.
+        /// Bytes that are free, but for what the libraries take.
         free: u64,
     },
 }
@@ -264,8 +266,9 @@ impl<E: Executor> Device for On<'_, E> {
     fn own_algebra(&self) -> Result<Option<&dyn Algebra>, &NoAlgebra> {
         let own = self.algebra.as_ref()?.as_ref();
         if own.is_some() {
-            // Room for matrices, too.
-            drop(self.loaded());
+            // Room for matrices, also of models that no sequence reads: they are brought there again.
+            self.loaded()
+                .retain(|(_, held)| Arc::strong_count(held) > 1);
         }
         Ok(own.map(|own| own as &dyn Algebra))
     }
@@ -350,15 +353,22 @@ impl<T, F: FnOnce(&dyn Device) -> T> Work for Compiling<'_, F> {
 mod tests {
     use std::path::Path;
 
+    use super::algebra::tests::Plain;
     use super::*;
+    use htc_kernels::linear::Linear;
+    use htc_loader::backend::Reference;
     use htc_loader::device::OnReference;
     use htc_loader::kv::KvType;
+
+    fn demo() -> Arc<Model> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo");
+        Arc::new(Model::open(folder.join("reference-7m-f16.gguf")).unwrap())
+    }
 
     fn gives_way<E: Executor>(executor: &E, held: usize) {
         let pool = Arc::new(Pool::new(1).unwrap());
         let on = On::new(executor, &pool);
-        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo");
-        let model = Arc::new(Model::open(demo.join("reference-7m-f16.gguf")).unwrap());
+        let model = demo();
         let of = Arc::downgrade(&model);
         let kv = KvOptions::new(KvType::F32);
         for _ in 0..2 {
@@ -374,5 +384,77 @@ mod tests {
     fn a_model_that_nobody_has_gives_way() {
         gives_way(&OnCpu(Arc::new(Pool::new(1).unwrap())), 0);
         gives_way(&OnReference, 1);
+    }
+
+    /// An executor with linear algebra, and so much room.
+    struct Decomposes(Option<u64>);
+
+    impl Executor for Decomposes {
+        type Backend = Reference;
+
+        fn backend(&self) -> Reference {
+            OnReference.backend()
+        }
+
+        fn name(&self) -> String {
+            "decomposes".to_owned()
+        }
+
+        fn free_bytes(&self) -> Option<u64> {
+            self.0
+        }
+
+        fn needed_bytes(&self, sessions: &[Planned<'_>]) -> u64 {
+            100 * sessions.len() as u64
+        }
+
+        fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
+            Some(Ok(Box::new(Plain)))
+        }
+    }
+
+    #[test]
+    fn matrices_have_the_room_of_models_that_nobody_reads() {
+        let pool = Arc::new(Pool::new(1).unwrap());
+        let on = On::compressing(&Decomposes(None), &pool, &[], Matrices::default());
+        let (model, kv) = (demo(), KvOptions::new(KvType::F32));
+        let held = || on.loaded.lock().unwrap().len();
+        let sequence = on.sequence(&model, 4, &kv).unwrap();
+        assert_eq!(on.algebra().name(), "plain");
+        assert_eq!(held(), 1);
+        drop(sequence);
+        assert_eq!(held(), 1);
+        assert!(on.own_algebra().unwrap().is_some());
+        assert_eq!(held(), 0);
+    }
+
+    #[test]
+    fn it_is_decided_by_room_who_decomposes() {
+        let (pool, model) = (Arc::new(Pool::new(1).unwrap()), demo());
+        let kind = htc_loader::kv::KvKind::default();
+        let session = Planned {
+            model: &model,
+            positions: 1,
+            kind,
+        };
+        let decided = |free, sums, decomposition| {
+            let matrices = Matrices {
+                sums,
+                decomposition,
+            };
+            let executor = Decomposes(Some(free));
+            let on = On::compressing(&executor, &pool, &[session], matrices);
+            match on.own_algebra() {
+                Ok(own) => own.map(Algebra::name).ok_or(0),
+                Err(NoAlgebra::NoRoom { needed, .. }) => Err(*needed),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert_eq!(decided(120, 20, 50), Ok("plain".to_owned()));
+        assert_eq!(decided(119, 20, 50), Err(120));
+        // Where no session is.
+        assert_eq!(decided(130, 20, 130), Ok("plain".to_owned()));
+        assert_eq!(decided(129, 20, 130), Err(130));
+        assert_eq!(decided(u64::MAX - 1, u64::MAX, 0), Err(u64::MAX));
     }
 }

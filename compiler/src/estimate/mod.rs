@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Calibration;
 use crate::choose;
+use crate::device;
 use crate::estimate::duration::{Speed, forward_seconds};
 use crate::estimate::stages::Workload;
 pub use crate::estimate::stages::{StageSeconds, coding};
@@ -56,6 +57,8 @@ pub(crate) struct Expected<'a> {
     pub speed: Speed,
     /// Whether models are executed in other memory than the host's.
     pub elsewhere: bool,
+    /// Whether matrices are multiplied and decomposed on a device, which copies of them are brought to.
+    pub algebra_elsewhere: bool,
 }
 
 /// Estimates what a compilation takes, from shapes and ranks and the speed of this machine.
@@ -71,6 +74,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         vocabulary,
         speed,
         elsewhere,
+        algebra_elsewhere,
     } = expected;
     let threads = options.threads;
     let jobs = layout::jobs(source, plan, treatment.bias);
@@ -102,6 +106,11 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         threads,
         vocabulary,
     );
+    let copies = match algebra_elsewhere {
+        true => threads as u64 * device::copies(source.hyper.width),
+        false => 0,
+    };
+    let memory = memory.saturating_add(copies);
     let calibrated = calibration.map_or(0, |found| {
         let context = found.context;
         let gauged = treatment.gauge != GaugeKind::None;

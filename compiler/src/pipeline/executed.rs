@@ -40,7 +40,7 @@ pub(super) fn on_device<T>(
     // What is measured beside it is refused when it is brought there, where it has no room.
     let matrices = Matrices {
         sums: calibrate::device_bytes(&source.hyper),
-        decomposition: decomposition_bytes(&source.hyper),
+        decomposition: decomposition_bytes(&source.hyper, &Site::ALL, options.threads),
     };
     let planned = (vec![planned], matrices);
     device::on(options.device, &pool, planned, told, |device| {
@@ -57,11 +57,19 @@ pub(super) fn on_device<T>(
     })?
 }
 
-/// Bytes that a device takes to decompose the widest matrix of inputs: with its vectors, and what its library needs.
-fn decomposition_bytes(hyper: &HyperParameters) -> u64 {
-    let widths = Site::ALL.map(|site| calibrate::site_width(hyper, site) as u64);
-    let widest = widths.into_iter().fold(0, u64::max);
-    widest.saturating_mul(widest).saturating_mul(4 * 8)
+/// Sites whose inputs are no wider than what is decomposed without statistics: of the hidden layer that is the narrower side.
+const NARROW: [Site; 3] = [Site::Attention, Site::AttentionOutput, Site::Ffn];
+
+/// Bytes that a device takes to decompose the widest matrix of inputs, with its vectors and what its library needs, beside the sums
+/// of every thread.
+fn decomposition_bytes(hyper: &HyperParameters, sites: &[Site], threads: usize) -> u64 {
+    let widths = sites
+        .iter()
+        .map(|&site| calibrate::site_width(hyper, site) as u64);
+    let widest = widths.fold(0, u64::max);
+    let one = widest.saturating_mul(widest).saturating_mul(4 * 8);
+    let sums = device::sums(hyper.width).saturating_mul(threads as u64);
+    one.saturating_add(sums)
 }
 
 /// The same where no model is executed: a GPU has weights to decompose, whatever else there is has nothing to do.
@@ -77,7 +85,7 @@ fn without_text<T>(
             let pool = Arc::new(Pool::new(options.threads)?);
             let matrices = Matrices {
                 sums: 0,
-                decomposition: decomposition_bytes(&source.hyper),
+                decomposition: decomposition_bytes(&source.hyper, &NARROW, options.threads),
             };
             let told = |error: &_| watch.tell(Event::Note(&format!("on the processor: {error}")));
             let planned = (Vec::new(), matrices);

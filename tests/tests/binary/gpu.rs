@@ -187,6 +187,7 @@ fn a_whole_compilation_is_of_a_device() {
         let compile = htc!["compile", &model, "-o", scratch.path(device), "--force"];
         let compile = compile.args(["--context", "16", "--calibration-tokens", "256"]);
         let compile = compile.args(["--method", "gp", "--rank", "12", "--gauge", "whiten"]);
+        let compile = compile.arg("--kv-bases");
         let compile = compile.args(["--calibration".as_ref(), text.as_os_str()]);
         let compile = compile.args(["--cache".into(), scratch.path("cache")]);
         let compile = compile.args(["--report", "json", "--threads", threads]);
@@ -203,8 +204,14 @@ fn a_whole_compilation_is_of_a_device() {
     for summed in ["sums of 16 x 64\n", "sums of 16 x 172\n"] {
         assert!(called.contains(summed), "{called}");
     }
-    // The depth of each layer, the roots of gauges and the weights.
-    assert!(called.contains("eigenvectors of 64"), "{called}");
+    // Roots of gauges and weights; how deep the model is; bases of a head for the KV cache.
+    for decomposed in [
+        "eigenvectors of 64\n",
+        "eigenvalues of 64\n",
+        "eigenvectors of 16\n",
+    ] {
+        assert!(called.contains(decomposed), "{decomposed}: {called}");
+    }
     let bytes = std::fs::read(scratch.path("cuda")).unwrap();
     let artifact = Htz::open(scratch.path("cuda")).unwrap();
     let on = &artifact.manifest().provenance.instruction_set;
@@ -222,7 +229,7 @@ fn a_whole_compilation_is_of_a_device() {
         let compile = compile(device, "2").arg("--dry-run");
         compile.env("HTC_FAKE_MEMORY", Some(Path::new(bytes))).run()
     };
-    let said = with("cuda", "1200000").ok().stderr;
+    let said = with("cuda", "5000000").ok().stderr;
     let told = "second moments are summed and weights decomposed by the processor: that takes ";
     assert!(said.contains(told), "{said}");
     with("cuda", "100000").refused(

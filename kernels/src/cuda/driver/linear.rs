@@ -436,7 +436,7 @@ fn overwrite(device: &Cuda, numbers: &[f64], to: &CudaMemory) -> Result<(), Line
     Ok(device.upload(bytes, to, 0)?)
 }
 
-/// The first numbers of an allocation, once all before is done.
+/// Numbers of an allocation from `first` on, once all before is done.
 fn get(
     device: &Cuda,
     (from, first): (&CudaMemory, usize),
