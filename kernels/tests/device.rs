@@ -3,6 +3,9 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
 
+#[path = "driver/matrices.rs"]
+mod matrices;
+
 use htc_formats::DType;
 use htc_formats::block::encode;
 use htc_kernels::Matrix;
@@ -11,6 +14,7 @@ use htc_kernels::cuda::ops::{DeviceMatrix, Source};
 use htc_kernels::cuda::{Cuda, CudaLinear, Device, DeviceError, Memory as _, StepCounts, ops};
 use htc_kernels::linear::{Linear, ProductShape};
 use htc_kernels::reference;
+use matrices::{close, numbers, orthonormal, times, transposed};
 
 /// The first device; none, said so by name, where there is none. With HTC_NEED_CUDA that is a failure.
 fn device(change: impl Fn(&mut Options<'_>)) -> Option<Cuda> {
@@ -177,7 +181,7 @@ fn matrices_are_decomposed_and_multiplied_in_double_precision() {
         let (mut vectors, mut values) = (symmetric(n, 1.0), vec![0.0; n]);
         (linear.symmetric_eigen(&mut vectors, &mut values, true)).unwrap();
         let (mut singular, mut right) = (vec![0.0; n], vec![0.0; n * n]);
-        let tall = wave(rows * n, 1.0);
+        let tall = scaled(rows * n, 1.0);
         (linear.right_singular(&tall, &mut singular, &mut right)).unwrap();
         [vectors, values, singular, right]
     };
@@ -189,97 +193,78 @@ fn matrices_are_decomposed_and_multiplied_in_double_precision() {
     assert!(others.iter().all(|other| *other == first));
 }
 
-/// Numbers without structure, of a magnitude.
-fn wave(count: usize, norm: f64) -> Vec<f64> {
-    (0..count)
-        .map(|i| norm * ((i * i % 1009) as f64 * 0.37).sin())
-        .collect()
+/// Numbers without a pattern, of a magnitude.
+fn scaled(count: usize, norm: f64) -> Vec<f64> {
+    let numbers = numbers(count as u64, count).into_iter();
+    numbers.map(|x| norm * x).collect()
 }
 
 fn symmetric(n: usize, norm: f64) -> Vec<f64> {
-    let x = wave(n * n, norm);
-    let entry = |at: usize| (x[at] + x[at % n * n + at / n]) / 2.0;
-    (0..n * n).map(entry).collect()
+    let x = scaled(n * n, norm);
+    let pairs = x.iter().zip(transposed(&x, n));
+    pairs.map(|(a, b)| (a + b) / 2.0).collect()
 }
 
-/// `left [m, k] right [k, n]`, column-major.
-fn times(left: &[f64], right: &[f64], m: usize, k: usize) -> Vec<f64> {
-    let column = |column: &[f64]| {
-        let mut sum = vec![0.0; m];
-        for (of, by) in left.chunks_exact(m).zip(column) {
-            sum.iter_mut().zip(of).for_each(|(sum, of)| *sum += of * by);
-        }
-        sum
-    };
-    right.chunks_exact(k).flat_map(column).collect()
-}
-
-/// Numbers differ by no more than decompositions of a matrix of order `n` may, as a part of `norm`.
-fn close(found: &[f64], expected: &[f64], norm: f64, n: usize, what: &str) {
-    assert_eq!(found.len(), expected.len());
-    let bound = 1e-13 * (n as f64) * norm;
-    // Not even of what is no number is that true.
-    let near = |(a, b): (&f64, &f64)| (a - b).abs() <= bound;
-    let far = found.iter().zip(expected).position(|pair| !near(pair));
-    assert_eq!(far, None, "{what} of {n} at {norm:e}");
-}
-
-fn orthonormal(vectors: &[f64], n: usize, what: &str) {
-    let transposed: Vec<f64> = (0..n * n).map(|at| vectors[at % n * n + at / n]).collect();
-    let unit: Vec<f64> = (0..n * n)
-        .map(|at| f64::from(u8::from(at % n == at / n)))
-        .collect();
-    close(&times(&transposed, vectors, n, n), &unit, 1.0, n, what);
+/// By which decompositions of a matrix of order `n` may be wrong, as a part of its norm.
+fn bound(n: usize) -> f64 {
+    1e-13 * n as f64
 }
 
 fn symmetric_matrices_are_decomposed(linear: &CudaLinear, n: usize, norm: f64) {
+    let what = |what: &str| format!("{what} of {n} at {norm:e}");
     let matrix = symmetric(n, norm);
     let (mut vectors, mut values) = (matrix.clone(), vec![0.0; n]);
     (linear.symmetric_eigen(&mut vectors, &mut values, true)).unwrap();
     assert!(values.is_sorted(), "{values:?}");
-    orthonormal(&vectors, n, "eigenvectors");
-    let mut scaled = vectors.clone();
-    for (column, value) in scaled.chunks_exact_mut(n).zip(&values) {
+    orthonormal(&vectors, n, bound(n), &what("eigenvectors"));
+    let mut stretched = vectors.clone();
+    for (column, value) in stretched.chunks_exact_mut(n).zip(&values) {
         column.iter_mut().for_each(|x| *x *= value);
     }
-    close(&times(&matrix, &vectors, n, n), &scaled, norm, n, "A V");
+    let bound = bound(n) * norm;
+    let product = times(&matrix, &vectors, [n, n, n]);
+    close(&product, &stretched, bound, &what("A V"));
     let (mut alone, mut destroyed) = (vec![0.0; n], matrix.clone());
     (linear.symmetric_eigen(&mut destroyed, &mut alone, false)).unwrap();
-    close(&alone, &values, norm, n, "eigenvalues");
+    close(&alone, &values, bound, &what("eigenvalues"));
     let shape = ProductShape {
         rows: n,
         inner: n,
         columns: n,
     };
-    let mut product = vec![0.0; n * n];
-    (linear.product(shape, &matrix, &vectors, &mut product)).unwrap();
-    close(&product, &scaled, norm, n, "a product");
+    let mut found = vec![0.0; n * n];
+    (linear.product(shape, &matrix, &vectors, &mut found)).unwrap();
+    close(&found, &product, bound, &what("a product"));
     let mut gram = linear.gram(n).unwrap();
-    gram.add(2.0, &vectors).unwrap();
+    gram.add(2.0, &matrix).unwrap();
     let mut sums = vec![0.0; n * n];
     gram.read(0, &mut sums).unwrap();
-    let twice: Vec<f64> = (0..n * n)
-        .map(|at| f64::from(2 * u8::from(at % n == at / n)))
-        .collect();
-    close(&sums, &twice, 1.0, n, "sums");
+    let mut expected = times(&matrix, &matrix, [n, n, n]);
+    for (column, numbers) in expected.chunks_exact_mut(n).enumerate() {
+        numbers.iter_mut().for_each(|x| *x *= 2.0);
+        numbers[..column].fill(0.0);
+    }
+    close(&sums, &expected, bound * norm, &what("sums"));
 }
 
 fn tall_matrices_are_decomposed(linear: &CudaLinear, n: usize, norm: f64) {
+    let what = |what: &str| format!("{what} of {n} at {norm:e}");
     for rows in [n, n + n / 8, 2 * n] {
-        let tall = wave(rows * n, norm);
+        let tall = scaled(rows * n, norm);
         let (mut values, mut right) = (vec![0.0; n], vec![0.0; n * n]);
         (linear.right_singular(&tall, &mut values, &mut right)).unwrap();
         assert!(values.iter().rev().is_sorted(), "{values:?}");
-        let vectors: Vec<f64> = (0..n * n).map(|at| right[at % n * n + at / n]).collect();
-        orthonormal(&vectors, n, "singular vectors");
+        let vectors = transposed(&right, n);
+        orthonormal(&vectors, n, bound(n), &what("singular vectors"));
         // The columns of A V are as long as the singular values say.
-        let lengths = times(&tall, &vectors, rows, n);
-        let lengths = lengths.chunks_exact(rows).map(|column| {
-            let column: Vec<f64> = column.iter().map(|x| x / norm).collect();
-            norm * column.iter().map(|x| x * x).sum::<f64>().sqrt()
-        });
-        let lengths: Vec<f64> = lengths.collect();
-        close(&lengths, &values, norm * (rows as f64).sqrt(), n, "A v");
+        let lengths = times(&tall, &vectors, [rows, n, n]);
+        let length = |column: &[f64]| {
+            let squares = column.iter().map(|x| (x / norm).powi(2));
+            norm * squares.sum::<f64>().sqrt()
+        };
+        let lengths: Vec<f64> = lengths.chunks_exact(rows).map(length).collect();
+        let bound = bound(n) * norm * (rows as f64).sqrt();
+        close(&lengths, &values, bound, &what("A v"));
     }
 }
 

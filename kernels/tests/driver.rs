@@ -16,6 +16,8 @@
 mod library;
 #[path = "driver/linear.rs"]
 mod linear;
+#[path = "driver/matrices.rs"]
+mod matrices;
 #[path = "driver/scenarios.rs"]
 mod scenarios;
 

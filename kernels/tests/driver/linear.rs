@@ -5,6 +5,7 @@ use std::path::Path;
 use htc_kernels::cuda::{CudaLinear, Device, DeviceError, ops};
 use htc_kernels::linear::{Gram, Linear, LinearError, ProductShape};
 
+use super::matrices::{self, numbers, times, transposed};
 use super::scenarios::{called, counts, get, nothing_is_left, open, put};
 
 pub fn run(name: &str, log: &Path) {
@@ -90,48 +91,12 @@ fn no_room_to_start(log: &Path) {
     nothing_is_left(log);
 }
 
-/// Numbers without a pattern, between -1 and 1.
-fn numbers(seed: u64, count: usize) -> Vec<f64> {
-    let mut state = seed;
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (state >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
-
-/// `a [rows, inner] b [inner, columns]`.
-fn times(a: &[f64], b: &[f64], [rows, inner, columns]: [usize; 3]) -> Vec<f64> {
-    let mut out = vec![0.0; rows * columns];
-    for j in 0..columns {
-        for i in 0..rows {
-            out[i + rows * j] = (0..inner).map(|l| a[i + rows * l] * b[l + inner * j]).sum();
-        }
-    }
-    out
-}
-
-fn transposed(a: &[f64], rows: usize) -> Vec<f64> {
-    let columns = a.len() / rows;
-    let at = |k: usize| a[k / columns + rows * (k % columns)];
-    (0..a.len()).map(at).collect()
-}
-
 fn close(found: &[f64], expected: &[f64]) {
-    assert_eq!(found.len(), expected.len());
-    for (i, (a, b)) in found.iter().zip(expected).enumerate() {
-        assert!((a - b).abs() < 1e-10, "{i}: {a} is not {b}");
-    }
+    matrices::close(found, expected, 1e-10, "matrix");
 }
 
-/// The columns of `a [n, n]` are orthonormal.
 fn orthonormal(a: &[f64], n: usize) {
-    let one: Vec<f64> = (0..n * n)
-        .map(|k| f64::from(k.is_multiple_of(n + 1)))
-        .collect();
-    close(&times(&transposed(a, n), a, [n, n, n]), &one);
+    matrices::orthonormal(a, n, 1e-10, "vectors");
 }
 
 /// An orthonormal matrix that is known: a reflection.

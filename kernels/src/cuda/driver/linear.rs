@@ -12,7 +12,7 @@ use cudarc::cusolver::sys::{self as solver, cusolverStatus_t};
 
 use super::{Cuda, CudaMemory, locked};
 use crate::cuda::device::{Device, DeviceError, Memory};
-use crate::error::ShapeError;
+use crate::error::{self, ShapeError};
 use crate::linear::{
     Gram, Linear, LinearError, ProductShape, check_product, eigen_order, tall_shape,
 };
@@ -349,12 +349,8 @@ impl Linear for CudaLinear {
             out.fill(0.0);
             return Ok(());
         }
-        let sizes = [shape.rows, shape.columns, shape.inner];
-        let [m, n, k] = [
-            dimension(sizes[0])?,
-            dimension(sizes[1])?,
-            dimension(sizes[2])?,
-        ];
+        let [m, n] = [dimension(shape.rows)?, dimension(shape.columns)?];
+        let k = dimension(shape.inner)?;
         let shared = &*self.shared;
         let handles = locked(&shared.handles);
         let device = &shared.device;
@@ -445,7 +441,7 @@ fn get(
     let bytes = size_of_val(numbers);
     // SAFETY: so many bytes are there, nobody else has them, and any of them make numbers.
     let bytes = unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast::<u8>(), bytes) };
-    let at = crate::error::product("first (bytes)", &[size_of::<f64>(), first])?;
+    let at = error::product("first (bytes)", &[size_of::<f64>(), first])?;
     Ok(device.download(from, at, bytes)?)
 }
 
