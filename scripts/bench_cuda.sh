@@ -27,7 +27,7 @@ has() {
 find_libraries() {
   case " $* " in *" emulated "* | *"=emulated "* | *" cpu "* | *"=cpu "*) return ;; esac
   local folder
-  folder=$("$here/nvrtc.sh" 2>/dev/null) || echo "no NVRTC was found: kernels cannot be compiled" >&2
+  folder=$("$here/cuda_libraries.sh" 2>/dev/null) || echo "no NVRTC was found: kernels cannot be compiled" >&2
   [ -z "$folder" ] || export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 }
 

@@ -6,6 +6,6 @@ cd "$(dirname "$0")/.."
 architectures=("$@")
 [ ${#architectures[@]} -gt 0 ] || architectures=(sm_80 sm_89 sm_90 sm_120)
 
-folder=$(scripts/nvrtc.sh) || { echo "skipped: no NVRTC: neither the system nor pip has one"; exit 0; }
+folder=$(scripts/cuda_libraries.sh) || { echo "skipped: no NVRTC: neither the system nor pip has one"; exit 0; }
 [ -z "$folder" ] || export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 exec cargo run --release --locked --quiet -p htc-kernels --features cuda --example check_cuda -- "${architectures[@]}"

@@ -123,7 +123,7 @@ find_program() {
   if [ -n "$bin" ]; then echo "$bin/$1"; else built "$1"; fi
 }
 
-folder=$(scripts/nvrtc.sh) || echo "no NVRTC was found: kernels cannot be compiled, and every test that executes one fails"
+folder=$(scripts/cuda_libraries.sh) || echo "no NVRTC was found: kernels cannot be compiled, and every test that executes one fails"
 [ -z "${folder:-}" ] || export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
 finder=$(find_program find_cuda)
