@@ -239,6 +239,7 @@ fn depth_sink(
         return Ok(DepthSinkRecord::guess(layers));
     };
     watch.tell(Event::Measuring(Measurement::Depth, layers));
+    device.make_room();
     let of = (device.pool().threads(), device.algebra());
     let found = analyse::depth_sink(&prepared.source, calibration, of, watch)?;
     let measured = found.layer.map(|layer| DepthSinkRecord {

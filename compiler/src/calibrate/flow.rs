@@ -150,7 +150,7 @@ impl<'a> Flow<'a> {
             text,
             model,
             cpu: Cpu::new(Arc::clone(device.pool())),
-            algebra: device.own_algebra().ok().flatten(),
+            algebra: device.own_algebra(),
             sequence,
             watch,
             x: Vec::new(),

@@ -47,7 +47,7 @@ use contents::Contents;
 pub use error::{CalibrateError, Stage};
 use files::{Files, Finished};
 use flow::Flow;
-pub use statistics::{device_bytes, site_width};
+pub use statistics::site_width;
 use store::Extent;
 pub use store::{Moment, StoredHead, StoredLayer};
 
@@ -114,8 +114,8 @@ impl CalibrationOptions {
 /// What the last bits of statistics depend on: what executes the model, and what sums what it computes.
 fn arithmetic(device: &dyn Device) -> String {
     match device.own_algebra() {
-        Ok(Some(algebra)) => format!("{}; sums by {}", device.arithmetic(), algebra.name()),
-        _ => device.arithmetic(),
+        Some(algebra) => format!("{}; sums by {}", device.arithmetic(), algebra.name()),
+        None => device.arithmetic(),
     }
 }
 

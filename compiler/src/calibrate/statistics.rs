@@ -2,7 +2,7 @@
 
 use htc_formats::model::{HyperParameters, Site};
 use htc_kernels::cpu::Cpu;
-use htc_loader::exec::{BATCH, Point, Tap};
+use htc_loader::exec::{Point, Tap};
 
 use super::moments::Moments;
 use super::store::Extent;
@@ -107,16 +107,6 @@ pub fn site_width(hyper: &HyperParameters, site: Site) -> usize {
         Site::AttentionOutput => hyper.heads * hyper.head_size,
         Site::FfnHidden => hyper.ffn,
     }
-}
-
-/// Bytes that a device needs for the sums of a layer which it takes, with the vectors that are being added.
-pub fn device_bytes(hyper: &HyperParameters) -> u64 {
-    let widths = Site::ALL.map(|site| site_width(hyper, site) as u64);
-    let orders = widths.into_iter().chain([hyper.width as u64]);
-    let squares = orders.fold(0, |sum: u64, n| sum.saturating_add(n.saturating_mul(n)));
-    let widest = widths.into_iter().fold(0, u64::max);
-    let vectors = 5 * BATCH as u64;
-    8_u64.saturating_mul(squares.saturating_add(vectors.saturating_mul(widest)))
 }
 
 /// Bytes that the sums of a layer take.

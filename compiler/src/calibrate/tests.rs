@@ -35,7 +35,7 @@ const EXTENT: Extent = Extent {
     windows: WINDOWS,
 };
 
-fn hyper() -> HyperParameters {
+pub(crate) fn hyper() -> HyperParameters {
     HyperParameters {
         architecture: "llama".into(),
         name: None,

@@ -7,28 +7,10 @@ use htc_kernels::linear::{self, Linear, LinearError, ProductShape};
 
 use crate::math::{Algebra, FactoriseError, Gram, Leading, column_major};
 
-/// Bytes of rows that are brought to a device at a time, where rows are not very wide.
-const PANEL: usize = 64 << 20;
-
-fn panel(width: usize) -> usize {
-    (PANEL / (size_of::<f64>() * width.max(1))).clamp(512, 8192)
-}
-
-/// Bytes of so many panels and squares of `width`.
-fn bytes([panels, squares]: [u64; 2], width: usize) -> u64 {
-    let rows = panels * panel(width) as u64;
-    let columns = squares.saturating_mul(width as u64).saturating_add(rows);
-    columns.saturating_mul(8 * width as u64)
-}
-
-/// Bytes of the host that a thread takes beside what the host's own algebra does: copies of a panel, and of a square of `width`.
-pub fn copies(width: usize) -> u64 {
-    bytes([4, 2], width)
-}
-
-/// Bytes of the device that sums of a thread take, which may be two at a time, with a panel each.
-pub fn sums(width: usize) -> u64 {
-    bytes([2, 2], width)
+/// Rows of so many numbers that are brought to a device at a time: of 64 MiB, where rows are neither very wide nor very narrow.
+pub fn panel_rows(width: usize) -> usize {
+    const BYTES: usize = 64 << 20;
+    (BYTES / (size_of::<f64>() * width.max(1))).clamp(512, 8192)
 }
 
 /// What a device has for matrices, as factorisations ask for it.
@@ -68,7 +50,7 @@ impl Algebra for OnDevice {
 
     /// What the rows are multiplied with is brought to the device for each panel.
     fn panel(&self, width: usize) -> usize {
-        panel(width)
+        panel_rows(width)
     }
 
     fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {

@@ -5,7 +5,7 @@
 
 mod algebra;
 
-pub use algebra::{copies, sums};
+pub use algebra::panel_rows;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -63,15 +63,18 @@ pub trait Device: Sync {
     fn has_own_memory(&self) -> bool;
 
     /// What multiplies and decomposes on the device itself; none where the host does.
-    ///
-    /// # Errors
-    /// [`NoAlgebra`] where the device could, but for its libraries or its room: the host does then, which somebody is to be told.
-    fn own_algebra(&self) -> Result<Option<&dyn Algebra>, &NoAlgebra>;
+    fn own_algebra(&self) -> Option<&dyn Algebra>;
+
+    /// Why the host does so though the device could, which somebody is to be told.
+    fn no_algebra(&self) -> Option<&NoAlgebra>;
 
     /// What multiplies and decomposes.
     fn algebra(&self) -> &dyn Algebra {
-        self.own_algebra().ok().flatten().unwrap_or(&Host)
+        self.own_algebra().unwrap_or(&Host)
     }
+
+    /// Models that no sequence reads give way to matrices: they are brought to the device again when they are read.
+    fn make_room(&self);
 
     /// A sequence that a model reads, of `context` positions at most.
     ///
@@ -263,14 +266,20 @@ impl<E: Executor> Device for On<'_, E> {
         self.executor.has_own_memory()
     }
 
-    fn own_algebra(&self) -> Result<Option<&dyn Algebra>, &NoAlgebra> {
-        let own = self.algebra.as_ref()?.as_ref();
-        if own.is_some() {
-            // Room for matrices, also of models that no sequence reads: they are brought there again.
+    fn own_algebra(&self) -> Option<&dyn Algebra> {
+        let own = self.algebra.as_ref().ok()?.as_ref()?;
+        Some(own)
+    }
+
+    fn no_algebra(&self) -> Option<&NoAlgebra> {
+        self.algebra.as_ref().err()
+    }
+
+    fn make_room(&self) {
+        if self.own_algebra().is_some() {
             self.loaded()
                 .retain(|(_, held)| Arc::strong_count(held) > 1);
         }
-        Ok(own.map(|own| own as &dyn Algebra))
     }
 
     fn sequence<'d>(
@@ -422,9 +431,11 @@ mod tests {
         let sequence = on.sequence(&model, 4, &kv).unwrap();
         assert_eq!(on.algebra().name(), "plain");
         assert_eq!(held(), 1);
+        on.make_room();
+        assert_eq!(held(), 1);
         drop(sequence);
         assert_eq!(held(), 1);
-        assert!(on.own_algebra().unwrap().is_some());
+        on.make_room();
         assert_eq!(held(), 0);
     }
 
@@ -444,10 +455,10 @@ mod tests {
             };
             let executor = Decomposes(Some(free));
             let on = On::compressing(&executor, &pool, &[session], matrices);
-            match on.own_algebra() {
-                Ok(own) => own.map(Algebra::name).ok_or(0),
-                Err(NoAlgebra::NoRoom { needed, .. }) => Err(*needed),
-                Err(error) => panic!("{error}"),
+            match on.no_algebra() {
+                None => Ok(on.algebra().name()),
+                Some(NoAlgebra::NoRoom { needed, .. }) => Err(*needed),
+                Some(error) => panic!("{error}"),
             }
         };
         assert_eq!(decided(120, 20, 50), Ok("plain".to_owned()));

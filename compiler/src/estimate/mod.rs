@@ -1,6 +1,7 @@
 //! What a compilation will take, before any of its work.
 
 pub mod duration;
+pub(crate) mod matrices;
 pub(crate) mod stages;
 
 use htc_formats::model::{HyperParameters, MatrixId};
@@ -9,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Calibration;
 use crate::choose;
-use crate::device;
 use crate::estimate::duration::{Speed, forward_seconds};
 use crate::estimate::stages::Workload;
 pub use crate::estimate::stages::{StageSeconds, coding};
@@ -107,7 +107,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         vocabulary,
     );
     let copies = match algebra_elsewhere {
-        true => threads as u64 * device::copies(source.hyper.width),
+        true => threads as u64 * matrices::copies(source.hyper.width),
         false => 0,
     };
     let memory = memory.saturating_add(copies);

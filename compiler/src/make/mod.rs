@@ -304,6 +304,7 @@ impl Inputs<'_> {
     ) -> Result<Vec<(usize, Found)>, MakeError> {
         let (source, jobs, watch) = (self.source, writing.jobs, writing.watch);
         let (done, ordered) = (writing.done.clone(), writing.source);
+        self.device.make_room();
         let treatment = self
             .treated(treatment)
             .with_gradients(self.gradients)

@@ -331,7 +331,7 @@ pub(super) fn prepare(
         vocabulary: sections.first().map_or(0, |of| of.entry().decoded_length),
         speed,
         elsewhere: device.has_own_memory(),
-        algebra_elsewhere: matches!(device.own_algebra(), Ok(Some(_))),
+        algebra_elsewhere: device.own_algebra().is_some(),
     };
     let estimate = estimate::estimate(options, expected);
     if let Some(available) = memory::available().filter(|found| *found < estimate.peak_memory) {

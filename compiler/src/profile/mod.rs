@@ -65,6 +65,7 @@ pub fn measure(
     target: &Target,
     watch: Watch,
 ) -> Result<Evidence, UnitsError> {
+    measured.device.make_room();
     let mut evidence = target.evidence();
     if let Some(calibration) = measured.calibration {
         let layers = calibration.layers.iter();
