@@ -100,13 +100,14 @@ fn a_step_is_replayed_and_follows_its_arguments() {
     let StepCounts {
         replayed,
         updated,
+        changed,
         made,
         plain,
         interrupted,
     } = device.steps();
     assert_eq!(
-        [replayed, updated, made, plain, interrupted],
-        [1, 1, 1, 0, 0]
+        [replayed, updated, changed, made, plain, interrupted],
+        [1, 1, 2, 1, 0, 0]
     );
 }
 

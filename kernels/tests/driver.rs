@@ -125,6 +125,7 @@ fn what_is_asked_of_a_device_happens_in_order() {
             ("errors-of-kernels", &[]),
             ("steps", &[]),
             ("steps-that-are-not-updated", &[("HTC_FAKE", "no-update")]),
+            ("steps-that-change-in-part", &[]),
             ("steps-without-graphs", &[("HTC_FAKE", "no-graphs")]),
             ("steps-that-end-early", &[]),
             ("what-a-step-still-needs", &[]),

@@ -4,6 +4,7 @@
 mod api;
 mod find;
 mod graphs;
+mod launching;
 mod linear;
 mod memory;
 mod modules;

@@ -360,12 +360,15 @@ impl Device for Emulated {
         }
         let record = &mut *record;
         // What a GPU would do: begin a step anew, with other arguments, or as it was.
-        let count = match &record.last {
-            last if *last == record.step => &mut record.counts.replayed,
-            last if last.is_like(&record.step) => &mut record.counts.updated,
-            _ => &mut record.counts.made,
-        };
-        *count += 1;
+        let (last, counts) = (&record.last, &mut record.counts);
+        if *last == record.step {
+            counts.replayed += 1;
+        } else if last.is_like(&record.step) {
+            counts.updated += 1;
+            counts.changed += record.step.changed_from(last).count() as u64;
+        } else {
+            counts.made += 1;
+        }
         self.run(record, true)
     }
 }

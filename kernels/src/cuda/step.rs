@@ -100,6 +100,17 @@ impl Step {
         };
         self.nodes.len() == other.nodes.len() && self.nodes.iter().zip(&other.nodes).all(alike)
     }
+
+    /// Places of launches and copies that are not as those of a step that it is like.
+    pub(super) fn changed_from(&self, before: &Step) -> impl Iterator<Item = usize> {
+        let changed = |&at: &usize| match (self.nodes.get(at), before.nodes.get(at)) {
+            (Some(Node::Launch(a)), Some(Node::Launch(b))) => {
+                (a.grid, a.shared) != (b.grid, b.shared) || self.arguments(a) != before.arguments(b)
+            }
+            (a, b) => a != b,
+        };
+        (0..self.nodes.len()).filter(changed)
+    }
 }
 
 /// How steps were begun.
@@ -109,6 +120,8 @@ pub struct StepCounts {
     pub replayed: u64,
     /// As one, like a step before but for arguments or grids.
     pub updated: u64,
+    /// Launches and copies of those that had other arguments or grids.
+    pub changed: u64,
     /// As one that had to be made first.
     pub made: u64,
     /// Launch by launch: because that was asked for, or the driver could not make one of it.

@@ -216,6 +216,7 @@ fn a_step_is_kept_until_its_end() {
     }
     let counts = device.steps();
     assert_eq!((counts.made, counts.updated, counts.replayed), (1, 1, 1));
+    assert_eq!(counts.changed, 1);
 }
 
 #[test]

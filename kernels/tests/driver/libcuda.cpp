@@ -1,8 +1,8 @@
 // A driver for a GPU that is not there: the functions of libcuda that the program calls, on the emulation.
 //
 // What is asked of a stream happens as late as it may, at the next wait, so that memory which is given back or written
-// anew too early is noticed. What a driver refuses is refused: no current context, waits within a capture, addresses that
-// it did not give. HTC_FAKE chooses what is wrong with it, HTC_FAKE_LOG names a file for what was called. Libraries that
+// anew too early is noticed. What a driver refuses is refused: no current context, addresses and nodes of graphs that it did
+// not give. HTC_FAKE chooses what is wrong with it, HTC_FAKE_LOG names a file for what was called. Libraries that
 // compute on a stream find their way to it by hooks.hpp.
 #include "../../src/emulate/unit.cpp"
 #include "hooks.hpp"
@@ -27,7 +27,7 @@ enum Code {
     INVALID_PTX = 218,
     NOT_FOUND = 500,
     ILLEGAL_ADDRESS = 700,
-    CAPTURE_UNSUPPORTED = 900,
+    NOT_SUPPORTED = 801,
     UPDATE_FAILURE = 910,
 };
 
@@ -43,8 +43,41 @@ struct Node {
     size_t bytes;
 };
 
+// A graph that cannot run: a node's handle is its address.
 struct Graph {
+    std::deque<Node> nodes;
+};
+
+// One that can, and is changed by the nodes of what it was made of.
+struct Executable {
+    const Graph *made_of;
     std::vector<Node> nodes;
+};
+
+struct KernelNode {
+    const emulate::Kernel *kernel;
+    unsigned grid[3];
+    unsigned threads[3];
+    unsigned shared;
+    void **parameters;
+    void **extra;
+    void *kern;
+    void *context;
+};
+
+struct CopySide {
+    size_t x, y, z, lod;
+    unsigned type;
+    void *host;
+    Address device;
+    void *array;
+    void *reserved;
+    size_t pitch, height;
+};
+
+struct CopyNode {
+    CopySide from, to;
+    size_t width, height, depth;
 };
 
 struct Event {
@@ -53,7 +86,6 @@ struct Event {
 
 struct Stream {
     std::deque<std::function<void()>> queue;
-    Graph *captures = nullptr;
 };
 
 int dummy_context;
@@ -115,11 +147,7 @@ void drain(Stream *stream) {
 }
 
 Code later(Stream *stream, Node node) {
-    if (stream->captures != nullptr) {
-        stream->captures->nodes.push_back(std::move(node));
-    } else {
-        stream->queue.push_back([node = std::move(node)] { run(node); });
-    }
+    stream->queue.push_back([node = std::move(node)] { run(node); });
     return SUCCESS;
 }
 
@@ -203,7 +231,6 @@ API cuStreamDestroy_v2(Stream *stream) {
 }
 API cuStreamSynchronize(Stream *stream) {
     if (current != &dummy_context) return INVALID_CONTEXT;
-    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
     drain(stream);
     return sticky;
 }
@@ -263,12 +290,10 @@ API cuMemFree_v2(Address address) {
     return SUCCESS;
 }
 API cuMemAllocAsync(Address *address, size_t bytes, Stream *stream) {
-    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
     return cuMemAlloc_v2(address, bytes);
 }
 API cuMemFreeAsync(Address address, Stream *stream) {
     NEEDS_CONTEXT;
-    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
     if (memory.find(address) == memory.end()) {
         log("free of memory that is not there");
         return INVALID_VALUE;
@@ -300,14 +325,12 @@ API cuMemPoolGetAttribute(void *, int, uint64_t *value) { return *value = 0, SUC
 API cuMemPoolTrimTo(void *, size_t) { return SUCCESS; }
 API cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, Stream *stream) {
     NEEDS_CONTEXT;
-    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
     if (!holds(to, bytes)) return INVALID_VALUE;
     stream->queue.push_back([=] { memcpy(reinterpret_cast<void *>(to), from, bytes); });
     return SUCCESS;
 }
 API cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, Stream *stream) {
     NEEDS_CONTEXT;
-    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
     if (!holds(from, bytes)) return INVALID_VALUE;
     stream->queue.push_back([=] { memcpy(to, reinterpret_cast<const void *>(from), bytes); });
     return SUCCESS;
@@ -358,56 +381,125 @@ API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const emulate::Kern
     return SUCCESS;
 }
 
-API cuLaunchKernel(const emulate::Kernel *kernel, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty,
+namespace {
+
+// A launch as it is kept, where a driver would take it.
+Code launch_of(const emulate::Kernel *kernel, const unsigned grid[3], const unsigned threads[3], unsigned shared,
+               void **parameters, void **extra, Node *node) {
+    if (threads[1] != 1 || threads[2] != 1 || extra != nullptr) return INVALID_VALUE;
+    if (threads[0] > static_cast<unsigned>(kernel->most_threads)) return INVALID_VALUE;
+    if (grid[1] > 65535 || grid[2] > 65535) return INVALID_VALUE;
+    if (shared > 48 << 10 && shared > most_shared[kernel]) return INVALID_VALUE;
+    *node = Node{kernel, {grid[0], grid[1], grid[2]}, threads[0], shared, {}, 0, 0, 0};
+    node->arguments.resize((kernel->argument_bytes + 7) / 8);
+    memcpy(node->arguments.data(), parameters[0], kernel->argument_bytes);
+    return SUCCESS;
+}
+
+Code copy_of(const CopyNode *copy, Node *node) {
+    const CopySide &from = copy->from, &to = copy->to;
+    for (const CopySide *side : {&from, &to}) {
+        if (side->type != 2 || side->x != 0 || side->y != 0 || side->z != 0 || side->lod != 0) return INVALID_VALUE;
+        if (side->pitch < copy->width || side->height < copy->height) return INVALID_VALUE;
+    }
+    if (copy->height != 1 || copy->depth != 1) return INVALID_VALUE;
+    if (!holds(from.device, copy->width) || !holds(to.device, copy->width)) return INVALID_VALUE;
+    *node = Node{nullptr, {}, 0, 0, {}, from.device, to.device, copy->width};
+    return SUCCESS;
+}
+
+// A node runs behind the one before it.
+Code add(const Node **added, Graph *graph, Node *const *behind, size_t count, Node node) {
+    if (graphs.count(graph) == 0) return INVALID_VALUE;
+    const bool first = graph->nodes.empty();
+    if (count != (first ? 0 : 1) || (!first && behind[0] != &graph->nodes.back())) return INVALID_VALUE;
+    graph->nodes.push_back(std::move(node));
+    *added = &graph->nodes.back();
+    return SUCCESS;
+}
+
+Code change(Executable *made, const Node *name, Node node) {
+    if (is("no-update")) return UPDATE_FAILURE;
+    if (graphs.count(made) == 0 || graphs.count(const_cast<Graph *>(made->made_of)) == 0) return INVALID_VALUE;
+    const std::deque<Node> &nodes = made->made_of->nodes;
+    for (size_t i = 0; i < nodes.size(); i++) {
+        if (&nodes[i] != name) continue;
+        if ((made->nodes[i].kernel == nullptr) != (node.kernel == nullptr)) return INVALID_VALUE;
+        made->nodes[i] = std::move(node);
+        log("change a node");
+        return SUCCESS;
+    }
+    return INVALID_VALUE;
+}
+
+}  // namespace
+
+API cuLaunchKernel(const emulate::Kernel *kernel, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty,
                    unsigned tz, unsigned shared, Stream *stream, void **parameters, void **extra) {
     NEEDS_CONTEXT;
-    if (ty != 1 || tz != 1 || extra != nullptr || threads > static_cast<unsigned>(kernel->most_threads))
-        return INVALID_VALUE;
-    if (y > 65535 || z > 65535) return INVALID_VALUE;
-    if (shared > 48 << 10 && shared > most_shared[kernel]) return INVALID_VALUE;
-    Node node{kernel, {x, y, z}, threads, shared, {}, 0, 0, 0};
-    node.arguments.resize((kernel->argument_bytes + 7) / 8);
-    memcpy(node.arguments.data(), parameters[0], kernel->argument_bytes);
-    log(std::string(stream->captures != nullptr ? "capture " : "launch ") + kernel->name);
+    const unsigned grid[3] = {x, y, z}, threads[3] = {tx, ty, tz};
+    Node node{};
+    if (Code code = launch_of(kernel, grid, threads, shared, parameters, extra, &node)) return code;
+    log(std::string("launch ") + kernel->name);
     return later(stream, std::move(node));
 }
 
-API cuStreamBeginCapture_v2(Stream *stream, int) {
+API cuGraphCreate(Graph **graph, unsigned) {
     NEEDS_CONTEXT;
-    if (is("no-graphs")) return CAPTURE_UNSUPPORTED;
-    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
-    stream->captures = new Graph;
-    graphs.insert(stream->captures);
+    if (is("no-graphs")) return NOT_SUPPORTED;
+    graphs.insert(*graph = new Graph);
     return SUCCESS;
-}
-API cuStreamEndCapture(Stream *stream, Graph **graph) {
-    *graph = stream->captures;
-    stream->captures = nullptr;
-    return *graph != nullptr ? SUCCESS : INVALID_VALUE;
 }
 API cuGraphDestroy(Graph *graph) {
     graphs.erase(graph);
     delete graph;
     return SUCCESS;
 }
-API cuGraphExecDestroy(Graph *graph) { return cuGraphDestroy(graph); }
-API cuGraphInstantiateWithFlags(Graph **made, const Graph *graph, unsigned long long) {
+API cuGraphAddKernelNode_v2(const Node **added, Graph *graph, Node *const *behind, size_t count,
+                            const KernelNode *launch) {
+    NEEDS_CONTEXT;
+    Node node{};
+    if (Code code = launch_of(launch->kernel, launch->grid, launch->threads, launch->shared, launch->parameters,
+                              launch->extra, &node))
+        return code;
+    return add(added, graph, behind, count, std::move(node));
+}
+API cuGraphAddMemcpyNode(const Node **added, Graph *graph, Node *const *behind, size_t count, const CopyNode *copy,
+                         void *context) {
+    NEEDS_CONTEXT;
+    Node node{};
+    if (context != &dummy_context) return INVALID_CONTEXT;
+    if (Code code = copy_of(copy, &node)) return code;
+    return add(added, graph, behind, count, std::move(node));
+}
+API cuGraphInstantiateWithFlags(Executable **made, const Graph *graph, unsigned long long) {
     NEEDS_CONTEXT;
     log("make a graph");
-    *made = new Graph(*graph);
+    *made = new Executable{graph, {graph->nodes.begin(), graph->nodes.end()}};
     graphs.insert(*made);
     return SUCCESS;
 }
-API cuGraphExecUpdate_v2(Graph *made, const Graph *graph, void *) {
-    NEEDS_CONTEXT;
-    log("update a graph");
-    if (is("no-update") || made->nodes.size() != graph->nodes.size()) return UPDATE_FAILURE;
-    for (size_t i = 0; i < graph->nodes.size(); i++)
-        if (made->nodes[i].kernel != graph->nodes[i].kernel) return UPDATE_FAILURE;
-    *made = *graph;
+API cuGraphExecDestroy(Executable *made) {
+    graphs.erase(made);
+    delete made;
     return SUCCESS;
 }
-API cuGraphLaunch(Graph *graph, Stream *stream) {
+API cuGraphExecKernelNodeSetParams_v2(Executable *made, const Node *name, const KernelNode *launch) {
+    NEEDS_CONTEXT;
+    Node node{};
+    if (Code code = launch_of(launch->kernel, launch->grid, launch->threads, launch->shared, launch->parameters,
+                              launch->extra, &node))
+        return code;
+    return change(made, name, std::move(node));
+}
+API cuGraphExecMemcpyNodeSetParams(Executable *made, const Node *name, const CopyNode *copy, void *context) {
+    NEEDS_CONTEXT;
+    Node node{};
+    if (context != &dummy_context) return INVALID_CONTEXT;
+    if (Code code = copy_of(copy, &node)) return code;
+    return change(made, name, std::move(node));
+}
+API cuGraphLaunch(Executable *graph, Stream *stream) {
     NEEDS_CONTEXT;
     log("launch a graph of " + std::to_string(graph->nodes.size()));
     for (const Node &node : graph->nodes) later(stream, node);
@@ -422,7 +514,6 @@ API htc_fake_log(const char *line) { return log(line), SUCCESS; }
 API htc_fake_later(void *on, const fake::Range *ranges, size_t count, fake::Work *work) {
     if (streams.count(on) == 0) return INVALID_VALUE;
     Stream *stream = static_cast<Stream *>(on);
-    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
     std::vector<fake::Range> touched(ranges, ranges + count);
     stream->queue.push_back([touched = std::move(touched), work = std::move(*work)] {
         if (sticky != SUCCESS) return;

@@ -125,6 +125,7 @@ pub fn run(name: &str, log: &Path) {
         "errors-of-kernels" => errors_of_kernels(),
         "steps" => steps(log, true),
         "steps-that-are-not-updated" => steps(log, false),
+        "steps-that-change-in-part" => steps_that_change_in_part(log),
         "steps-without-graphs" => steps_without_graphs(log),
         "steps-that-end-early" => steps_that_end_early(log),
         "what-a-step-still-needs" => what_a_step_still_needs(log),
@@ -370,6 +371,7 @@ pub fn counts(device: &Cuda) -> [u64; 5] {
     let StepCounts {
         replayed,
         updated,
+        changed: _,
         made,
         plain,
         interrupted,
@@ -409,6 +411,7 @@ fn steps(log: &Path, updates: bool) {
     assert_eq!(get(&device, &y, 2)[1], 10.0);
     let [updated, made] = if updates { [1, 1] } else { [0, 2] };
     assert_eq!(counts(&device), [1, updated, made, 0, 0]);
+    assert_eq!(device.steps().changed, 3 * updated);
     // Other launches; both are kept.
     step(&device, [&y, &z], 1, None).unwrap();
     step(&device, [&y, &z], 1, Some(&x)).unwrap();
@@ -428,6 +431,34 @@ fn steps(log: &Path, updates: bool) {
         0
     );
     drop((x, y, z, device));
+    nothing_is_left(log);
+}
+
+/// Of a step like one before, what is as it was is not told to the driver again.
+fn steps_that_change_in_part(log: &Path) {
+    let device = open();
+    let [x, y, z] = [1.0, 10.0, 100.0].map(|value| put(&device, &[value; 600]));
+    let copies = [0.0, 0.0].map(|value| put(&device, &[value; 600]));
+    let step = |second: (&CudaMemory, usize), copy: &CudaMemory| {
+        device.begin_step().unwrap();
+        ops::add(&device, 600, &x, &y).unwrap();
+        ops::add(&device, second.1, &x, second.0).unwrap();
+        device.copy((&x, 0), (copy, 0), 2400).unwrap();
+        device.end_step().unwrap();
+        let changes = called(log).into_iter().filter(|l| l == "change a node");
+        let found = get(&device, copy, 600);
+        (found[0], found[599], changes.count() as u64)
+    };
+    assert_eq!(step((&y, 600), &copies[0]), (21.0, 21.0, 0));
+    // The copy; the second launch, by its arguments and by its grid; both; nothing.
+    assert_eq!(step((&y, 600), &copies[1]), (41.0, 41.0, 1));
+    assert_eq!(step((&z, 600), &copies[1]), (151.0, 151.0, 2));
+    assert_eq!(step((&z, 1), &copies[1]), (261.0, 161.0, 3));
+    assert_eq!(step((&y, 600), &copies[0]), (281.0, 181.0, 5));
+    assert_eq!(step((&y, 600), &copies[0]), (301.0, 201.0, 5));
+    assert_eq!(counts(&device), [1, 4, 1, 0, 0]);
+    assert_eq!(device.steps().changed, 5);
+    drop((x, y, z, copies, device));
     nothing_is_left(log);
 }
 

@@ -258,6 +258,7 @@ fn counts(counts: htc_kernels::cuda::StepCounts) -> Value {
     json!({
         "replayed": counts.replayed,
         "updated": counts.updated,
+        "changed": counts.changed,
         "made": counts.made,
         "plain": counts.plain,
         "interrupted": counts.interrupted,

@@ -58,7 +58,7 @@ impl<B: Backend> Session<B> {
         let numbers = self.rows * width;
         let x = self
             .backend
-            .read(&self.buffers.x, numbers, &mut self.room)?;
+            .read(&self.buffers.normed, numbers, &mut self.room)?;
         out.clear();
         out.extend_from_slice(&x[numbers - width.min(numbers)..]);
         if self
@@ -96,7 +96,7 @@ impl<B: Backend> Session<B> {
             input: Input::Inner(0),
             y: &mut buffers.delta,
         };
-        backend.project(n, &buffers.x, &[factor], &mut [slot])?;
-        backend.add(n * b.rows, &mut buffers.x, &buffers.delta)
+        backend.project(n, &buffers.normed, &[factor], &mut [slot])?;
+        backend.add(n * b.rows, &mut buffers.normed, &buffers.delta)
     }
 }

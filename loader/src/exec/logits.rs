@@ -72,7 +72,15 @@ impl<B: Backend> Session<B> {
         let (head, cap) = (self.model.head(), hyper.forward.logit_softcap);
         let room = [&mut b.inner, &mut b.extra];
         let how = (cap, self.setting);
-        project::logits(backend, head, start..end, &b.x, how, &mut b.logits, room)?;
+        project::logits(
+            backend,
+            head,
+            start..end,
+            &b.normed,
+            how,
+            &mut b.logits,
+            room,
+        )?;
         Ok(numbers)
     }
 

@@ -66,8 +66,9 @@ pub struct Session<B: Backend = Cpu> {
 
 /// Activations of one batch, row by row; their memory is kept from batch to batch.
 struct Buffers<B: Backend> {
-    /// Residual stream `[n, width]`; after the forward pass, normed for the output.
+    /// Residual stream `[n, width]`.
     x: B::Buffer,
+    /// As the next products read it; after the forward pass, as the head does.
     normed: B::Buffer,
     q: B::Buffer,
     k: B::Buffer,
@@ -354,7 +355,7 @@ impl<B: Backend> Session<B> {
         }
         backend.upload(x, &mut b.x)?;
         self.norm(n)?;
-        let normed = &self.buffers.x;
+        let normed = &self.buffers.normed;
         x.copy_from_slice(self.backend.read(normed, x.len(), &mut self.room)?);
         Ok(())
     }
@@ -415,10 +416,9 @@ impl<B: Backend> Session<B> {
     /// The norm behind the last block, of the `n` rows of the residual stream.
     fn norm(&mut self, n: usize) -> Result<(), ExecError> {
         let (model, b) = (&self.model, &mut self.buffers);
-        std::mem::swap(&mut b.x, &mut b.normed);
-        let (x, out, epsilon) = (&b.normed, &mut b.x, model.hyper().norm_epsilon);
+        let epsilon = model.hyper().norm_epsilon;
         self.backend
-            .rms_norm(n, x, &model.output_norm, epsilon, out)
+            .rms_norm(n, &b.x, &model.output_norm, epsilon, &mut b.normed)
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<(), ExecError> {

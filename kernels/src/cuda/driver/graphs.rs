@@ -1,6 +1,10 @@
-//! A step as one graph: made once, replayed as it is, or with other arguments.
+//! A step as one graph: made once, then replayed as it is, or with other arguments of those launches that have others.
 
-use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUresult, CUstreamCaptureMode};
+use std::ffi::c_void;
+
+use cudarc::driver::sys::{
+    self, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUgraph, CUgraphExec, CUgraphNode, CUmemorytype,
+};
 
 use super::api;
 use super::{Shared, State};
@@ -10,16 +14,38 @@ use crate::cuda::step::{Launch, Node, Step};
 /// Graphs that are kept: what a session alternates between, as steps with and without logits.
 const KEPT: usize = 4;
 
+/// A step that the driver has as a graph.
 struct Kept {
     step: Step,
+    /// What runs was made of it, and is changed by the names of its nodes.
+    template: CUgraph,
+    /// A node for each launch and copy of the step, in order.
+    nodes: Vec<CUgraphNode>,
+    /// What runs; null until it is made.
     graph: CUgraphExec,
+}
+
+impl Kept {
+    /// Gives it back; the driver keeps what runs until it has ended.
+    ///
+    /// # Safety
+    /// The context is current.
+    unsafe fn free(self) {
+        // SAFETY: both are of the driver, and nobody else has them.
+        unsafe {
+            if !self.graph.is_null() {
+                let _ = sys::cuGraphExecDestroy(self.graph);
+            }
+            let _ = sys::cuGraphDestroy(self.template);
+        }
+    }
 }
 
 /// Graphs of the last steps, the last of them at the end.
 #[derive(Default)]
 pub(super) struct Graphs {
     kept: Vec<Kept>,
-    /// Whether the driver could not make one; it is not asked again.
+    /// Whether the driver could not make one of a step that it could launch; it is not asked again.
     refused: bool,
 }
 
@@ -30,225 +56,243 @@ impl Graphs {
     /// The context is current, and none of them runs.
     pub(super) unsafe fn free(&mut self) {
         for kept in self.kept.drain(..) {
-            // SAFETY: it was made by `make`.
-            let _ = unsafe { sys::cuGraphExecDestroy(kept.graph) };
+            // SAFETY: as above.
+            unsafe { kept.free() };
         }
     }
 }
 
 enum How {
     Replayed,
-    Updated,
+    /// With so many launches and copies that have other arguments.
+    Updated(u64),
     Made,
 }
 
 impl Shared {
-    /// Launches what was kept, one after the other; the context is current.
-    pub(super) fn plainly(&self, state: &mut State) -> Result<(), DeviceError> {
-        let step = std::mem::take(&mut state.record.step);
-        let done = step
-            .nodes()
-            .iter()
-            .try_for_each(|node| self.node(state, &step, node));
-        state.record.step = step;
-        done
-    }
-
-    /// Launches what was kept as one; launch by launch where the driver makes no graph of it. The context is current.
+    /// Launches what was kept as one; launch by launch where the driver makes no graph of it, which tells what is at
+    /// fault where one of the launches is. The context is current.
     pub(super) fn as_one(&self, state: &mut State) -> Result<(), DeviceError> {
-        if !state.graphs.refused {
-            match self.graph(state) {
-                Ok(Some(how)) => {
-                    let counts = &mut state.counts;
-                    match how {
-                        How::Replayed => counts.replayed += 1,
-                        How::Updated => counts.updated += 1,
-                        How::Made => counts.made += 1,
-                    }
-                    let graph = state.graphs.kept.last().map(|kept| kept.graph);
-                    let graph = graph.unwrap_or(std::ptr::null_mut());
-                    state.last = last_kernel(&state.record.step).unwrap_or(state.last);
-                    // SAFETY: the context is current and the graph was made in it.
-                    let code = unsafe { sys::cuGraphLaunch(graph, self.stream) };
-                    return self.explain(state.last, code, "launching a step");
+        let asked = !state.graphs.refused;
+        if asked && let Ok(how) = self.graph(state) {
+            let counts = &mut state.counts;
+            match how {
+                How::Replayed => counts.replayed += 1,
+                How::Updated(changed) => {
+                    counts.updated += 1;
+                    counts.changed += changed;
                 }
-                Ok(None) => {}
-                Err(_) => state.graphs.refused = true,
+                How::Made => counts.made += 1,
             }
+            let graph = state.graphs.kept.last().map(|kept| kept.graph);
+            let graph = graph.unwrap_or(std::ptr::null_mut());
+            state.last = last_kernel(&state.record.step).unwrap_or(state.last);
+            // SAFETY: the context is current and the graph was made in it.
+            let code = unsafe { sys::cuGraphLaunch(graph, self.stream) };
+            return self.explain(state.last, code, "launching a step");
         }
         state.counts.plain += 1;
-        self.plainly(state)
+        let launched = self.plainly(state);
+        state.graphs.refused |= asked && launched.is_ok();
+        launched
     }
 
-    /// Puts the graph of the step that was kept behind the others. None where one of its launches is at fault, which
-    /// launching it again tells.
-    fn graph(&self, state: &mut State) -> Result<Option<How>, DeviceError> {
-        let kept = &mut state.graphs.kept;
-        if let Some(at) = kept.iter().rposition(|kept| kept.step == state.record.step) {
-            let same = kept.remove(at);
-            kept.push(same);
-            return Ok(Some(How::Replayed));
-        }
+    /// Puts the graph of the step that was kept behind the others.
+    fn graph(&self, state: &mut State) -> Result<How, DeviceError> {
         let step = std::mem::take(&mut state.record.step);
-        let captured = self.capture(state, &step);
-        let how = match captured {
-            Ok(Some(graph)) => {
-                let how = self.take(state, &step, graph);
-                // SAFETY: the captured graph is not that which runs, and nobody has it any more.
-                let _ = unsafe { sys::cuGraphDestroy(graph) };
-                how.map(Some)
-            }
-            Ok(None) => Ok(None),
-            Err(error) => Err(error),
-        };
+        let how = self.graph_of(state, &step);
         state.record.step = step;
         how
     }
 
-    /// The launches of a step as a graph that cannot run yet.
-    fn capture(&self, state: &mut State, step: &Step) -> Result<Option<CUgraph>, DeviceError> {
-        // Functions that are looked up or given more memory while launches are captured could end that.
-        for node in step.nodes() {
-            if let Node::Launch(launch) = node
-                && state
-                    .modules
-                    .function(launch.kernel, launch.shared)
-                    .is_err()
-            {
-                return Ok(None);
-            }
-        }
-        // Nothing but these launches happens meanwhile on the stream, and what other threads do is their business.
-        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the context is current and the stream is its.
-        let code = unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) };
-        api::check(code, "beginning a graph")?;
-        let launched = step
-            .nodes()
-            .iter()
-            .try_for_each(|node| self.node(state, step, node));
-        let mut graph: CUgraph = std::ptr::null_mut();
-        // SAFETY: as above; a capture that has failed ends, too, and gives none.
-        let code = unsafe { sys::cuStreamEndCapture(self.stream, &mut graph) };
-        if launched.is_err() || code != CUresult::CUDA_SUCCESS {
-            if !graph.is_null() {
-                // SAFETY: nobody else has it.
-                let _ = unsafe { sys::cuGraphDestroy(graph) };
-            }
-            if launched.is_err() {
-                return Ok(None);
-            }
-            api::check(code, "ending a graph")?;
-        }
-        Ok(Some(graph))
-    }
-
-    /// Makes a graph that runs: by changing one of the same launches, or anew.
-    fn take(&self, state: &mut State, step: &Step, graph: CUgraph) -> Result<How, DeviceError> {
+    fn graph_of(&self, state: &mut State, step: &Step) -> Result<How, DeviceError> {
         let kept = &mut state.graphs.kept;
+        if let Some(at) = kept.iter().rposition(|kept| kept.step == *step) {
+            let same = kept.remove(at);
+            kept.push(same);
+            return Ok(How::Replayed);
+        }
         if let Some(at) = kept.iter().rposition(|kept| kept.step.is_like(step)) {
             let mut like = kept.remove(at);
-            let mut result = sys::CUgraphExecUpdateResultInfo {
-                result: sys::CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR,
-                errorNode: std::ptr::null_mut(),
-                errorFromNode: std::ptr::null_mut(),
-            };
-            // SAFETY: both graphs are alive; one that runs ends as it began.
-            let code = unsafe { sys::cuGraphExecUpdate_v2(like.graph, graph, &mut result) };
-            if code == CUresult::CUDA_SUCCESS {
-                like.step.clone_from(step);
-                kept.push(like);
-                return Ok(How::Updated);
+            match self.change(state, &mut like, step) {
+                Ok(changed) => {
+                    state.graphs.kept.push(like);
+                    return Ok(How::Updated(changed));
+                }
+                // Some of it may be changed, so it is of no step any more.
+                // SAFETY: the context is current.
+                Err(_) => unsafe { like.free() },
             }
-            // SAFETY: nobody has it any more; the driver keeps one that runs until it has ended.
-            let _ = unsafe { sys::cuGraphExecDestroy(like.graph) };
         }
-        let mut made: CUgraphExec = std::ptr::null_mut();
-        // SAFETY: the context is current and the graph is alive.
-        let code = unsafe { sys::cuGraphInstantiateWithFlags(&mut made, graph, 0) };
-        api::check(code, "making a graph")?;
+        let made = self.make(state, step)?;
+        let kept = &mut state.graphs.kept;
         if kept.len() == KEPT {
-            let oldest = kept.remove(0);
-            // SAFETY: as above.
-            let _ = unsafe { sys::cuGraphExecDestroy(oldest.graph) };
+            // SAFETY: the context is current.
+            unsafe { kept.remove(0).free() };
         }
-        kept.push(Kept {
-            step: step.clone(),
-            graph: made,
-        });
+        kept.push(made);
         Ok(How::Made)
     }
 
-    /// Launches one thing of a step; the context is current.
-    fn node(&self, state: &mut State, step: &Step, node: &Node) -> Result<(), DeviceError> {
-        match node {
-            Node::Launch(launch) => self.launch(state, step, launch),
-            &Node::Copy { from, to, bytes } => {
-                // SAFETY: the spans of both were checked when the copy was kept, and what is dropped meanwhile is freed
-                // behind the step.
-                let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) };
-                self.explain(state.last, code, "copying on the device")
+    /// A graph of a step, whose launches and copies follow one another.
+    fn make(&self, state: &mut State, step: &Step) -> Result<Kept, DeviceError> {
+        let mut template: CUgraph = std::ptr::null_mut();
+        // SAFETY: the context is current.
+        api::check(
+            unsafe { sys::cuGraphCreate(&mut template, 0) },
+            "beginning a graph",
+        )?;
+        let mut made = Kept {
+            step: step.clone(),
+            template,
+            nodes: Vec::with_capacity(step.nodes().len()),
+            graph: std::ptr::null_mut(),
+        };
+        match self.fill(state, &mut made) {
+            Ok(()) => Ok(made),
+            Err(error) => {
+                // SAFETY: the context is current.
+                unsafe { made.free() };
+                Err(error)
             }
         }
     }
 
-    fn launch(&self, state: &mut State, step: &Step, launch: &Launch) -> Result<(), DeviceError> {
-        let kernel = launch.kernel;
-        let failed = |message| DeviceError::Kernel { kernel, message };
-        let most = self.found.shared_bytes;
-        if launch.shared > most {
-            return Err(failed(format!(
-                "{} bytes of shared memory, this device has {most}",
-                launch.shared
-            )));
-        }
-        let function = state.modules.function(kernel, launch.shared)?;
-        let before = std::mem::replace(&mut state.last, kernel);
-        let [x, y, z] = launch.grid;
-        let arguments = step.arguments(launch).as_ptr();
-        // One parameter, a structure, which the driver copies before it returns.
-        let mut parameters = [arguments.cast_mut().cast()];
-        // SAFETY: the context is current. The caller of `Device::launch` answers for what the kernel touches, and its
-        // arguments are those that were passed with it; the driver reads as many bytes of them as the kernel declares.
-        let code = unsafe {
-            sys::cuLaunchKernel(
-                function,
-                x,
-                y,
-                z,
-                launch.threads,
-                1,
-                1,
-                launch.shared as u32,
-                self.stream,
-                parameters.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        };
-        if code != CUresult::CUDA_SUCCESS {
-            let meaning = api::meaning(code);
-            return Err(
-                if api::is_of_a_kernel(code) && code != CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
-                {
-                    // It was found now, and was none of this one, which has not begun.
-                    DeviceError::Kernel {
-                        kernel: before,
-                        message: format!("{meaning}, noticed when launching {kernel}"),
-                    }
-                } else {
-                    let (threads, shared) = (launch.threads, launch.shared);
-                    failed(format!(
-                        "{meaning}, with {x} x {y} x {z} blocks of {threads} threads and {shared} bytes of shared memory"
-                    ))
-                },
+    fn fill(&self, state: &mut State, made: &mut Kept) -> Result<(), DeviceError> {
+        for node in made.step.nodes() {
+            let before = made.nodes.last();
+            let (behind, count) = (
+                before.map_or(std::ptr::null(), |node| node),
+                usize::from(before.is_some()),
             );
+            let mut new: CUgraphNode = std::ptr::null_mut();
+            let code = match node {
+                Node::Launch(launch) => {
+                    let mut arguments = arguments(&made.step, launch);
+                    let launch = self.node_of_launch(state, launch, &mut arguments)?;
+                    // SAFETY: the graph is being made, the node before is its; the driver copies the arguments, as many
+                    // bytes as the kernel declares, before it returns.
+                    unsafe {
+                        sys::cuGraphAddKernelNode_v2(
+                            &mut new,
+                            made.template,
+                            behind,
+                            count,
+                            &launch,
+                        )
+                    }
+                }
+                &Node::Copy { from, to, bytes } => {
+                    let copy = node_of_copy(from, to, bytes);
+                    // SAFETY: as above; the spans of both were checked when the copy was kept.
+                    unsafe {
+                        sys::cuGraphAddMemcpyNode(
+                            &mut new,
+                            made.template,
+                            behind,
+                            count,
+                            &copy,
+                            self.context,
+                        )
+                    }
+                }
+            };
+            api::check(code, "adding to a graph")?;
+            made.nodes.push(new);
         }
-        if self.waiting {
-            // SAFETY: the context is current and the stream is its.
-            let code = unsafe { sys::cuStreamSynchronize(self.stream) };
-            return self.explain(kernel, code, "waiting for it");
+        // SAFETY: the context is current and the graph is whole.
+        let code = unsafe { sys::cuGraphInstantiateWithFlags(&mut made.graph, made.template, 0) };
+        api::check(code, "making a graph")
+    }
+
+    /// Changes what is not as it was in a graph of the same launches: how many of them.
+    fn change(&self, state: &mut State, like: &mut Kept, step: &Step) -> Result<u64, DeviceError> {
+        let mut changed = 0;
+        for at in step.changed_from(&like.step) {
+            let (Some(node), Some(&name)) = (step.nodes().get(at), like.nodes.get(at)) else {
+                continue;
+            };
+            let code = match node {
+                Node::Launch(launch) => {
+                    let mut arguments = arguments(step, launch);
+                    let launch = self.node_of_launch(state, launch, &mut arguments)?;
+                    // SAFETY: what runs was made of the graph that the node is of, and one that runs ends as it began;
+                    // arguments as when it was made.
+                    unsafe { sys::cuGraphExecKernelNodeSetParams_v2(like.graph, name, &launch) }
+                }
+                &Node::Copy { from, to, bytes } => {
+                    let copy = node_of_copy(from, to, bytes);
+                    // SAFETY: as above; the spans of both were checked when the copy was kept.
+                    unsafe {
+                        sys::cuGraphExecMemcpyNodeSetParams(like.graph, name, &copy, self.context)
+                    }
+                }
+            };
+            api::check(code, "changing a graph")?;
+            changed += 1;
         }
-        Ok(())
+        like.step.clone_from(step);
+        Ok(changed)
+    }
+
+    /// A launch as a graph has it, whose arguments begin where `arguments` says.
+    fn node_of_launch(
+        &self,
+        state: &mut State,
+        launch: &Launch,
+        arguments: &mut [*mut c_void; 1],
+    ) -> Result<CUDA_KERNEL_NODE_PARAMS, DeviceError> {
+        let [x, y, z] = launch.grid;
+        Ok(CUDA_KERNEL_NODE_PARAMS {
+            func: self.function(state, launch)?,
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: launch.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: launch.shared as u32,
+            kernelParams: arguments.as_mut_ptr(),
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
+        })
+    }
+}
+
+/// Where the one parameter of a launch is, a structure.
+fn arguments(step: &Step, launch: &Launch) -> [*mut c_void; 1] {
+    [step.arguments(launch).as_ptr().cast_mut().cast()]
+}
+
+/// A copy as a graph has it: a box of one row.
+fn node_of_copy(from: u64, to: u64, bytes: usize) -> CUDA_MEMCPY3D {
+    CUDA_MEMCPY3D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcZ: 0,
+        srcLOD: 0,
+        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        srcHost: std::ptr::null(),
+        srcDevice: from,
+        srcArray: std::ptr::null_mut(),
+        reserved0: std::ptr::null_mut(),
+        srcPitch: bytes,
+        srcHeight: 1,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstZ: 0,
+        dstLOD: 0,
+        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: to,
+        dstArray: std::ptr::null_mut(),
+        reserved1: std::ptr::null_mut(),
+        dstPitch: bytes,
+        dstHeight: 1,
+        WidthInBytes: bytes,
+        Height: 1,
+        Depth: 1,
     }
 }
 

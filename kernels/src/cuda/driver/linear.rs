@@ -81,7 +81,7 @@ impl Libraries {
     fn call<R>(&self, call: impl FnOnce() -> R) -> Result<R, DeviceError> {
         let shared = &*self.device.shared;
         shared.bind()?;
-        // Held during the call: what happens on the stream while a step is captured would be part of it.
+        // Held during the call: what other threads ask of the device comes before it or behind it.
         let mut state = locked(&shared.state);
         shared.interrupt(&mut state)?;
         state.last = THEIRS;

@@ -30,7 +30,6 @@ impl std::fmt::Debug for CudaMemory {
 impl CudaMemory {
     pub(super) fn new(shared: &Arc<Shared>, bytes: usize) -> Result<CudaMemory, DeviceError> {
         shared.bind()?;
-        // Held until the memory is there: what happens on the stream while a step is captured would be part of it.
         let state = locked(&shared.state);
         let mut address = 0;
         let allocate = |address: &mut CUdeviceptr| {

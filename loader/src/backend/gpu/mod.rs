@@ -92,6 +92,15 @@ impl<D: Device> Gpu<D> {
         Ok(())
     }
 
+    /// Begins a forward pass, which ends where its numbers are read. What few positions take is more launches than work, so they
+    /// are begun as one.
+    fn begin(&mut self, positions: usize) -> Result<(), ExecError> {
+        match positions <= STEP {
+            true => self.device.begin_step().map_err(device_error),
+            false => Ok(()),
+        }
+    }
+
     /// The first number of keys and values that had no place, of all written since this was asked.
     fn check(&mut self) -> Result<(), ExecError> {
         self.finish()?;
@@ -217,10 +226,7 @@ impl<D: Device> Backend for Gpu<D> {
         out: &mut GpuBuffer<D>,
     ) -> Result<(), ExecError> {
         self.finish()?;
-        // A forward pass begins here, and ends where its numbers are read. What few positions take is more launches than work.
-        if tokens.len() <= STEP {
-            self.device.begin_step().map_err(device_error)?;
-        }
+        self.begin(tokens.len())?;
         ops::embed(&self.device, embedding, tokens, scale, out.memory()?).map_err(device_error)
     }
 
@@ -315,7 +321,9 @@ impl<D: Device> Backend for Gpu<D> {
         // Until it is filled it is that of no position.
         rotation.positions = 0..0;
         let pairs = frequencies.len();
-        if rotation.frequencies.is_none() || rotation.pairs != pairs {
+        if rotation.frequencies.is_some() && rotation.pairs == pairs {
+            self.begin(n)?;
+        } else {
             let bytes: Vec<u8> = frequencies.iter().flat_map(|f| f.to_le_bytes()).collect();
             let memory = self.device.allocate(bytes.len()).map_err(device_error)?;
             let uploaded = self.device.upload(&bytes, &memory, 0);
