@@ -16,22 +16,27 @@ const FOLDER: &str = "kernels";
 /// Most bytes of a file: more than any compiler makes of the sources.
 const MOST: u64 = 256 << 20;
 
-/// Names what is compiled, by what and for what: sources, headers and options are in the digest of the sources.
-fn key(compiler: &str, architecture: Architecture) -> Digest {
+/// Names what is compiled and for what: sources, headers and options are in the digest of the sources, but for further ones.
+/// Whatever compiler is or is not installed, what one has made is of use.
+fn key(architecture: Architecture, further: &[&str]) -> Digest {
     let mut hasher = Hasher::default();
     hasher.update(&digest().0);
-    for text in [compiler, &architecture.to_string()] {
+    for text in [architecture.to_string().as_str()].iter().chain(further) {
         hasher.update(&(text.len() as u64).to_le_bytes());
         hasher.update(text.as_bytes());
     }
     hasher.finish()
 }
 
-/// What `cache` has for a compiler and an architecture: nothing, too, where the file is damaged, another's, or of
+/// What `cache` has for an architecture, compiled with further options: nothing, too, where the file is damaged, another's, or of
 /// other sources.
-pub(super) fn read(cache: &Path, compiler: &str, architecture: Architecture) -> Option<KernelCode> {
+pub(super) fn read(
+    cache: &Path,
+    architecture: Architecture,
+    further: &[&str],
+) -> Option<KernelCode> {
     let folder = open(cache).ok()?;
-    let name = format!("{}.code", key(compiler, architecture));
+    let name = format!("{}.code", key(architecture, further));
     let mut bytes = Vec::new();
     let file = folder.read(OsStr::new(&name)).ok()?;
     file.take(MOST + 1).read_to_end(&mut bytes).ok()?;
@@ -46,8 +51,8 @@ pub(super) fn read(cache: &Path, compiler: &str, architecture: Architecture) -> 
 /// Keeps code for the next time. A file is whole or not there: it gets its name when it is written.
 pub(super) fn write(
     cache: &Path,
-    compiler: &str,
     architecture: Architecture,
+    further: &[&str],
     code: &KernelCode,
 ) -> io::Result<()> {
     let folder = open(cache)?;
@@ -55,7 +60,7 @@ pub(super) fn write(
     let file = folder.temporary(0o600)?;
     file.file()?.write_all(&Digest::of(&bytes).0)?;
     file.file()?.write_all(&bytes)?;
-    let name = format!("{}.code", key(compiler, architecture));
+    let name = format!("{}.code", key(architecture, further));
     file.persist(OsStr::new(&name), true)
 }
 
@@ -90,39 +95,45 @@ mod tests {
     #[test]
     fn what_is_kept_is_found_by_its_key_alone() {
         let cache = tempfile::tempdir().unwrap();
-        assert_eq!(read(cache.path(), "NVRTC 13.0", DEVICE), None);
-        write(cache.path(), "NVRTC 13.0", DEVICE, &code()).unwrap();
-        assert_eq!(read(cache.path(), "NVRTC 13.0", DEVICE), Some(code()));
-        assert_eq!(read(cache.path(), "NVRTC 13.1", DEVICE), None);
+        assert_eq!(read(cache.path(), DEVICE, &[]), None);
+        write(cache.path(), DEVICE, &[], &code()).unwrap();
+        assert_eq!(read(cache.path(), DEVICE, &[]), Some(code()));
+        assert_eq!(read(cache.path(), DEVICE, &["--fast"]), None);
         let other = Architecture { major: 8, minor: 9 };
-        assert_eq!(read(cache.path(), "NVRTC 13.0", other), None);
+        assert_eq!(read(cache.path(), other, &[]), None);
+        // With further options it is another file.
+        let mut fast = code();
+        fast.compiler = "NVRTC 13.1".to_owned();
+        write(cache.path(), DEVICE, &["--fast"], &fast).unwrap();
+        assert_eq!(read(cache.path(), DEVICE, &["--fast"]), Some(fast));
+        assert_eq!(read(cache.path(), DEVICE, &[]), Some(code()));
         // Another's sources under this key, as a program of another version would never write them.
         let mut others = code();
         others.sources = Digest::of(b"others");
-        write(cache.path(), "NVRTC 13.0", DEVICE, &others).unwrap();
-        assert_eq!(read(cache.path(), "NVRTC 13.0", DEVICE), None);
+        write(cache.path(), DEVICE, &[], &others).unwrap();
+        assert_eq!(read(cache.path(), DEVICE, &[]), None);
     }
 
     #[test]
     fn a_damaged_file_is_not_trusted() {
         let cache = tempfile::tempdir().unwrap();
-        write(cache.path(), "c", DEVICE, &code()).unwrap();
-        let name = format!("{}.code", key("c", DEVICE));
+        write(cache.path(), DEVICE, &[], &code()).unwrap();
+        let name = format!("{}.code", key(DEVICE, &[]));
         let path = cache.path().join(FOLDER).join(name);
         let whole = std::fs::read(&path).unwrap();
         for at in [0, 31, 32, 40, whole.len() - 1] {
             let mut bytes = whole.clone();
             bytes[at] ^= 1;
             std::fs::write(&path, bytes).unwrap();
-            assert_eq!(read(cache.path(), "c", DEVICE), None, "{at}");
+            assert_eq!(read(cache.path(), DEVICE, &[]), None, "{at}");
         }
         for length in [0, 31, 32, 100] {
             std::fs::write(&path, &whole[..length]).unwrap();
-            assert_eq!(read(cache.path(), "c", DEVICE), None, "{length}");
+            assert_eq!(read(cache.path(), DEVICE, &[]), None, "{length}");
         }
         // It is written anew.
-        write(cache.path(), "c", DEVICE, &code()).unwrap();
-        assert_eq!(read(cache.path(), "c", DEVICE), Some(code()));
+        write(cache.path(), DEVICE, &[], &code()).unwrap();
+        assert_eq!(read(cache.path(), DEVICE, &[]), Some(code()));
     }
 
     #[cfg(unix)]
@@ -131,7 +142,7 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), cache.path().join(FOLDER)).unwrap();
-        assert!(write(cache.path(), "c", DEVICE, &code()).is_err());
-        assert_eq!(read(cache.path(), "c", DEVICE), None);
+        assert!(write(cache.path(), DEVICE, &[], &code()).is_err());
+        assert_eq!(read(cache.path(), DEVICE, &[]), None);
     }
 }

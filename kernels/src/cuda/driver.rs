@@ -39,7 +39,7 @@ pub struct Options<'a> {
     pub graphs: bool,
     /// Whether to wait for each launch, so that what goes wrong is told of the kernel that did it. Slow.
     pub waiting: bool,
-    /// Whether kernels use tensor cores; else they are compiled here, each time, with exchanges of a warp in their place, which
+    /// Whether kernels use tensor cores; else they are compiled here with exchanges of a warp in their place, which
     /// give the same bits: slow, to hold one against the other. They do by default but where the environment has
     /// `HTC_PLAIN_MMA=1`, so that any program and any test can be run both ways.
     pub tensor_cores: bool,

@@ -164,13 +164,8 @@ fn launches_that_a_kernel_was_not_made_for_are_refused() {
     assert!(to.span("to", 8, 249).is_err() && to.span("to", usize::MAX, 2).is_err());
 }
 
-#[test]
-fn a_write_behind_an_allocation_is_noticed() {
-    if Emulated::is_sanitized() {
-        // It would end here.
-        return;
-    }
-    let device = Emulated::new(0);
+/// 64 numbers where there is room for 63.
+fn write_behind(device: &Emulated) -> EmulatedMemory {
     let to = device.allocate(252).unwrap();
     let arguments = Trial {
         to: to.span("to", 0, 252).unwrap(),
@@ -179,6 +174,53 @@ fn a_write_behind_an_allocation_is_noticed() {
     };
     // SAFETY: the kernel writes 256 bytes, of which four are the margin that is looked at.
     unsafe { device.launch(&TRIAL, [1, 1, 1], 0, &arguments).unwrap() };
+    to
+}
+
+/// What a sanitizer ends the program for, by the name that the environment has for it.
+const FORBIDDEN: &str = "HTC_FORBIDDEN";
+
+#[test]
+fn what_the_environment_names_is_done() {
+    let device = Emulated::new(0);
+    match std::env::var(FORBIDDEN).as_deref() {
+        Ok("behind an allocation") => drop(write_behind(&device)),
+        Ok("behind a shared array") => drop(trial(&device, 12)),
+        Ok("a misaligned load") => drop(trial(&device, 13)),
+        _ => {}
+    }
+}
+
+/// A sanitized build whose sanitizers see nothing would pass whatever kernels do.
+#[test]
+fn sanitizers_end_what_is_not_allowed() {
+    if !Emulated::is_sanitized() {
+        return;
+    }
+    for (what, said) in [
+        ("behind an allocation", "heap-buffer-overflow"),
+        ("behind a shared array", "heap-buffer-overflow"),
+        ("a misaligned load", "misaligned address"),
+        ("nothing", ""),
+    ] {
+        let program = std::env::current_exe().unwrap();
+        let name = "cuda::tests::what_the_environment_names_is_done";
+        let mut program = std::process::Command::new(program);
+        let program = program.args(["--exact", name, "--nocapture"]);
+        let found = program.env(FORBIDDEN, what).output().unwrap();
+        let stderr = String::from_utf8_lossy(&found.stderr);
+        assert_eq!(found.status.success(), said.is_empty(), "{what}: {stderr}");
+        assert!(stderr.contains(said), "{what}: {stderr}");
+    }
+}
+
+#[test]
+fn a_write_behind_an_allocation_is_noticed() {
+    if Emulated::is_sanitized() {
+        // It would end here: `sanitizers_end_what_is_not_allowed`.
+        return;
+    }
+    let to = write_behind(&Emulated::new(0));
     assert!(!to.is_whole());
     let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(to)));
     let message = dropped.unwrap_err();

@@ -67,6 +67,13 @@ KERNEL(trial, Trial, 64) {
         break;
     }
     case 11: meet_blocks(reinterpret_cast<uint32_t *>(a.to)); return;
+    case 12: {
+        // Of two threads a number.
+        SHARED(float, room, 32);
+        room[thread] = found;
+        break;
+    }
+    case 13: found = reinterpret_cast<const float4 *>(a.to + 1)->x; break;
     default: break;
     }
     a.to[thread] = found;

@@ -243,9 +243,10 @@ fn a_whole_compilation_is_of_a_device() {
     );
 }
 
-/// Kernels that are compiled where there is a compiler are executed where there is none.
+/// Kernels that are compiled where there is a compiler are executed where there is none: those that an artifact brings, and
+/// those that were kept for the user.
 #[test]
-fn sealed_kernels_need_no_compiler() {
+fn kernels_that_are_sealed_or_kept_need_no_compiler() {
     let machine = Machine::new();
     let scratch = &machine.scratch;
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
@@ -255,18 +256,19 @@ fn sealed_kernels_need_no_compiler() {
         .on(compile.args(["--cuda-arch", "sm_90"]))
         .run()
         .ok();
-    std::fs::remove_file(machine.libraries.join(COMPILER)).unwrap();
-    // Nor what was kept of it.
-    std::fs::remove_dir_all(scratch.path("user")).ok();
-    let run = |model: &Path, device: &str| {
+    let with = |model: &Path, device: &str, tensor_cores: bool| {
         let run = htc!["run", model, "-p", "the cat", "-n", "4", "--temp", "0"];
-        machine
-            .on(run.args(["--ignore-eos", "--device", device]))
+        let run = machine.on(run.args(["--ignore-eos", "--device", device]));
+        run.env("HTC_PLAIN_MMA", (!tensor_cores).then(|| "1".as_ref()))
             .run()
     };
-    let (expected, found) = (run(&sealed, "cpu").ok(), run(&sealed, "cuda").ok());
-    assert_eq!(found.stdout, expected.stdout);
-    assert!(machine.called().contains("load cubin"));
+    let run = |model: &Path, device: &str| with(model, device, true);
+    let expected = run(&model, "cpu").ok().stdout;
+    assert_eq!(run(&model, "cuda").ok().stdout, expected);
+    std::fs::remove_file(machine.libraries.join(COMPILER)).unwrap();
+    assert_eq!(run(&model, "cuda").ok().stdout, expected);
+    // Nothing that was kept, either.
+    std::fs::remove_dir_all(scratch.path("user")).unwrap();
     let known = std::process::Command::new("/sbin/ldconfig")
         .arg("-p")
         .output();
@@ -274,6 +276,10 @@ fn sealed_kernels_need_no_compiler() {
     if !String::from_utf8_lossy(&known).contains("libnvrtc") {
         let remedies = ["no kernels for sm_90", "install NVRTC", "--cuda-arch sm_90"];
         run(&model, "cuda").refused(1, &remedies);
+        let why = "none are sealed without tensor cores";
+        with(&sealed, "cuda", false).refused(1, &[why]);
     }
+    let [expected, found] = ["cpu", "cuda"].map(|device| run(&sealed, device).ok().stdout);
+    assert_eq!(found, expected);
     machine.nothing_is_left();
 }

@@ -138,10 +138,8 @@ impl Shared {
     fn make(&self, state: &mut State, step: &Step) -> Result<Kept, DeviceError> {
         let mut template: CUgraph = std::ptr::null_mut();
         // SAFETY: the context is current.
-        api::check(
-            unsafe { sys::cuGraphCreate(&mut template, 0) },
-            "beginning a graph",
-        )?;
+        let code = unsafe { sys::cuGraphCreate(&mut template, 0) };
+        api::check(code, "beginning a graph")?;
         let mut made = Kept {
             step: step.clone(),
             template,

@@ -121,56 +121,44 @@ pub(super) fn load(
     device: Architecture,
     options: Options<'_>,
 ) -> Result<(Modules, String), DeviceError> {
-    if !options.tensor_cores {
-        return load_plain(device);
-    }
+    let (further, without): (&[&str], _) = match options.tensor_cores {
+        true => (&[], ""),
+        false => (&[PLAIN], " without tensor cores"),
+    };
     let sealed = match options.sealed {
+        _ if !options.tensor_cores => "none are sealed without tensor cores".to_owned(),
         None => "the artifact has none".to_owned(),
         Some(sealed) => match load_any(sealed, device) {
             Ok((modules, form)) => return Ok((modules, format!("sealed {form}"))),
             Err(why) => why,
         },
     };
-    let compiler = Compiler::load().map_err(|compiler| DeviceError::NoCode {
-        architecture: device.to_string(),
-        sealed: sealed.clone(),
-        compiler,
-    })?;
-    let name = compiler.name();
     let kept = options
         .cache
-        .and_then(|cache| cache::read(cache, &name, device));
-    if let Some((modules, form)) = kept.and_then(|kept| load_any(&kept, device).ok()) {
-        return Ok((modules, format!("{form}, compiled before by {name}")));
+        .and_then(|cache| cache::read(cache, device, further));
+    // Those that the driver does not take are made anew, where there is a compiler.
+    if let Some(kept) = kept
+        && let Ok((modules, form)) = load_any(&kept, device)
+    {
+        let name = &kept.compiler;
+        return Ok((
+            modules,
+            format!("{form}{without}, compiled before by {name}"),
+        ));
     }
-    let compiled = compiler.compile(&[device])?;
-    if let Some(cache) = options.cache {
-        // A cache that cannot be written to costs the next start its time, and this one nothing.
-        let _ = cache::write(cache, &name, device, &compiled);
-    }
-    match load_any(&compiled, device) {
-        Ok((modules, form)) => Ok((modules, format!("{form}, compiled by {name}"))),
-        Err(message) => Err(DeviceError::Code {
-            architecture: device.to_string(),
-            message,
-        }),
-    }
-}
-
-/// Kernels without tensor cores, which nobody keeps.
-fn load_plain(device: Architecture) -> Result<(Modules, String), DeviceError> {
     let compiler = Compiler::load().map_err(|compiler| DeviceError::NoCode {
         architecture: device.to_string(),
-        sealed: "none are sealed without tensor cores".to_owned(),
+        sealed,
         compiler,
     })?;
+    let compiled = compiler.compile_with(&[device], further)?;
+    if let Some(cache) = options.cache {
+        // A cache that cannot be written to costs the next start its time, and this one nothing.
+        let _ = cache::write(cache, device, further, &compiled);
+    }
     let name = compiler.name();
-    let compiled = compiler.compile_with(&[device], &[PLAIN])?;
     match load_any(&compiled, device) {
-        Ok((modules, form)) => Ok((
-            modules,
-            format!("{form} without tensor cores, compiled by {name}"),
-        )),
+        Ok((modules, form)) => Ok((modules, format!("{form}{without}, compiled by {name}"))),
         Err(message) => Err(DeviceError::Code {
             architecture: device.to_string(),
             message,
