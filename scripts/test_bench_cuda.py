@@ -16,6 +16,7 @@ import unittest
 from unittest import mock
 
 import bench_cuda as b
+import bench_cuda_tables as tables
 
 # What a dense model launches for a token, of one layer; with a basis of Q, K and V there is one product more.
 DENSE = "rotate_to embed norm_quantise q8_0_1 heads_ready attend_split join_quantise q8_0_1 norm_quantise q8_0_1 largest"
@@ -72,7 +73,7 @@ class Hits(unittest.TestCase):
         found = b.hits_of(ncu(names, metrics=b.HITS))
         self.assertEqual((found["hit_rate"], found["dram_bytes_per_token"]), (0.25, None))
         self.assertIsNone(b.hits_of(ncu(names, memory="n/a"))["dram_bytes_per_token"])
-        table = b.show_l2([{"form": "dense:q8_0", **found, "hit_rate_of_qkv": None}])
+        table = tables.show_l2([{"form": "dense:q8_0", **found, "hit_rate_of_qkv": None}])
         self.assertIn("| dense:q8_0 | 25.0 % |  |  | 1 |", table)
 
     def test_what_is_replayed_is_no_figure(self):
@@ -115,7 +116,7 @@ class Arithmetic(unittest.TestCase):
             of = [{"copied_bytes": copied, "speed": {"tokens_per_second": {"median": speed}}} for copied, speed in speeds]
             return {"session": session, "form": form, "beside": of}
 
-        found = b.speedups([
+        found = tables.speedups([
             result(0, "dense:q8_0", (0, 10), (8, 5)), result(0, "grc:64:q8_0", (0, 12), (8, 5)),
             result(1, "dense:q8_0", (0, 20)), result(1, "grc:64:q8_0", (0, 20), (8, 9)),
         ])
