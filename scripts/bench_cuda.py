@@ -15,7 +15,8 @@ Parts, in this order; each has seconds of its own, and what does not fit is name
               --parts compile --compile-shape Llama-3.1-8B --budget compile=480
     thermal   60 s of decoding at what the temperature allows
 
-Writes OUT.json and OUT.md after each part. Ends with 1 where nothing was measured. Python's standard library alone.
+Writes OUT.json and OUT.md after each part, with verdicts on what was to be shown, undecided where figures are missing.
+Ends with 1 where nothing was measured. Python's standard library alone.
 """
 
 import argparse
@@ -38,6 +39,7 @@ import tempfile
 import time
 
 import bench_cuda_tables as tables
+from bench_cuda_verdicts import verdicts
 
 SHAPES = ("Llama-3.1-8B", "Llama-3.2-1B", "SmolLM2-135M", "tiny")
 RANKS = (384, 512, 768, 1024, 1280, 1536, 2048)
@@ -173,7 +175,7 @@ def beside(runner, budget, options, l2_bytes):
         for form in ["dense:q8_0", *(f"grc:{rank}:q8_0" for rank in ranks)]:
             result = runner.device(budget, "measure", **shape, form=form, beside_mib=copied, **plan)
             if result:
-                found.append({"session": session, "form": form, "beside": result["decode_beside"]})
+                found.append({"session": session, "shape": shape["shape"], "form": form, "beside": result["decode_beside"]})
     return found
 
 
@@ -313,7 +315,7 @@ def l2(runner, budget, options):
             if figures and "missing" in figures:
                 budget.skip(name, figures["missing"])
             elif figures:
-                found.append({"session": session, "form": form, **figures})
+                found.append({"session": session, "shape": shape["shape"], "form": form, **figures})
             if not found and not options.dry_run:
                 # What the first run does not give, no other does.
                 return found
@@ -441,6 +443,7 @@ def main():
     def save():
         """What was measured is there whatever becomes of the rest, and so is what it was measured on."""
         results["about"] |= {"seconds": round(time.monotonic() - started), "commands": runner.commands}
+        results["verdicts"] = verdicts(results)
         write(options.out, "json", json.dumps(results, indent=1) + "\n")
         write(options.out, "md", tables.show(results))
 

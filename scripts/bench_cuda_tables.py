@@ -13,23 +13,33 @@ def number(value, pattern="{:.1f}", scale=1.0):
     return "" if value is None else pattern.format(value * scale)
 
 
+def token_bytes(result):
+    return result["token_bytes"]["weights"] + result["token_bytes"]["kv"]
+
+
+def gains(results):
+    """For each result, how many times faster it is than dense:q8_0 of its shape, and how many times fewer bytes a token
+    touches; None for both where that was not measured."""
+    figures = [(result["decode"]["tokens_per_second"]["median"], token_bytes(result)) for result in results]
+    base = {result["options"]["shape"]: figure for result, figure in zip(results, figures)
+            if result["options"]["form"] == "dense:q8_0"}
+    found = []
+    for result, (speed, bytes_of) in zip(results, figures):
+        dense = base.get(result["options"]["shape"])
+        found.append((speed / dense[0], dense[1] / bytes_of) if dense else (None, None))
+    return found
+
+
 def show_decode(results):
-    rows, base = [], {}
-    for result in results:
+    rows = []
+    for result, (gain, saved) in zip(results, gains(results)):
         options, speed = result["options"], result["decode"]["tokens_per_second"]
-        token, energy = result["token_bytes"], result["energy"] or {}
-        bytes_of = token["weights"] + token["kv"]
-        shape = options["shape"]
-        if options["form"] == "dense:q8_0":
-            base[shape] = (speed["median"], bytes_of)
-        gain = saved = None
-        if shape in base:
-            gain, saved = speed["median"] / base[shape][0], base[shape][1] / bytes_of
+        energy = result["energy"] or {}
         per_token, prefill = result["per_token"] or {}, result["prefill"] or {}
         rows.append([
-            f"{shape} {options['form']}",
+            f"{options['shape']} {options['form']}",
             f"{speed['median']:.1f} ({speed['low']:.1f} to {speed['high']:.1f})",
-            number(bytes_of, "{:.1f}", 1e-6),
+            number(token_bytes(result), "{:.1f}", 1e-6),
             number(result["decode"]["bytes_per_second"], "{:.3g}", 1e-9),
             number(result["decode"]["of_copy"], "{:.0f} %", 100),
             f"{number(gain, '{:.2f}')} / {number(saved, '{:.2f}')}",
@@ -65,20 +75,25 @@ def spread(ratio):
     return "" if ratio is None else f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"
 
 
-def speedups(results):
+def session_speedups(results):
     """For every form and size of copies beside: tokens/s over those of the dense model in the same session, beside the
-    same copies; the median over sessions and how many there are."""
+    same copies; by session."""
     speeds = {}
     for result in results:
         for beside_of in result["beside"]:
             speed = beside_of["speed"]["tokens_per_second"]["median"]
             speeds[result["session"], result["form"], beside_of["copied_bytes"]] = speed
-    ratios = collections.defaultdict(list)
+    ratios = collections.defaultdict(dict)
     for (session, form, copied), speed in speeds.items():
         dense = speeds.get((session, "dense:q8_0", copied))
         if dense and not form.startswith("dense"):
-            ratios[form, copied].append(speed / dense)
-    return {key: (statistics.median(all_of), len(all_of)) for key, all_of in ratios.items()}
+            ratios[form, copied][session] = speed / dense
+    return dict(ratios)
+
+
+def speedups(results):
+    """The median of those over sessions, and how many there are."""
+    return {key: (statistics.median(of.values()), len(of)) for key, of in session_speedups(results).items()}
 
 
 def show_beside(results):
@@ -103,6 +118,11 @@ def show_l2(results):
         rows.append([form, number(middle["hit_rate"], "{:.1f} %", 100), number(middle["hit_rate_of_qkv"], "{:.1f} %", 100),
                      number(middle["dram_bytes_per_token"], "{:.1f}", 1e-6), len(all_of)])
     return table(["form", "L2 hits", "of the products of Q, K and V", "MB from memory a token", "sessions"], rows)
+
+
+def show_verdicts(verdicts):
+    rows = [[each["what"], each["measured"], ": ".join(filter(None, (each["verdict"], each["why"])))] for each in verdicts]
+    return table(["what", "measured", "verdict"], rows)
 
 
 def show(results):
@@ -145,6 +165,8 @@ def show(results):
             f"{heat['seconds']:.0f} s: fractions from {low:.3f} to {high:.3f} between {heat['range'][0]:.0f} and "
             f"{heat['range'][1]:.0f} °C, {heat['first']:.0f} °C at first and {heat['warmest']:.0f} °C at most, "
             f"{heat['tokens_per_second']:.1f} tokens/s")]
+    if results.get("verdicts"):
+        parts += ["", "## What was to be shown", "", show_verdicts(results["verdicts"])]
     if results["skipped"]:
         parts += ["", "## Skipped", "", *(f"* {line}" for line in results["skipped"])]
     return "\n".join(parts) + "\n"

@@ -59,7 +59,7 @@ must_not_depend htc-loader htc-math htc faer ndarray ndarray-linalg openblas-src
 must_not_depend htc-math htc-kernels htc-loader htc clap indicatif
 
 echo "== what the measurement of a GPU computes, and what it would run"
-(cd scripts && python3 -B test_bench_cuda.py)
+(cd scripts && python3 -B test_bench_cuda.py && python3 -B test_bench_cuda_verdicts.py)
 scripts/bench_cuda.sh --dry-run >/dev/null
 
 echo "== every source file belongs to a module"

@@ -101,6 +101,7 @@ class Hits(unittest.TestCase):
         found, asked, skipped = self.profile(lambda metrics: 1)
         self.assertEqual(len(found), 3 * b.SESSIONS)
         self.assertEqual({count for _, count in asked}, {3})
+        self.assertEqual({each["shape"] for each in found}, {"tiny"})
         self.assertEqual(skipped, [])
         found, asked, skipped = self.profile(lambda metrics: metrics - 1)
         self.assertEqual(len(found), 3 * b.SESSIONS)
@@ -150,8 +151,16 @@ case "$1" in
   first) [ -n "$FIRST_FAILS" ] && { echo "error: no room" >&2; exit 1; }
     echo '{"bytes": 1000000, "seconds": {"device": 1, "open": 1, "load": 1, "token": 1, "all": 4}}' ;;
   make) echo '{}' ;;
+  measure) [ -n "$MEASURED" ] || exit 1
+    echo "{\\"options\\": {\\"shape\\": \\"$5\\", \\"form\\": \\"$7\\"}, $MEASURED}" ;;
   *) exec sleep 60 ;;
 esac
+"""
+MEASURED = """\
+"token_bytes": {"weights": 900, "kv": 100}, "copy_bytes_per_second": 1000, "per_token": null,
+"prefill": null, "energy": null, "decode": {
+"tokens_per_second": {"median": 2, "low": 1, "high": 3}, "bytes_per_second": 800, "of_copy": 0.8},
+"decode_beside": [{"copied_bytes": 0, "speed": {"tokens_per_second": {"median": 2}}}]
 """
 HTC = """\
 #!/bin/sh
@@ -187,7 +196,21 @@ class Ends(unittest.TestCase):
         self.assertIn("did not end in time", found["skipped"][0])
         self.assertEqual(found["about"]["device_asked"], "cpu")
         self.assertTrue(found["about"]["commands"])
-        self.assertIn("## Skipped", text)
+        self.assertEqual({each["verdict"] for each in found["verdicts"]}, {"undecided"})
+        self.assertLess(text.index("## What was to be shown"), text.index("## Skipped"))
+
+    def test_verdicts_are_written_with_what_was_measured(self):
+        given = ["--device", "cuda:0", "--parts", "decode,beside", "--shapes", "Llama-3.1-8B", "--quick"]
+        code, found, text = self.bench(*given, MEASURED=MEASURED)
+        self.assertEqual(code, 0, text)
+        said = {each["what"]: (each["measured"], each["verdict"]) for each in found["verdicts"]}
+        what = "75 % of the copy bandwidth, Llama-3.1-8B, dense:q8_0"
+        self.assertEqual(said[what], ("80.0 %", "met"))
+        head = "\n## What was to be shown\n\n| what | measured | verdict |\n| --- | --: | --: |\n"
+        self.assertIn(f"{head}| {what} | 80.0 % | met |\n", text)
+        self.assertIn(" | undecided: not measured |\n", text)
+        self.assertEqual({each["shape"] for each in found["beside"]}, {"Llama-3.1-8B"})
+        self.assertEqual((self.folder / "out.md").read_text(encoding="utf-8"), text)
 
     def test_nothing_measured_is_a_failure(self):
         code, found, _ = self.bench("--device", "cpu", "--parts", "first", "--quick", FIRST_FAILS="1")
