@@ -187,15 +187,15 @@ impl Executor for OnReference {
     }
 }
 
-/// A GPU.
+/// A GPU, and the processor's threads that bring weights to it.
 #[derive(Debug)]
-pub struct OnGpu<D: Device>(pub D);
+pub struct OnGpu<D: Device>(pub D, pub Arc<Pool>);
 
 impl<D: Device> Executor for OnGpu<D> {
     type Backend = Gpu<D>;
 
     fn backend(&self) -> Gpu<D> {
-        Gpu::new(&self.0)
+        Gpu::new(&self.0).laid_out_by(&self.1)
     }
 
     fn name(&self) -> String {
@@ -242,9 +242,9 @@ impl DeviceChoice {
         match self {
             DeviceChoice::Cpu => Ok(work.on(&OnCpu(Arc::clone(pool)))),
             DeviceChoice::Reference => Ok(work.on(&OnReference)),
-            DeviceChoice::Cuda(index) => on_cuda(index, work).map_err(|(error, _)| error),
-            DeviceChoice::Emulated => on_emulated(work),
-            DeviceChoice::Auto => on_cuda(0, work).or_else(|(error, work)| {
+            DeviceChoice::Cuda(index) => on_cuda(index, pool, work).map_err(|(error, _)| error),
+            DeviceChoice::Emulated => on_emulated(pool, work),
+            DeviceChoice::Auto => on_cuda(0, pool, work).or_else(|(error, work)| {
                 // Of a build that knows no GPU nobody expects one.
                 if !matches!(error, ChoiceError::NotBuilt { .. }) {
                     told(&error);
@@ -277,36 +277,44 @@ pub fn open_cuda(
 
 /// The work comes back where there is no room for it.
 #[cfg(any(feature = "cuda", feature = "emulated"))]
-fn on_gpu<D: Device, W: Work>(device: D, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
+fn on_gpu<D: Device, W: Work>(
+    device: D,
+    pool: &Arc<Pool>,
+    work: W,
+) -> Result<W::Outcome, (ChoiceError, W)> {
     match Need::of::<D>(&work.sessions()).check(&device) {
-        Ok(()) => Ok(work.on(&OnGpu(device))),
+        Ok(()) => Ok(work.on(&OnGpu(device, Arc::clone(pool)))),
         Err(error) => Err((error.into(), work)),
     }
 }
 
 /// The work comes back where there is no device for it.
 #[cfg(feature = "cuda")]
-fn on_cuda<W: Work>(index: usize, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
+fn on_cuda<W: Work>(
+    index: usize,
+    pool: &Arc<Pool>,
+    work: W,
+) -> Result<W::Outcome, (ChoiceError, W)> {
     match open_cuda(index, work.kernels().as_ref()) {
-        Ok(device) => on_gpu(device, work),
+        Ok(device) => on_gpu(device, pool, work),
         Err(error) => Err((error.into(), work)),
     }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn on_cuda<W: Work>(index: usize, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
+fn on_cuda<W: Work>(index: usize, _: &Arc<Pool>, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
     let device = DeviceChoice::Cuda(index);
     let feature = "cuda";
     Err((ChoiceError::NotBuilt { device, feature }, work))
 }
 
 #[cfg(feature = "emulated")]
-fn on_emulated<W: Work>(work: W) -> Result<W::Outcome, ChoiceError> {
-    on_gpu(crate::backend::EmulatedDevice::new(0), work).map_err(|(error, _)| error)
+fn on_emulated<W: Work>(pool: &Arc<Pool>, work: W) -> Result<W::Outcome, ChoiceError> {
+    on_gpu(crate::backend::EmulatedDevice::new(0), pool, work).map_err(|(error, _)| error)
 }
 
 #[cfg(not(feature = "emulated"))]
-fn on_emulated<W: Work>(_: W) -> Result<W::Outcome, ChoiceError> {
+fn on_emulated<W: Work>(_: &Arc<Pool>, _: W) -> Result<W::Outcome, ChoiceError> {
     Err(ChoiceError::NotBuilt {
         device: DeviceChoice::Emulated,
         feature: "emulated",

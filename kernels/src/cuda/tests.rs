@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
-use super::{Emulated, ops};
+use super::{Emulated, EmulatedMemory, ops};
 
-fn put(device: &Emulated, numbers: &[f32]) -> super::EmulatedMemory {
+fn put(device: &Emulated, numbers: &[f32]) -> EmulatedMemory {
     ops::put(device, numbers).unwrap()
 }
 
-fn get(device: &Emulated, memory: &super::EmulatedMemory, numbers: usize) -> Vec<f32> {
+fn get(device: &Emulated, memory: &EmulatedMemory, numbers: usize) -> Vec<f32> {
     ops::get(device, memory, numbers).unwrap()
 }
 

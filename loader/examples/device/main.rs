@@ -330,6 +330,64 @@ mod tests {
         assert!(found["seconds"]["all"].as_f64().unwrap() > 0.0);
     }
 
+    /// What the script that measures a GPU would run, but for the programs.
+    fn of_script(options: &[&str]) -> Option<Vec<Vec<String>>> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/bench_cuda.py");
+        let mut python = std::process::Command::new("python3");
+        let ended = python.args([script, "--dry-run"]).args(options).output();
+        let ended = ended.ok()?;
+        assert!(ended.status.success(), "{ended:?}");
+        let text = String::from_utf8(ended.stdout).unwrap();
+        let words = |line: &str| {
+            let mut words = line.split_whitespace().map(str::to_owned);
+            words.by_ref().find(|word| word.ends_with("/device"))?;
+            Some(words.collect())
+        };
+        Some(text.lines().filter_map(words).collect())
+    }
+
+    /// What it asks for costs minutes of a GPU that is seldom there: every shape in every form can be made, one layer of it here,
+    /// and every option is one.
+    #[test]
+    fn what_the_script_asks_for_can_be_done() {
+        let (Some(usual), Some(compiled)) = (
+            of_script(&[]),
+            of_script(&["--parts", "compile", "--compile-shape", "Llama-3.1-8B"]),
+        ) else {
+            println!("skipped: python3 is not here");
+            return;
+        };
+        let mut made = std::collections::BTreeSet::new();
+        for mut words in usual.into_iter().chain(compiled) {
+            let what = words.remove(0);
+            let mut given = Given::read(&words).unwrap();
+            assert_eq!(given.device().unwrap(), DeviceChoice::Cuda(0));
+            // It has no sensor of its own that would have to be there.
+            given.0.insert("device".to_owned(), "emulated".to_owned());
+            match what.as_str() {
+                "info" => {}
+                "first" => assert!(given.needed::<std::path::PathBuf>("model").is_ok()),
+                "measure" => assert!(given.plan().unwrap().runs > 2),
+                "thermal" => assert!(given.or("seconds", 0.0).unwrap() > 1.0),
+                "make" => assert!(given.needed::<std::path::PathBuf>("out").is_ok()),
+                "slots" => assert!(matches!(given.needed("form"), Ok(Form::LowRank(..)))),
+                other => panic!("{other}"),
+            }
+            let Some(form) = given.text("form").map(str::to_owned) else {
+                continue;
+            };
+            let mut shape = given.shape().unwrap();
+            if made.insert((shape.name, form.clone())) {
+                (shape.layers, shape.vocabulary) = (1, 64);
+                let random =
+                    model::random(&shape, form.parse().unwrap(), 64, &mut Maker::new(false));
+                assert!(random.is_ok(), "{} {form}: {random:?}", shape.name);
+            }
+        }
+        // Three shapes, and the ranks of a shared basis.
+        assert!(made.len() > 20, "{made:?}");
+    }
+
     #[test]
     fn what_is_asked_for_wrongly_is_refused() {
         for (arguments, why) in [

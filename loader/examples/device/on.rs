@@ -129,31 +129,36 @@ pub fn execute(
     match choice {
         DeviceChoice::Cpu => task.on(&OnCpu(Arc::clone(pool))),
         DeviceChoice::Reference => task.on(&OnReference),
-        DeviceChoice::Cuda(index) => on_cuda(index, sealed, task),
-        DeviceChoice::Emulated => on_emulated(task),
+        DeviceChoice::Cuda(index) => on_cuda(index, sealed, pool, task),
+        DeviceChoice::Emulated => on_emulated(pool, task),
         DeviceChoice::Auto => Err("figures need a device by name: cuda, cpu or emulated".into()),
     }
 }
 
 #[cfg(feature = "cuda")]
-fn on_cuda(index: usize, sealed: Option<&KernelCode>, task: impl Task) -> Outcome<Value> {
+fn on_cuda(
+    index: usize,
+    sealed: Option<&KernelCode>,
+    pool: &Arc<Pool>,
+    task: impl Task,
+) -> Outcome<Value> {
     let device = htc_loader::device::open_cuda(index, sealed)?;
-    task.on(&OnGpu(Counted::new(device)))
+    task.on(&OnGpu(Counted::new(device), Arc::clone(pool)))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn on_cuda(_: usize, _: Option<&KernelCode>, _: impl Task) -> Outcome<Value> {
+fn on_cuda(_: usize, _: Option<&KernelCode>, _: &Arc<Pool>, _: impl Task) -> Outcome<Value> {
     Err("this build has no device cuda; build it with the feature cuda".into())
 }
 
 #[cfg(feature = "emulated")]
-fn on_emulated(task: impl Task) -> Outcome<Value> {
+fn on_emulated(pool: &Arc<Pool>, task: impl Task) -> Outcome<Value> {
     let device = htc_loader::backend::EmulatedDevice::new(0);
-    task.on(&OnGpu(Counted::new(device)))
+    task.on(&OnGpu(Counted::new(device), Arc::clone(pool)))
 }
 
 #[cfg(not(feature = "emulated"))]
-fn on_emulated(_: impl Task) -> Outcome<Value> {
+fn on_emulated(_: &Arc<Pool>, _: impl Task) -> Outcome<Value> {
     Err("this build has no device emulated; build it with the feature emulated".into())
 }
 

@@ -9,8 +9,11 @@ use htc_formats::bands::Banded;
 pub(super) use bands::{BandsPart, Place, Tiles};
 pub(super) use format::{Format, Planes};
 
-use crate::Matrix;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
 use crate::cuda::device::{Device, DeviceError, Memory, Span};
+use crate::{Matrix, Pool};
 
 /// A matrix of the host.
 #[derive(Clone, Copy, Debug)]
@@ -67,11 +70,23 @@ impl<D: Device> DeviceMatrix<D> {
     /// # Errors
     /// [`DeviceError::OutOfMemory`], or of the device.
     pub fn new(device: &D, source: Source<'_>) -> Result<Self, DeviceError> {
+        Self::laid_out_by(None, device, source)
+    }
+
+    /// As [`DeviceMatrix::new`], on the threads of a pool: each reads, lays out and uploads rows of its own.
+    ///
+    /// # Errors
+    /// As [`DeviceMatrix::new`].
+    pub fn laid_out_by(
+        pool: Option<&Pool>,
+        device: &D,
+        source: Source<'_>,
+    ) -> Result<Self, DeviceError> {
         let [rows, cols] = source.shape();
         let held = match source {
-            Source::Blocks(matrix) => Held::Blocks(Blocks::new(device, matrix)?),
+            Source::Blocks(matrix) => Held::Blocks(Blocks::new(pool, device, matrix)?),
             Source::Bands(Banded::Whole(whole)) => Held::Bands(Bands {
-                parts: vec![BandsPart::new(device, whole, None)?],
+                parts: vec![BandsPart::new(pool, device, whole, None)?],
                 places: Vec::new(),
             }),
             Source::Bands(Banded::Classes(classes)) => {
@@ -79,7 +94,7 @@ impl<D: Device> DeviceMatrix<D> {
                 let mut parts = Vec::new();
                 for (index, class) in classes.classes().enumerate() {
                     let rows = bands::rows_of_class(&places, index, class.rows());
-                    parts.push(BandsPart::new(device, class, Some(&rows))?);
+                    parts.push(BandsPart::new(pool, device, class, Some(&rows))?);
                 }
                 Held::Bands(Bands { parts, places })
             }
@@ -135,8 +150,48 @@ impl<D: Device> DeviceMatrix<D> {
     }
 }
 
-/// Bytes of the host that are laid out before they are uploaded.
+/// Bytes of the host that a thread lays out before they are uploaded.
 const STAGED: usize = 4 << 20;
+
+/// Does every piece of some work in room that a thread has had before, on the threads of a pool where there is one: the error of
+/// the first piece that has one, of those that were begun.
+fn in_pieces<R: Default + Send>(
+    pool: Option<&Pool>,
+    pieces: usize,
+    piece: impl Fn(usize, &mut R) -> Result<(), DeviceError> + Sync,
+) -> Result<(), DeviceError> {
+    let rooms = Mutex::new(Vec::new());
+    let failed = AtomicBool::new(false);
+    let first: Mutex<Option<(usize, DeviceError)>> = Mutex::new(None);
+    let task = |index| {
+        if failed.load(Ordering::Relaxed) {
+            return;
+        }
+        let room = locked(&rooms).pop();
+        let mut room: R = room.unwrap_or_default();
+        let done = piece(index, &mut room);
+        locked(&rooms).push(room);
+        if let Err(error) = done {
+            failed.store(true, Ordering::Relaxed);
+            let mut first = locked(&first);
+            if first.as_ref().is_none_or(|(before, _)| index < *before) {
+                *first = Some((index, error));
+            }
+        }
+    };
+    match pool {
+        Some(pool) => pool.run(pieces, task),
+        None => (0..pieces).for_each(task),
+    }
+    match first.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some((_, error)) => Err(error),
+        None => Ok(()),
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A multiple of what allocations are aligned to, for parts of one.
 fn aligned(bytes: usize) -> usize {
@@ -144,7 +199,7 @@ fn aligned(bytes: usize) -> usize {
 }
 
 impl<D: Device> Blocks<D> {
-    fn new(device: &D, matrix: Matrix<'_>) -> Result<Self, DeviceError> {
+    fn new(pool: Option<&Pool>, device: &D, matrix: Matrix<'_>) -> Result<Self, DeviceError> {
         let format = Format::of(matrix.dtype());
         let (rows, cols) = (matrix.rows(), matrix.cols());
         let (places, bytes) = format.places(rows, cols);
@@ -152,26 +207,32 @@ impl<D: Device> Blocks<D> {
         let stride = format.stride(cols);
         let of_row = format.row_bytes(stride);
         let at_a_time = (STAGED / of_row.iter().sum::<usize>().max(1)).max(1);
-        let mut staged: [Vec<u8>; Format::PLANES] = Default::default();
-        for first in (0..rows).step_by(at_a_time) {
-            let count = at_a_time.min(rows - first);
-            for (staged, bytes) in staged.iter_mut().zip(of_row) {
-                staged.clear();
-                staged.resize(bytes * count, 0);
-            }
-            for row in 0..count {
-                let mut parts = staged.each_mut().map(|staged| staged.as_mut_slice());
-                for (part, bytes) in parts.iter_mut().zip(of_row) {
-                    *part = &mut std::mem::take(part)[row * bytes..][..bytes];
+        let pieces = rows.div_ceil(at_a_time);
+        in_pieces(
+            pool,
+            pieces,
+            |piece, staged: &mut [Vec<u8>; Format::PLANES]| {
+                let first = piece * at_a_time;
+                let count = at_a_time.min(rows - first);
+                for (staged, bytes) in staged.iter_mut().zip(of_row) {
+                    staged.clear();
+                    staged.resize(bytes * count, 0);
                 }
-                format.lay_out(&matrix, first + row, parts)?;
-            }
-            for ((staged, (start, _)), bytes) in staged.iter().zip(places).zip(of_row) {
-                if !staged.is_empty() {
-                    device.upload(staged, &memory, start + first * bytes)?;
+                for row in 0..count {
+                    let mut parts = staged.each_mut().map(|staged| staged.as_mut_slice());
+                    for (part, bytes) in parts.iter_mut().zip(of_row) {
+                        *part = &mut std::mem::take(part)[row * bytes..][..bytes];
+                    }
+                    format.lay_out(&matrix, first + row, parts)?;
                 }
-            }
-        }
+                for ((staged, (start, _)), bytes) in staged.iter().zip(places).zip(of_row) {
+                    if !staged.is_empty() {
+                        device.upload(staged, &memory, start + first * bytes)?;
+                    }
+                }
+                Ok(())
+            },
+        )?;
         Ok(Blocks {
             format,
             memory,

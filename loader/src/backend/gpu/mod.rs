@@ -11,9 +11,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
-use htc_kernels::ShapeError;
 use htc_kernels::cpu::hadamard_block;
 use htc_kernels::cuda::{Device, DeviceError, Memory, ops};
+use htc_kernels::{Pool, ShapeError};
 
 pub use self::buffers::{GpuBuffer, GpuRotation, GpuVector};
 use self::heads::{Step, Turn};
@@ -32,6 +32,8 @@ const STEP: usize = 16;
 #[derive(Debug)]
 pub struct Gpu<D: Device> {
     device: D,
+    /// Whose threads lay weights out; the caller's without one.
+    pool: Option<Arc<Pool>>,
     products: ops::Workspace<D>,
     attention: ops::AttentionRoom<D>,
     largest: ops::Largest<D>,
@@ -51,6 +53,7 @@ impl<D: Device> Gpu<D> {
     pub fn new(device: &D) -> Self {
         Gpu {
             device: device.clone(),
+            pool: None,
             products: ops::Workspace::default(),
             attention: ops::AttentionRoom::default(),
             largest: ops::Largest::default(),
@@ -60,6 +63,13 @@ impl<D: Device> Gpu<D> {
             pending: Pending::None,
             joins: true,
         }
+    }
+
+    /// Has weights laid out by the threads of a pool.
+    #[must_use]
+    pub fn laid_out_by(mut self, pool: &Arc<Pool>) -> Self {
+        self.pool = Some(Arc::clone(pool));
+        self
     }
 
     /// Launches every operation on its own, for tests: the numbers are the same.
@@ -151,7 +161,8 @@ impl<D: Device> Backend for Gpu<D> {
             }
             None => ops::Source::Blocks(tensor.matrix()?),
         };
-        ops::DeviceMatrix::new(&self.device, source).map_err(device_error)
+        let pool = self.pool.as_deref();
+        ops::DeviceMatrix::laid_out_by(pool, &self.device, source).map_err(device_error)
     }
 
     fn vector(&mut self, numbers: Vec<f32>) -> Result<GpuVector<D>, ExecError> {

@@ -6,7 +6,8 @@ use htc_formats::bands::{
 };
 
 use super::format::undecodable;
-use super::{STAGED, aligned};
+use super::{STAGED, aligned, in_pieces};
+use crate::Pool;
 use crate::cuda::device::{Device, DeviceError, Memory, Span};
 
 /// Rows of a tile, one for each lane of a warp.
@@ -57,6 +58,13 @@ struct Layout {
     /// Where parts begin, in the order of [`Tiles`], and their bytes; nothing where there is no such part.
     parts: [(usize, usize); 7],
     bytes: usize,
+}
+
+/// Tiles of the host that are to be uploaded.
+#[derive(Default)]
+struct Staged {
+    words: Vec<u32>,
+    bytes: Vec<u8>,
 }
 
 /// Bit of a trellis in a code as kernels have it.
@@ -177,6 +185,7 @@ pub(super) fn rows_of_class(places: &[Place], class: usize, rows: usize) -> Vec<
 impl<D: Device> BandsPart<D> {
     /// Brings it to the device, some tiles at a time.
     pub(super) fn new(
+        pool: Option<&Pool>,
         device: &D,
         source: Bands<'_>,
         places: Option<&[u32]>,
@@ -201,16 +210,28 @@ impl<D: Device> BandsPart<D> {
         let tile_bytes = 4 * layout.tile_words;
         let tiles = source.rows().div_ceil(TILE);
         let at_a_time = (STAGED / tile_bytes.max(1)).max(1);
-        let mut staged = Vec::new();
-        for first in (0..tiles).step_by(at_a_time) {
-            let count = at_a_time.min(tiles - first);
-            staged.clear();
-            staged.resize(count * layout.tile_words, 0);
-            for (tile, out) in (first..).zip(staged.chunks_exact_mut(layout.tile_words)) {
-                lay_out(source, &layout, tile, out);
-            }
-            put(words + first * tile_bytes, &le_bytes(&staged))?;
-        }
+        in_pieces(
+            pool,
+            tiles.div_ceil(at_a_time),
+            |piece, room: &mut Staged| {
+                let first = piece * at_a_time;
+                let count = at_a_time.min(tiles - first);
+                let Staged {
+                    words: staged,
+                    bytes,
+                } = room;
+                staged.clear();
+                staged.resize(count * layout.tile_words, 0);
+                for (tile, out) in (first..).zip(staged.chunks_exact_mut(layout.tile_words)) {
+                    lay_out(source, &layout, tile, out);
+                }
+                bytes.resize(4 * staged.len(), 0);
+                for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(staged) {
+                    *to = word.to_le_bytes();
+                }
+                put(words + first * tile_bytes, bytes)
+            },
+        )?;
         Ok(BandsPart {
             memory,
             layout,

@@ -208,44 +208,31 @@ impl Format {
             Format::Q4K => {
                 each(bytes, codes, scales, |block: &[u8; 144], codes, header| {
                     header.copy_from_slice(&block[..16]);
-                    pack_nibbles(codes, |i| {
-                        block[16 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4)
-                    });
+                    pack_nibbles(&block[16..], 32, codes);
                 });
                 Ok(())
             }
             Format::Q5K => {
                 each(bytes, codes, scales, |block: &[u8; 176], codes, header| {
                     header.copy_from_slice(&block[..16]);
-                    pack_nibbles(codes, |i| {
-                        block[48 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4)
-                    });
+                    pack_nibbles(&block[48..], 32, codes);
                 });
                 let blocks = bytes.as_chunks::<176>().0.iter();
                 for (block, high) in blocks.zip(high.as_chunks_mut::<32>().0) {
-                    for i in 0..256 {
-                        let fifth = block[16 + i % 32] >> (i / 32) & 1;
-                        // Bit 8 k + j, or 4 more, of the word of its 32.
-                        high[i / 32 * 4 + i % 4] |= fifth << (i % 16 / 4 + i % 32 / 16 * 4);
-                    }
+                    fifth_bits(&block[16..48], high);
                 }
                 Ok(())
             }
             Format::Q6K => {
                 each(bytes, codes, scales, |block: &[u8; 210], codes, scales| {
                     scales.copy_from_slice(&block[192..208]);
-                    pack_nibbles(codes, |i| {
-                        block[i / 128 * 64 + i % 64] >> (i % 128 / 64 * 4)
-                    });
+                    pack_nibbles(&block[..128], 64, codes);
                 });
                 let blocks = bytes.as_chunks::<210>().0.iter();
                 let (high, supers) = (high.as_chunks_mut::<64>().0, supers.as_chunks_mut::<2>().0);
                 for ((block, high), super_) in blocks.zip(high).zip(supers) {
                     super_.copy_from_slice(&block[208..]);
-                    for i in 0..256 {
-                        let bits = block[128 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
-                        high[i / 16 * 4 + i % 4] |= bits << (i % 16 / 4 * 2);
-                    }
+                    upper_bits(&block[128..192], high);
                 }
                 Ok(())
             }
@@ -271,11 +258,54 @@ fn each<const BYTES: usize>(
     }
 }
 
-/// The low four bits of 256 codes: of every 32 the first sixteen in low halves, the others in high ones.
-fn pack_nibbles(codes: &mut [u8; 128], code: impl Fn(usize) -> u8) {
-    for (at, byte) in codes.iter_mut().enumerate() {
-        let i = at / 16 * 32 + at % 16;
-        *byte = code(i) & 15 | (code(i + 16) & 15) << 4;
+/// The low four bits of 256 codes: of every 32 the first sixteen in low halves, the others in high ones. They come from bytes
+/// of which so many at a time have as many codes in their low halves, and behind those as many in their high ones.
+fn pack_nibbles(from: &[u8], at_a_time: usize, codes: &mut [u8; 128]) {
+    let parts = from.chunks_exact(at_a_time);
+    for (bytes, codes) in parts.zip(codes.chunks_exact_mut(at_a_time)) {
+        let (low, high) = codes.split_at_mut(at_a_time / 2);
+        let bytes = bytes.as_chunks::<32>().0.iter();
+        let halves = low.as_chunks_mut::<16>().0.iter_mut();
+        for (bytes, (low, high)) in bytes.zip(halves.zip(high.as_chunks_mut::<16>().0)) {
+            let (first, second) = bytes.split_at(16);
+            for i in 0..16 {
+                low[i] = first[i] & 15 | second[i] << 4;
+                high[i] = first[i] >> 4 | second[i] & 0xf0;
+            }
+        }
+    }
+}
+
+/// The fifth bits of 256 codes, of which a byte has that of every 32nd: bit 8 j + k of the word of 32 codes is that of
+/// code 4 k + j.
+fn fifth_bits(from: &[u8], high: &mut [u8; 32]) {
+    let words = from.as_chunks::<4>().0;
+    for (group, to) in high.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let each = words.iter().enumerate();
+        let bit =
+            |(k, word): (usize, &[u8; 4])| (u32::from_le_bytes(*word) >> group & 0x0101_0101) << k;
+        *to = each.map(bit).fold(0, |all, bits| all | bits).to_le_bytes();
+    }
+}
+
+/// The upper two bits of 256 codes, of each half of which a byte has those of every 32nd: bits 8 j + 2 k of the word of sixteen
+/// codes are those of code 4 k + j.
+fn upper_bits(from: &[u8], high: &mut [u8; 64]) {
+    for (half, high) in from
+        .as_chunks::<32>()
+        .0
+        .iter()
+        .zip(high.as_chunks_mut::<32>().0)
+    {
+        let sixteens = half.as_chunks::<16>().0;
+        for (group, to) in high.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let each = sixteens[group % 2].as_chunks::<4>().0.iter().enumerate();
+            let shift = group / 2 * 2;
+            let bits = |(k, word): (usize, &[u8; 4])| {
+                (u32::from_le_bytes(*word) >> shift & 0x0303_0303) << (2 * k)
+            };
+            *to = each.map(bits).fold(0, |all, bits| all | bits).to_le_bytes();
+        }
     }
 }
 
