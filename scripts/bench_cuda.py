@@ -443,6 +443,8 @@ def main():
     def save():
         """What was measured is there whatever becomes of the rest, and so is what it was measured on."""
         results["about"] |= {"seconds": round(time.monotonic() - started), "commands": runner.commands}
+        results.pop("verdicts", None)
+        write(options.out, "json", json.dumps(results, indent=1) + "\n")
         results["verdicts"] = verdicts(results)
         write(options.out, "json", json.dumps(results, indent=1) + "\n")
         write(options.out, "md", tables.show(results))

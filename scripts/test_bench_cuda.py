@@ -229,11 +229,12 @@ class Ends(unittest.TestCase):
                 contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), \
                 mock.patch.object(b.signal, "signal"):
             b.main()
-        self.assertEqual(len(states), 2)
+        # Of each part without verdicts first, then with them.
+        self.assertEqual(["verdicts" in state for state in states], [False, True] * 2)
         self.assertEqual(states[0]["skipped"], ["l2: ncu: the device is no GPU"])
         self.assertEqual(states[0]["about"]["device"], {"name": "none"})
-        self.assertIsNone(states[0]["first"])
-        self.assertTrue(states[1]["first"])
+        self.assertIsNone(states[1]["first"])
+        self.assertTrue(states[2]["first"])
 
     def test_a_shape_is_compiled_where_it_was_asked_for(self):
         code, found, text = self.bench("--device", "cuda:1", "--parts", "compile", "--compile-shape", "Llama-3.1-8B")

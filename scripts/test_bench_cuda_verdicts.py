@@ -4,6 +4,7 @@
 import pathlib
 import re
 import unittest
+from unittest import mock
 
 import bench_cuda_tables as tables
 import bench_cuda_verdicts as v
@@ -149,7 +150,27 @@ class Proportion(Case):
         self.assertEqual([line.split(" | ")[5] for line in lines], ["1.00 / 1.00", "1.80 / 2.00", " / "])
 
 
-class HitRates(Case):
+class OfTwoSessions(Case):
+    """Two sessions are enough here, so that all that they say can be read."""
+
+    def setUp(self):
+        fewest = mock.patch.object(v, "FEWEST", 2)
+        fewest.start()
+        self.addCleanup(fewest.stop)
+
+
+class Sessions(Case):
+    def test_few_sessions_decide_nothing(self):
+        cache = 10_880 * 1500
+        rates = lambda count: [(512, [0.9] * count), (1024, [0.8] * count), (2048, [0.4] * count)]
+        self.said(v.p1(hits(*rates(3), cache=cache)), "undecided", "3 sessions of k=512")
+        self.said(v.p1(hits(*rates(4), cache=cache)), "not refuted")
+        both = {(64, 0): 1.3, (64, 4): 1.0}
+        self.said(v.p2(copies([both] * 3)), "undecided", "3 sessions")
+        self.said(v.p2(copies([both] * 4)), "not refuted")
+
+
+class HitRates(OfTwoSessions):
     """P1. A layer's working set of Llama-3.1-8B is 10,880 bytes for each of the rank."""
 
     falling = ((512, [0.9, 0.91]), (1024, [0.88, 0.89]), (2048, [0.4, 0.41]))
@@ -197,6 +218,10 @@ class HitRates(Case):
             row = v.p1(hits((512, [0.9, 0.91]), (1024, [0.9, 0.91]), (2048, last), cache=self.between))
             self.said(row, "refuted")
             self.assertTrue(row["why"].startswith("flat; "), row)
+            for cache in (10_880 * 2048, 10_880 * 500, None):
+                row = v.p1(hits((512, [0.9, 0.91]), (1024, [0.9, 0.91]), (2048, last), cache=cache))
+                self.said(row, "undecided")
+                self.assertTrue(row["why"].startswith("flat; "), row)
         row = v.p1(hits((512, [0.9, 0.91]), (1024, [0.9, 0.91]), (2048, [0.8, 0.89]), cache=self.between))
         self.said(row, "not refuted")
 
@@ -225,7 +250,7 @@ class HitRates(Case):
         self.assertEqual(v.working_set("SmolLM2-135M", 64), 2 * 34 * (576 + 576 + 2 * 192))
 
 
-class Copies(Case):
+class Copies(OfTwoSessions):
     """P2. The speed-up of ranks beside copies."""
 
     def test_a_speed_up_that_shrinks_is_not_refuted(self):
