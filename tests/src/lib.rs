@@ -15,6 +15,7 @@ pub mod artifact;
 pub mod binary;
 pub mod float64;
 pub mod logits;
+pub mod machine;
 pub mod material;
 pub mod model;
 pub mod npy;

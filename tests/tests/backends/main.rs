@@ -10,6 +10,8 @@
     reason = "all of this crate is test code"
 )]
 
+#[cfg(all(feature = "cuda", feature = "emulated", unix))]
+mod driver;
 #[cfg(feature = "emulated")]
 mod launches;
 mod learning;

@@ -1,72 +1,15 @@
 //! The program on a GPU that is not there: the driver, the compiler and the libraries that it loads have NVIDIA's names, and
 //! compute on the processor what they are asked for. All of the way to a GPU is gone but for the GPU.
 
-#[path = "../../../kernels/tests/driver/library.rs"]
-mod library;
-
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use htc_formats::htz::Htz;
 use htc_tests::artifact::Artifact;
+use htc_tests::machine::{BLAS, COMPILER, Machine, SOLVER};
 use htc_tests::material::{demo, words};
-use htc_tests::{Htc, Scratch, TinyModel, htc};
+use htc_tests::{TinyModel, htc};
 
 use super::number;
-use library::{BLAS, DRIVER, SOLVER, library};
-
-const COMPILER: &str = "libnvrtc.so";
-
-/// Where libraries are looked for, and what was asked of them.
-struct Machine {
-    scratch: Scratch,
-    libraries: PathBuf,
-}
-
-impl Machine {
-    /// With a driver and a compiler.
-    fn new() -> Machine {
-        let scratch = Scratch::new();
-        let libraries = scratch.path("libraries");
-        std::fs::create_dir(&libraries).unwrap();
-        let machine = Machine { scratch, libraries };
-        machine.install(DRIVER, "libcuda.cpp", &[]);
-        machine.install(COMPILER, "libnvrtc.cpp", &[]);
-        machine
-    }
-
-    fn install(&self, name: &str, source: &str, options: &[&str]) {
-        let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels");
-        library(&kernels, &self.libraries, name, source, options);
-    }
-
-    /// A run there. Its kernels are kept apart: no GPU takes them.
-    fn on(&self, htc: Htc) -> Htc {
-        let htc = htc.env("LD_LIBRARY_PATH", Some(&self.libraries));
-        let htc = htc.env("HTC_FAKE_LOG", Some(&self.log()));
-        htc.env("XDG_CACHE_HOME", Some(&self.scratch.path("user")))
-    }
-
-    fn log(&self) -> PathBuf {
-        self.scratch.path("called")
-    }
-
-    /// What was asked of the libraries in all runs so far, a line each.
-    fn called(&self) -> String {
-        std::fs::read_to_string(self.log()).unwrap_or_default()
-    }
-
-    /// Whether everything was given back that was asked of the libraries, in all runs so far.
-    fn nothing_is_left(&self) {
-        let called = self.called();
-        let left = called.lines().filter(|line| line.starts_with("left: "));
-        let nothing = "left: 0 allocations, 0 of the host, 0 modules, 0 streams, 0 events, 0 graphs, 0 handles of libraries";
-        let left: Vec<&str> = left.collect();
-        assert!(!left.is_empty(), "{called}");
-        assert!(left.iter().all(|line| *line == nothing), "{left:?}");
-        let refused = called.lines().find(|line| line.starts_with("refused"));
-        assert_eq!(refused, None);
-    }
-}
 
 #[test]
 fn a_model_is_executed_and_measured_through_a_driver() {
@@ -83,7 +26,7 @@ fn a_model_is_executed_and_measured_through_a_driver() {
     let left = run("auto");
     assert_eq!(left.stdout, expected.stdout);
     assert!(!left.stderr.contains("on the processor"), "{}", left.stderr);
-    let text = machine.scratch.file("words.txt", words(400));
+    let text = machine.scratch().file("words.txt", words(400));
     let perplexity = |device: &str| {
         let eval = htc!["eval", &model, "--text", &text, "--context", "32"];
         let eval = eval.args(["--chunks", "1", "--json", "--device", device]);
@@ -105,7 +48,7 @@ fn a_model_is_executed_and_measured_through_a_driver() {
 #[test]
 fn weights_are_decomposed_by_the_libraries_of_a_device() {
     let machine = Machine::new();
-    let scratch = &machine.scratch;
+    let scratch = &machine.scratch();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let compile = |method: &str, out: &str, device: &str, threads: &str| {
         let compile = htc!["compile", &model, "-o", scratch.path(out), "--force"];
@@ -180,7 +123,7 @@ fn a_whole_compilation_is_of_a_device() {
     let machine = Machine::new();
     machine.install(BLAS, "libcublas.cpp", &[]);
     machine.install(SOLVER, "libcusolver.cpp", &[]);
-    let scratch = &machine.scratch;
+    let scratch = &machine.scratch();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let text = scratch.file("words.txt", words(4_000));
     let compile = |device: &str, threads: &str| {
@@ -248,7 +191,7 @@ fn a_whole_compilation_is_of_a_device() {
 #[test]
 fn kernels_that_are_sealed_or_kept_need_no_compiler() {
     let machine = Machine::new();
-    let scratch = &machine.scratch;
+    let scratch = &machine.scratch();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let sealed = scratch.path("sealed.htz");
     let compile = htc!["compile", &model, "-o", &sealed, "--rank", "8"];
@@ -265,7 +208,7 @@ fn kernels_that_are_sealed_or_kept_need_no_compiler() {
     let run = |model: &Path, device: &str| with(model, device, true);
     let expected = run(&model, "cpu").ok().stdout;
     assert_eq!(run(&model, "cuda").ok().stdout, expected);
-    std::fs::remove_file(machine.libraries.join(COMPILER)).unwrap();
+    std::fs::remove_file(machine.libraries().join(COMPILER)).unwrap();
     assert_eq!(run(&model, "cuda").ok().stdout, expected);
     // Nothing that was kept, either.
     std::fs::remove_dir_all(scratch.path("user")).unwrap();
