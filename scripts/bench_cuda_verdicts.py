@@ -181,15 +181,15 @@ def of_curve(rates, middle, at, where):
     if rising:
         return "refuted", f"not monotonic: rises from k={rising[0][0]} to {rising[0][1]}; {where}"
     if not above(rates[ranks[0]], rates[ranks[-1]]):
-        # A cache that is not outgrown has no reason to hold less.
+        # What is foretold is a drop where the cache is outgrown.
         return "refuted" if at else "undecided", f"flat; {where}"
     if at:
         drops = {step: middle[step[0]] - middle[step[1]] for step in steps}
         most = max(drops, key=drops.get)
         if drops[at] < drops[most]:
             return "refuted", f"drops elsewhere, most from k={most[0]} to {most[1]}; {where}"
-        where += ", where the drop is largest"
-    return "not refuted", where
+        return "not refuted", f"{where}, where the drop is largest"
+    return "undecided", f"falls; {where}"
 
 
 def p2(results):

@@ -28,6 +28,9 @@ fi
 echo "== kernels for GPUs: every one compiles, spills nothing and leaves room for others"
 scripts/check_cuda.sh
 
+echo "== operations on a GPU, where there is one"
+scripts/test_cuda.sh --only operations --no-sanitizer
+
 echo "== kernels for GPUs: under sanitizers"
 scripts/test_sanitized.sh
 

@@ -9,7 +9,7 @@ fi
 # With a C++ compiler the kernels for GPUs are executed, too, by a GPU that the processor emulates.
 features=()
 if "${CXX:-c++}" --version >/dev/null 2>&1; then
-  features=(--features htc/emulated,htc-tests/emulated,htc-loader/emulated,htc-kernels/emulated)
+  features=(--features htc/emulated,htc-tests/emulated,htc-tests/cuda,htc-loader/emulated,htc-kernels/emulated)
 else
   echo "kernels for GPUs are not executed: there is no C++ compiler"
 fi

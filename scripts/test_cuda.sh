@@ -192,11 +192,14 @@ name=""
 name="without tensor cores: "
 [ "$plain" = 0 ] || HTC_PLAIN_MMA=1 each
 
-# What is slow by itself takes hours under a sanitizer: these launch each kind of kernel on little.
+# What is slow by itself takes hours under a sanitizer: these launch each kind of kernel on little, with bands and refinements
+# (coded), products that count who has arrived (projections) and keys in low rank (kinds).
 few=(
-  activations attention biases_and_sums blocks_know_only_what_they_read embedding norms numbers_come_back_as_they_went_in rotations
-  what_a_sampler_wants_is_enough
+  activations attention biases_and_sums blocks_know_only_what_they_read coded embedding logits norms
+  numbers_come_back_as_they_went_in projections rotations what_a_sampler_wants_is_enough
 )
+few_kinds=(--exact kv::tests::gpu::what_is_foreseen_on_cuda_has_the_bits_of_single_steps)
+[ ${#arguments[@]} = 0 ] || few_kinds=()
 sanitizer=$(command -v compute-sanitizer || compgen -G "/usr/local/cuda*/bin/compute-sanitizer" | head -1 || true)
 if [ "$sanitize" = 1 ] && [ -z "$sanitizer" ]; then
   echo "skipped: compute-sanitizer (memcheck, racecheck, synccheck): not found in PATH or /usr/local/cuda*/bin"
@@ -208,6 +211,7 @@ elif [ "$sanitize" = 1 ]; then
     # The libraries' own kernels, on large matrices, are not ours to look at.
     tests "$tool: operations" kernels operations --skip matrices_are_decomposed "${arguments[@]}"
     tests "$tool: backends" tests backends --ignored "${few[@]}" "${arguments[@]}"
+    tests "$tool: kinds of KV cache" loader kinds --ignored "${few_kinds[@]}" "${arguments[@]}"
   done
 fi
 

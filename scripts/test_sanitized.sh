@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the kernels for GPUs, emulated by the processor, under AddressSanitizer and UndefinedBehaviorSanitizer: every read or write
 # outside of an allocation or a shared array, every misaligned vector load and every overflow of a signed integer ends the test.
+# First their own tests, among which are some that have to be ended so, then whole models of every architecture and one in codes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 library=$("${CXX:-c++}" -print-file-name=libasan.so 2>/dev/null || true)
@@ -8,16 +9,36 @@ if [ ! -e "$library" ]; then
   echo "sanitized kernels: skipped, the C++ compiler has no AddressSanitizer"
   exit 0
 fi
+# What compiles the model in codes, which a build of whatever features does.
+[ -x "${CARGO_TARGET_DIR:-target}/release/htc" ] || cargo build --release --locked --quiet -p htc --bin htc
+HTC_BIN=$(realpath "${CARGO_TARGET_DIR:-target}/release/htc")
+export HTC_BIN
 export HTC_EMULATE_SANITIZE=address,undefined
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/sanitized"
-test=$(cargo test --release --locked -p htc-kernels --features emulated --lib --no-run --message-format=json |
-  python3 -c 'import json, sys
+
+# The path of a program of tests.
+program() {
+  cargo test --release --locked --features emulated --no-run --message-format=json "$@" |
+    python3 -c 'import json, sys
 for line in sys.stdin:
     message = json.loads(line)
     if message.get("executable"):
-        print(message["executable"])')
-# What Rust allocates is not of interest here; neither is what a test that is to fail leaves behind.
+        print(message["executable"])'
+}
+
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-LD_PRELOAD="$library" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 "$test" cuda:: "$@" 2>&1 | tee "$log"
-grep -q '^test result: ok. [1-9]' "$log" || { echo "no test was run" >&2; exit 1; }
+# Runs some tests from the folder of their package. What Rust allocates is not of interest here; neither is what a test that is to
+# fail leaves behind.
+run() {
+  local folder=$1 test=$2
+  shift 2
+  env -C "$folder" LD_PRELOAD="$library" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 "$test" "$@" 2>&1 | tee "$log"
+  grep -q '^test result: ok. [1-9]' "$log" || { echo "no test was run" >&2; exit 1; }
+}
+
+kernels=$(program -p htc-kernels --lib)
+run kernels "$(realpath "$kernels")" cuda:: "$@"
+models=$(program -p htc-tests --test backends)
+of_models=(architectures coded the_rest_of_a_pass_is_that_of_the_whole what_a_sampler_wants_is_enough)
+run tests "$(realpath "$models")" --exact "${of_models[@]/#/on::emulated::}"

@@ -21,14 +21,11 @@ mod check {
     use htc_kernels::cuda::compile::Compiler;
     use htc_kernels::cuda::cubin::{self, Resources};
     use htc_kernels::cuda::occupancy::Multiprocessor;
-    use htc_kernels::cuda::source::UNITS;
+    use htc_kernels::cuda::source::{PLAIN, UNITS};
 
     /// Warps that are to run side by side on a multiprocessor, by registers and by the shared memory that sources name:
     /// so many hide the latency of memory where each has several loads in flight.
     const LEAST_WARPS: u32 = 16;
-
-    /// Kernels that do with fewer, and with how many: tiles of matrix products, whose sums fill the registers.
-    const FEWER: &[(&str, u32)] = &[];
 
     pub fn main() -> ExitCode {
         let names: Vec<String> = std::env::args().skip(1).collect();
@@ -58,6 +55,13 @@ mod check {
             if let Err(fault) = architecture(&compiler, name, &mut faults) {
                 faults.push(format!("{name}: {fault}"));
             }
+        }
+        // Without tensor cores they are there to be compared with: on one architecture they are to compile.
+        let plain = names
+            .first()
+            .map(|name| without_tensor_cores(&compiler, name));
+        if let Some(Err(fault)) = plain {
+            faults.push(format!("without tensor cores: {fault}"));
         }
         for fault in &faults {
             eprintln!("{fault}");
@@ -95,10 +99,10 @@ mod check {
                     Some(bytes) => fault(format!("{bytes} bytes of registers are spilled")),
                     None => fault("the compiler does not say what is spilled".to_owned()),
                 }
-                let (warps, least) = (warps(multiprocessor, kernel), least(&kernel.kernel));
-                if warps < least {
+                let warps = warps(multiprocessor, kernel);
+                if warps < LEAST_WARPS {
                     fault(format!(
-                        "{warps} warps side by side, at least {least} are expected"
+                        "{warps} warps side by side, at least {LEAST_WARPS} are expected"
                     ));
                 }
             }
@@ -106,9 +110,14 @@ mod check {
         Ok(())
     }
 
-    fn least(kernel: &str) -> u32 {
-        let fewer = FEWER.iter().find(|(name, _)| *name == kernel);
-        fewer.map_or(LEAST_WARPS, |&(_, least)| least)
+    fn without_tensor_cores(compiler: &Compiler, name: &str) -> Result<(), String> {
+        let compiled = compiler.compile_with(&[name.parse()?], &[PLAIN]);
+        let code = compiled.map_err(|error| error.to_string())?;
+        println!(
+            "{name:8} without tensor cores: {} images",
+            code.images.len()
+        );
+        Ok(())
     }
 
     fn warps(multiprocessor: Multiprocessor, kernel: &Resources) -> u32 {

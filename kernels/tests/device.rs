@@ -7,6 +7,7 @@
 mod matrices;
 
 use htc_formats::DType;
+use htc_formats::bands::{Banded, Bands, Code, Codes, Kind, Packer, QUAD, QUADS};
 use htc_formats::block::encode;
 use htc_kernels::Matrix;
 use htc_kernels::cuda::driver::{Options, Which};
@@ -269,6 +270,46 @@ fn tall_matrices_are_decomposed(linear: &CudaLinear, n: usize, norm: f64) {
     }
 }
 
+/// A matrix of a code, of bits that mean nothing.
+fn banded(codes: &Codes, rows: usize) -> Vec<u8> {
+    let mut packer = Packer::new(codes, rows);
+    let mut state = 7_u32;
+    let mut byte = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    for (band, code) in codes.iter().enumerate() {
+        for row in 0..rows {
+            packer.row_scale(code.kind(), row, 0.01).unwrap();
+        }
+        for strip in 0..packer.strips() {
+            let padded = packer.strip_rows(strip);
+            if code.kind() == Kind::Levels {
+                let scales: Vec<u8> = (0..padded).map(|_| byte() % 64).collect();
+                packer.level_scales(strip, band, &scales);
+            }
+            for quad in 0..QUADS {
+                let weights: Vec<u8> = (0..padded * QUAD).map(|_| byte()).collect();
+                if code.kind() == Kind::Levels {
+                    let mask = ((1_u16 << code.bits()) - 1) as u8;
+                    let levels: Vec<u8> = weights.iter().map(|byte| byte & mask).collect();
+                    packer.levels(strip, band, quad, &levels);
+                } else {
+                    let states: Vec<u16> = weights.into_iter().map(u16::from).collect();
+                    packer.trellis(strip, band, quad, &states);
+                }
+            }
+        }
+        for column in 0..32 {
+            if code.kind() == Kind::Trellis {
+                let scale = 1.0 + column as f32 / 64.0;
+                packer.column_scale(band * 32 + column, scale).unwrap();
+            }
+        }
+    }
+    packer.finish()
+}
+
 /// Tensor cores give the bits that exchanges of a warp give, and both what the oracle has.
 #[test]
 fn many_vectors_are_multiplied_the_same_with_tensor_cores_and_without() {
@@ -278,18 +319,38 @@ fn many_vectors_are_multiplied_the_same_with_tensor_cores_and_without() {
     let without = device(|options| options.tensor_cores = false).unwrap();
     let (rows, cols, n) = (130, 768, 70);
     let x = waves(n * cols);
-    for dtype in [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q5K, DType::Q6K] {
-        let numbers = waves(rows * cols + 7);
-        let mut bytes = vec![0; dtype.matrix_bytes(rows, cols).unwrap()];
-        encode(dtype, &numbers[7..], &mut bytes).unwrap();
-        let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-        let [found, plain] = [&with, &without].map(|device| {
-            let held = DeviceMatrix::new(device, Source::Blocks(w)).unwrap();
+    let both = |source: Source<'_>| {
+        [&with, &without].map(|device| {
+            let held = DeviceMatrix::new(device, source).unwrap();
             let (x, y) = (put(device, &x), device.allocate(4 * n * rows).unwrap());
             let mut workspace = ops::Workspace::default();
             ops::product(device, 0..n, &held, &x, &y, &mut workspace).unwrap();
             get(device, &y, n * rows)
-        });
+        })
+    };
+    for code in Code::all() {
+        let codes = Codes::uniform(code, cols).unwrap();
+        let bytes = banded(&codes, rows);
+        let w = Bands::new(&codes, rows, &bytes).unwrap();
+        let [found, plain] = both(Source::Bands(Banded::Whole(w)));
+        assert!(found == plain, "{code:?}");
+        assert!(found.iter().any(|&y| y != 0.0), "{code:?}");
+    }
+    // One with a kernel of its own each, and two that are held as codes of eight bits.
+    for dtype in [
+        DType::Q8_0,
+        DType::Q4_0,
+        DType::Q4K,
+        DType::Q5K,
+        DType::Q6K,
+        DType::Q5_1,
+        DType::IQ4XS,
+    ] {
+        let numbers = waves(rows * cols + 7);
+        let mut bytes = vec![0; dtype.matrix_bytes(rows, cols).unwrap()];
+        encode(dtype, &numbers[7..], &mut bytes).unwrap();
+        let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
+        let [found, plain] = both(Source::Blocks(w));
         assert!(found == plain, "{dtype}");
         let mut expected = vec![0.0; n * rows];
         reference::quantised_matmul(w, n, &x, &mut expected).unwrap();

@@ -20,6 +20,8 @@ mod linear;
 mod matrices;
 #[path = "driver/scenarios.rs"]
 mod scenarios;
+#[path = "driver/steps.rs"]
+mod steps;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -120,12 +122,14 @@ fn what_is_asked_of_a_device_happens_in_order() {
             ("operations", &[]),
             ("operations", &[("HTC_FAKE", "no-pools")]),
             ("copies", &[]),
+            ("copies-in-parts", &[]),
             ("memory-that-is-full", &[("HTC_FAKE_MEMORY", "1000000")]),
             ("shared-memory", &[]),
             ("errors-of-kernels", &[]),
             ("steps", &[]),
             ("steps-that-are-not-updated", &[("HTC_FAKE", "no-update")]),
             ("steps-that-change-in-part", &[]),
+            ("steps-of-many-kinds", &[]),
             ("steps-without-graphs", &[("HTC_FAKE", "no-graphs")]),
             ("steps-that-end-early", &[]),
             ("what-a-step-still-needs", &[]),

@@ -193,6 +193,27 @@ impl<A: Arguments> Kernel<A> {
     }
 }
 
+/// [`Device::upload_parts`] by way of memory that is nothing but the host's.
+pub(super) fn upload_each<D: Device>(
+    device: &D,
+    to: &D::Memory,
+    parts: &[(usize, usize)],
+    fill: &mut dyn FnMut(&mut [u8]) -> Result<(), DeviceError>,
+) -> Result<(), DeviceError> {
+    for &(at, bytes) in parts {
+        to.span("upload", at, bytes)?;
+    }
+    let mut bytes = vec![0; parts.iter().map(|&(_, bytes)| bytes).sum()];
+    fill(&mut bytes)?;
+    let mut rest = bytes.as_slice();
+    for &(at, count) in parts {
+        let (part, behind) = rest.split_at(count);
+        device.upload(part, to, at)?;
+        rest = behind;
+    }
+    Ok(())
+}
+
 /// Memory and launches, in one order: whatever is asked for sees the results of all that was asked for before.
 ///
 /// Cloning shares the device.
@@ -236,6 +257,20 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// # Errors
     /// [`DeviceError::Range`], or of the driver.
     fn upload(&self, from: &[u8], to: &Self::Memory, at: usize) -> Result<(), DeviceError>;
+
+    /// Copies bytes to several places, each the first of so many: those that `fill` writes to all bytes that it is given, which may
+    /// be anything before, one part behind the other. Nothing is copied where it fails.
+    ///
+    /// # Errors
+    /// That of `fill`; [`DeviceError::Range`], or of the driver.
+    fn upload_parts(
+        &self,
+        to: &Self::Memory,
+        parts: &[(usize, usize)],
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        upload_each(self, to, parts, fill)
+    }
 
     /// Copies byte `at` and those behind it to the host, once all before is done.
     ///

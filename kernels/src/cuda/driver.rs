@@ -20,7 +20,7 @@ pub use linear::CudaLinear;
 pub use memory::CudaMemory;
 
 use super::code::KernelCode;
-use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Unavailable};
+use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Unavailable, upload_each};
 use super::step::{Step, StepCounts};
 use crate::linear::{Linear, LinearError};
 use api::check;
@@ -314,9 +314,48 @@ impl Device for Cuda {
         shared.bind()?;
         let mut state = locked(&shared.state);
         shared.interrupt(&mut state)?;
-        let mut staging = locked(&shared.staging);
+        let address = to.address() + at as u64;
         // SAFETY: the context is current, and the span check says that so many bytes are there.
-        let copied = unsafe { staging.upload(from, to.address() + at as u64, shared.stream) };
+        let copied = unsafe { Staging::upload(&shared.staging, from, address, shared.stream) };
+        let code = copied.err().unwrap_or(CUresult::CUDA_SUCCESS);
+        shared.explain(state.last, code, "copying to the device")
+    }
+
+    /// They are written to memory that the device reads itself, by as many threads at a time as come.
+    fn upload_parts(
+        &self,
+        to: &CudaMemory,
+        parts: &[(usize, usize)],
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let mut places = Vec::with_capacity(parts.len());
+        let mut all = 0;
+        for &(at, bytes) in parts {
+            to.span("upload", at, bytes)?;
+            all += bytes;
+            if bytes > 0 {
+                places.push((to.address() + at as u64, bytes));
+            }
+        }
+        let shared = &*self.shared;
+        shared.bind()?;
+        if all > staging::BYTES {
+            return upload_each(self, to, parts, fill);
+        }
+        // SAFETY: the context is current.
+        let taken = unsafe { Staging::take(&shared.staging) };
+        let mut taken = match taken {
+            Ok(taken) => taken,
+            Err(code) => {
+                let last = locked(&shared.state).last;
+                return shared.explain(last, code, "taking memory of the host");
+            }
+        };
+        fill(taken.bytes(all))?;
+        let mut state = locked(&shared.state);
+        shared.interrupt(&mut state)?;
+        // SAFETY: the context is current, and the span checks say that so many bytes are there.
+        let copied = unsafe { taken.copy(&places, shared.stream) };
         let code = copied.err().unwrap_or(CUresult::CUDA_SUCCESS);
         shared.explain(state.last, code, "copying to the device")
     }
@@ -327,9 +366,9 @@ impl Device for Cuda {
         shared.bind()?;
         let mut state = locked(&shared.state);
         shared.interrupt(&mut state)?;
-        let mut staging = locked(&shared.staging);
+        let address = from.address() + at as u64;
         // SAFETY: the context is current, and the span check says that so many bytes are there.
-        let copied = unsafe { staging.download(from.address() + at as u64, to, shared.stream) };
+        let copied = unsafe { Staging::download(&shared.staging, address, to, shared.stream) };
         let code = copied.err().unwrap_or(CUresult::CUDA_SUCCESS);
         shared.explain(state.last, code, "copying from the device")
     }

@@ -195,6 +195,8 @@ fn what_the_environment_names_is_done() {
 #[test]
 fn sanitizers_end_what_is_not_allowed() {
     if !Emulated::is_sanitized() {
+        let asked = std::env::var_os("HTC_EMULATE_SANITIZE");
+        assert!(asked.is_none(), "the kernels were built without {asked:?}");
         return;
     }
     for (what, said) in [

@@ -446,7 +446,10 @@ API cuLaunchKernel(const emulate::Kernel *kernel, unsigned x, unsigned y, unsign
 
 API cuGraphCreate(Graph **graph, unsigned) {
     NEEDS_CONTEXT;
-    if (is("no-graphs")) return NOT_SUPPORTED;
+    if (is("no-graphs")) {
+        log("a graph is refused");
+        return NOT_SUPPORTED;
+    }
     graphs.insert(*graph = new Graph);
     return SUCCESS;
 }

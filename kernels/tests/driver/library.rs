@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Names that the libraries have here. Those beside the driver's are the first that are looked for, so that others of the
-/// system's do not come before.
+/// The name of the driver's library.
 pub const DRIVER: &str = "libcuda.so.1";
+/// That of cuBLAS, the first that is looked for, so that another of the system's does not come before.
 pub const BLAS: &str = "libcublas.so";
+/// That of cuSOLVER, likewise.
 pub const SOLVER: &str = "libcusolver.so";
 
 /// Compiles a library, whose source lies beside this file in the crate at `kernels`, into a folder.

@@ -6,7 +6,8 @@ use htc_kernels::cuda::{CudaLinear, Device, DeviceError, ops};
 use htc_kernels::linear::{Gram, Linear, LinearError, ProductShape};
 
 use super::matrices::{self, numbers, times, transposed};
-use super::scenarios::{called, counts, get, nothing_is_left, open, put};
+use super::scenarios::{called, get, nothing_is_left, open, put};
+use super::steps::counts;
 
 pub fn run(name: &str, log: &Path) {
     match name {

@@ -6,9 +6,11 @@ use htc_formats::htz::{CodeForm, CodeImage, Digest, KernelCode};
 use htc_kernels::cuda::driver::{Options, Which};
 use htc_kernels::cuda::source::{UNITS, digest};
 use htc_kernels::cuda::{
-    Arguments, Cuda, CudaMemory, Device, DeviceError, Emulated, Kernel, Memory, Span, StepCounts,
-    Unavailable, code::Architecture, compile::Compiler, ops,
+    Arguments, Cuda, CudaMemory, Device, DeviceError, Emulated, Kernel, Memory, Span, Unavailable,
+    code::Architecture, compile::Compiler, ops,
 };
+
+use super::steps;
 
 /// Code as the library that emulates a driver takes it.
 fn sealed() -> KernelCode {
@@ -32,7 +34,7 @@ fn sealed() -> KernelCode {
     }
 }
 
-fn open_with(change: impl Fn(&mut Options<'_>)) -> Result<Cuda, DeviceError> {
+pub fn open_with(change: impl Fn(&mut Options<'_>)) -> Result<Cuda, DeviceError> {
     let sealed = sealed();
     let mut options = Options {
         sealed: Some(&sealed),
@@ -120,15 +122,17 @@ pub fn run(name: &str, log: &Path) {
         "code-that-does-not-load" => code_that_does_not_load(log),
         "operations" => operations(log),
         "copies" => copies(log),
+        "copies-in-parts" => copies_in_parts(log),
         "memory-that-is-full" => memory_that_is_full(),
         "shared-memory" => shared_memory(log),
         "errors-of-kernels" => errors_of_kernels(),
-        "steps" => steps(log, true),
-        "steps-that-are-not-updated" => steps(log, false),
-        "steps-that-change-in-part" => steps_that_change_in_part(log),
-        "steps-without-graphs" => steps_without_graphs(log),
-        "steps-that-end-early" => steps_that_end_early(log),
-        "what-a-step-still-needs" => what_a_step_still_needs(log),
+        "steps" => steps::follow_each_other(log),
+        "steps-that-are-not-updated" => steps::steps_that_change_in_part(log, false),
+        "steps-that-change-in-part" => steps::steps_that_change_in_part(log, true),
+        "steps-of-many-kinds" => steps::steps_of_many_kinds(log),
+        "steps-without-graphs" => steps::steps_without_graphs(log),
+        "steps-that-end-early" => steps::steps_that_end_early(log),
+        "what-a-step-still-needs" => steps::what_a_step_still_needs(log),
         "threads" => threads(log),
         other => super::linear::run(other, log),
     }
@@ -237,6 +241,67 @@ fn operations(log: &Path) {
     nothing_is_left(log);
 }
 
+/// What is written to the buffers themselves, by several threads, and what does not fit into one.
+fn copies_in_parts(log: &Path) {
+    let device = open();
+    let memory = device.allocate(64 << 20).unwrap();
+    let byte = |at: usize| ((at * at) >> 9) as u8;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (device, memory) = (&device, &memory);
+            scope.spawn(move || {
+                for piece in 0..8 {
+                    let at = thread * (16 << 20) + piece * (1 << 20);
+                    // The one before the other, with bytes between them.
+                    let parts = [(at + 700_000, 300_000), (at, 600_000), (at + 650_000, 0)];
+                    let written = device.upload_parts(memory, &parts, &mut |bytes| {
+                        assert_eq!(bytes.len(), 900_000);
+                        let places = (700_000..1_000_000).chain(0..600_000);
+                        for (to, place) in bytes.iter_mut().zip(places) {
+                            *to = byte(at + place);
+                        }
+                        Ok(())
+                    });
+                    written.unwrap();
+                }
+            });
+        }
+    });
+    let mut found = vec![0; 1 << 20];
+    for (thread, piece) in [(0, 0), (1, 7), (3, 7), (2, 3)] {
+        let first = thread * (16 << 20) + piece * (1 << 20);
+        device.download(&memory, first, &mut found).unwrap();
+        for at in (0..600_000).chain(700_000..1_000_000) {
+            assert_eq!(found[at], byte(first + at), "{thread} {piece} {at}");
+        }
+    }
+    let fill = &mut |bytes: &mut [u8]| {
+        bytes.fill(7);
+        Ok(())
+    };
+    device
+        .upload_parts(&memory, &[(3, 20 << 20)], fill)
+        .unwrap();
+    device.download(&memory, 0, &mut found[..4]).unwrap();
+    assert_eq!(found[3], 7);
+    device.upload_parts(&memory, &[], fill).unwrap();
+    let beyond = device.upload_parts(&memory, &[(0, 4), ((64 << 20) - 3, 4)], fill);
+    assert!(matches!(beyond, Err(DeviceError::Range { .. })));
+    // What does not want to be written leaves all as it was, and the buffer to the next.
+    let failed = device.upload_parts(&memory, &[(3, 100)], &mut |bytes| {
+        bytes.fill(9);
+        Err(DeviceError::Driver {
+            doing: "trying",
+            message: String::new(),
+        })
+    });
+    assert!(failed.is_err());
+    device.download(&memory, 3, &mut found[..1]).unwrap();
+    assert_eq!(found[0], 7);
+    drop((memory, device));
+    nothing_is_left(log);
+}
+
 /// More than the buffers hold, by ways that the buffers are used again on.
 fn copies(log: &Path) {
     let device = open();
@@ -306,17 +371,17 @@ fn shared_memory(log: &Path) {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Trial {
-    to: Span,
-    what: u32,
-    unused: u32,
+pub struct Trial {
+    pub to: Span,
+    pub what: u32,
+    pub unused: u32,
 }
 
 unsafe impl Arguments for Trial {}
 
-const TRIAL: Kernel<Trial> = Kernel::new("trial", 64);
+pub const TRIAL: Kernel<Trial> = Kernel::new("trial", 64);
 
-fn trial(device: &Cuda, to: &CudaMemory, what: u32) -> Result<(), DeviceError> {
+pub fn trial(device: &Cuda, to: &CudaMemory, what: u32) -> Result<(), DeviceError> {
     let arguments = Trial {
         to: to.span("to", 0, 256)?,
         what,
@@ -367,177 +432,6 @@ fn errors_of_kernels() {
     assert!(error.contains("noticed when launching trial"), "{error}");
 }
 
-pub fn counts(device: &Cuda) -> [u64; 5] {
-    let StepCounts {
-        replayed,
-        updated,
-        changed: _,
-        made,
-        plain,
-        interrupted,
-    } = device.steps();
-    [replayed, updated, made, plain, interrupted]
-}
-
-/// `x += y`, `x += y` and, where there is one, a copy of `x`.
-fn step(
-    device: &Cuda,
-    [x, y]: [&CudaMemory; 2],
-    numbers: usize,
-    copy: Option<&CudaMemory>,
-) -> Result<(), DeviceError> {
-    device.begin_step()?;
-    ops::add(device, numbers, x, y)?;
-    ops::add(device, numbers, x, y)?;
-    if let Some(copy) = copy {
-        device.copy((x, 0), (copy, 0), 4 * numbers)?;
-    }
-    device.end_step()
-}
-
-fn steps(log: &Path, updates: bool) {
-    let device = open();
-    let [x, y, z] = [1.0, 10.0, 0.0].map(|value| put(&device, &[value; 600]));
-    let first = |memory| get(&device, memory, 600)[0];
-    step(&device, [&x, &y], 600, Some(&z)).unwrap();
-    assert_eq!((first(&x), first(&z)), (21.0, 21.0));
-    assert_eq!(counts(&device), [0, 0, 1, 0, 0]);
-    step(&device, [&x, &y], 600, Some(&z)).unwrap();
-    assert_eq!((first(&x), first(&z)), (41.0, 41.0));
-    assert_eq!(counts(&device), [1, 0, 1, 0, 0]);
-    // Other arguments and another grid.
-    step(&device, [&y, &z], 1, Some(&x)).unwrap();
-    assert_eq!((first(&y), first(&x)), (92.0, 92.0));
-    assert_eq!(get(&device, &y, 2)[1], 10.0);
-    let [updated, made] = if updates { [1, 1] } else { [0, 2] };
-    assert_eq!(counts(&device), [1, updated, made, 0, 0]);
-    assert_eq!(device.steps().changed, 3 * updated);
-    // Other launches; both are kept.
-    step(&device, [&y, &z], 1, None).unwrap();
-    step(&device, [&y, &z], 1, Some(&x)).unwrap();
-    step(&device, [&y, &z], 1, None).unwrap();
-    assert_eq!(first(&y), 92.0 + 6.0 * 41.0);
-    assert_eq!(counts(&device), [3, updated, made + 1, 0, 0]);
-    // A step without anything, and one that was not begun.
-    device.begin_step().unwrap();
-    device.end_step().unwrap();
-    device.end_step().unwrap();
-    assert_eq!(counts(&device), [3, updated, made + 1, 0, 0]);
-    assert_eq!(
-        called(log)
-            .iter()
-            .filter(|l| l.starts_with("launch add"))
-            .count(),
-        0
-    );
-    drop((x, y, z, device));
-    nothing_is_left(log);
-}
-
-/// Of a step like one before, what is as it was is not told to the driver again.
-fn steps_that_change_in_part(log: &Path) {
-    let device = open();
-    let [x, y, z] = [1.0, 10.0, 100.0].map(|value| put(&device, &[value; 600]));
-    let copies = [0.0, 0.0].map(|value| put(&device, &[value; 600]));
-    let step = |second: (&CudaMemory, usize), copy: &CudaMemory| {
-        device.begin_step().unwrap();
-        ops::add(&device, 600, &x, &y).unwrap();
-        ops::add(&device, second.1, &x, second.0).unwrap();
-        device.copy((&x, 0), (copy, 0), 2400).unwrap();
-        device.end_step().unwrap();
-        let changes = called(log).into_iter().filter(|l| l == "change a node");
-        let found = get(&device, copy, 600);
-        (found[0], found[599], changes.count() as u64)
-    };
-    assert_eq!(step((&y, 600), &copies[0]), (21.0, 21.0, 0));
-    // The copy; the second launch, by its arguments and by its grid; both; nothing.
-    assert_eq!(step((&y, 600), &copies[1]), (41.0, 41.0, 1));
-    assert_eq!(step((&z, 600), &copies[1]), (151.0, 151.0, 2));
-    assert_eq!(step((&z, 1), &copies[1]), (261.0, 161.0, 3));
-    assert_eq!(step((&y, 600), &copies[0]), (281.0, 181.0, 5));
-    assert_eq!(step((&y, 600), &copies[0]), (301.0, 201.0, 5));
-    assert_eq!(counts(&device), [1, 4, 1, 0, 0]);
-    assert_eq!(device.steps().changed, 5);
-    drop((x, y, z, copies, device));
-    nothing_is_left(log);
-}
-
-fn steps_without_graphs(log: &Path) {
-    let device = open();
-    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
-    for _ in 0..2 {
-        step(&device, [&x, &y], 600, None).unwrap();
-    }
-    assert_eq!(get(&device, &x, 1), [41.0]);
-    assert_eq!(counts(&device), [0, 0, 0, 2, 0]);
-    let device = open_with(|options| options.graphs = false).unwrap();
-    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
-    step(&device, [&x, &y], 600, None).unwrap();
-    assert_eq!(counts(&device), [0, 0, 0, 1, 0]);
-    let device = open_with(|options| options.waiting = true).unwrap();
-    let to = device.allocate(256).unwrap();
-    // The kernel that did it is told, at once.
-    let error = trial(&device, &to, 1).unwrap_err().to_string();
-    assert!(error.starts_with("kernel trial: "), "{error}");
-    assert!(error.ends_with("noticed when waiting for it"), "{error}");
-    assert!(!called(log).iter().any(|line| line.starts_with("make")));
-}
-
-fn steps_that_end_early(log: &Path) {
-    let device = open();
-    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
-    device.begin_step().unwrap();
-    ops::add(&device, 600, &x, &y).unwrap();
-    // It sees what was kept, and what follows sees it.
-    assert_eq!(get(&device, &x, 1), [11.0]);
-    ops::add(&device, 600, &x, &y).unwrap();
-    device.end_step().unwrap();
-    assert_eq!(get(&device, &x, 1), [21.0]);
-    assert_eq!(counts(&device), [0, 0, 0, 0, 1]);
-    device.begin_step().unwrap();
-    ops::add(&device, 600, &x, &y).unwrap();
-    device.upload(&[0; 4], &x, 0).unwrap();
-    device.end_step().unwrap();
-    assert_eq!(get(&device, &x, 2), [0.0, 31.0]);
-    // A launch that is at fault is told by its name, and the next step is one again.
-    let absent = Kernel::<Trial>::new("absent", 64);
-    let arguments = Trial {
-        to: x.span("to", 0, 256).unwrap(),
-        what: 0,
-        unused: 0,
-    };
-    device.begin_step().unwrap();
-    unsafe { device.launch(&absent, [1, 1, 1], 0, &arguments) }.unwrap();
-    let error = device.end_step().unwrap_err().to_string();
-    assert_eq!(error, "kernel absent: there is no kernel of this name");
-    device.begin_step().unwrap();
-    unsafe { device.launch(&TRIAL, [1, 70_000, 1], 0, &arguments) }.unwrap();
-    let error = device.end_step().unwrap_err().to_string();
-    assert!(error.contains("1 x 70000 x 1 blocks"), "{error}");
-    step(&device, [&x, &y], 600, None).unwrap();
-    assert_eq!(counts(&device), [0, 0, 1, 2, 2]);
-    drop((x, y, device));
-    nothing_is_left(log);
-}
-
-/// Memory that is dropped before the step ends is freed behind it, and what is allocated meanwhile is not its.
-fn what_a_step_still_needs(log: &Path) {
-    let device = open();
-    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
-    device.begin_step().unwrap();
-    ops::add(&device, 600, &x, &y).unwrap();
-    drop(y);
-    let z = device.allocate(2400).unwrap();
-    device.copy((&x, 0), (&z, 0), 2400).unwrap();
-    device.end_step().unwrap();
-    assert_eq!(get(&device, &z, 600), [11.0; 600]);
-    // A step that never ends leaves nothing, either.
-    device.begin_step().unwrap();
-    ops::add(&device, 600, &x, &z).unwrap();
-    drop((x, z, device));
-    nothing_is_left(log);
-}
-
 /// A device is used by any thread, and by several.
 fn threads(log: &Path) {
     let device = open();
@@ -548,7 +442,7 @@ fn threads(log: &Path) {
                 for round in 0..20 {
                     let [x, y] = [i as f32, 10.0].map(|value| put(&device, &[value; 600]));
                     if round % 2 == 0 {
-                        step(&device, [&x, &y], 600, None).unwrap();
+                        steps::step(&device, [&x, &y], 600, None).unwrap();
                     } else {
                         ops::add(&device, 600, &x, &y).unwrap();
                         ops::add(&device, 600, &x, &y).unwrap();

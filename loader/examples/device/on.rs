@@ -363,6 +363,15 @@ impl<D: Device> Device for Counted<D> {
         self.device.upload(from, to, at)
     }
 
+    fn upload_parts(
+        &self,
+        to: &D::Memory,
+        parts: &[(usize, usize)],
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        self.device.upload_parts(to, parts, fill)
+    }
+
     fn download(&self, from: &D::Memory, at: usize, to: &mut [u8]) -> Result<(), DeviceError> {
         self.device.download(from, at, to)
     }

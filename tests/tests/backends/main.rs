@@ -101,7 +101,7 @@ macro_rules! suite {
         });
         suite!(@tests $attribute $backend: neighbours::{neighbours_are_what_they_are_alone});
         suite!(@tests $attribute $backend: products::{projections, logits});
-        suite!(@tests $attribute $backend: models::{architectures, demo, factorised});
+        suite!(@tests $attribute $backend: models::{architectures, demo, factorised, coded});
         suite!(@tests $attribute $backend: sessions::{
             a_step_is_a_forward_pass_and_its_logits, the_rest_of_a_pass_is_that_of_the_whole,
             the_head_reads_what_its_logits_are_of, blocks_know_only_what_they_read,

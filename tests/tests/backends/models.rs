@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use htc_formats::source::ModelFile;
 use htc_loader::backend::Reference;
+use htc_loader::dial::Setting;
 use htc_loader::kv::KvType;
 use htc_loader::linear::RankFraction;
 use htc_loader::tokenizer::AddSpecial;
@@ -37,7 +38,7 @@ struct Case<'a> {
     file: &'a ModelFile,
     tokens: &'a [u32],
     kv_type: KvType,
-    fraction: f32,
+    setting: Setting,
 }
 
 impl Case<'_> {
@@ -47,7 +48,7 @@ impl Case<'_> {
         let n = self.tokens.len();
         let session = Session::with_kv_type(model, backend, n, self.kv_type);
         let mut session = session.unwrap();
-        session.set_rank_fraction(RankFraction::new(self.fraction).unwrap());
+        session.set(self.setting);
         session.forward(self.tokens).unwrap();
         let batched = session.logits(0, n).unwrap().to_vec();
         session.reset();
@@ -67,10 +68,10 @@ impl Case<'_> {
         for (name, backend) in backends {
             for found in self.logits(backend) {
                 let difference = largest_difference(&found, &expected);
-                let (path, kv_type, fraction) = (&self.file.path, self.kv_type, self.fraction);
+                let (path, kv_type, setting) = (&self.file.path, self.kv_type, self.setting);
                 assert!(
                     difference < bound,
-                    "{name}, {}, {kv_type:?}, fraction {fraction}: {difference:.2e}",
+                    "{name}, {}, {kv_type:?}, {setting:?}: {difference:.2e}",
                     path.display()
                 );
             }
@@ -99,7 +100,7 @@ pub fn architectures<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                 file: &file,
                 tokens: &tokens,
                 kv_type,
-                fraction: 1.0,
+                setting: Setting::FULL,
             };
             case.agrees(backends(), bound);
         }
@@ -116,7 +117,7 @@ pub fn demo<B: Backend>(backends: fn() -> Vec<Named<B>>) {
             file: &file,
             tokens: &tokens,
             kv_type,
-            fraction: 1.0,
+            setting: Setting::FULL,
         };
         case.agrees(backends(), bound);
     }
@@ -151,10 +152,59 @@ pub fn factorised<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                     file: &file,
                     tokens: &tokens,
                     kv_type: KvType::F32,
-                    fraction,
+                    setting: Setting {
+                        rank: RankFraction::new(fraction).unwrap(),
+                        ..Setting::FULL
+                    },
                 };
                 case.agrees(backends(), bound);
             }
+        }
+    }
+}
+
+/// Matrices in codes, the head and the embedding among them, and an elastic artifact with none of its refinements, with some and
+/// with all of them.
+pub fn coded<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        output: true,
+        ffn: 192,
+        ..TinyModel::default()
+    };
+    let source = scratch.file("model.gguf", tiny.bytes());
+    let text = scratch.file("words.txt", material::words(20_000));
+    let tokens: Vec<u32> = (0..40).map(|i| 3 + i * 7 % 290).collect();
+    let of = [
+        &["--method", "quantise", "--file-size", "90000"][..],
+        &["--file-size", "130000", "--planes", "2"],
+    ];
+    for (index, options) in of.into_iter().enumerate() {
+        let artifact = scratch.path(&format!("{index}.htz"));
+        htc!["compile", &source, "-o", &artifact, "--calibration", &text]
+            .args(["--context", "32", "--calibration-tokens", "2048"])
+            .args(["--effort", "fast"])
+            .args(options)
+            .run()
+            .ok();
+        let file = ModelFile::open(&artifact).unwrap();
+        let coded = file.tensors.iter().filter(|tensor| tensor.codes.is_some());
+        assert!(coded.count() > 8, "{options:?}");
+        let all = Model::bind(file.clone()).unwrap().dial().refinements();
+        assert_eq!(all > 2, index == 1, "{all}");
+        let mut asked = vec![0, all / 2, all];
+        asked.dedup();
+        for refinements in asked {
+            let case = Case {
+                file: &file,
+                tokens: &tokens,
+                kv_type: KvType::F32,
+                setting: Setting {
+                    refinements,
+                    ..Setting::FULL
+                },
+            };
+            case.agrees(backends(), BLOCKS);
         }
     }
 }

@@ -207,9 +207,21 @@ fn kernels_that_are_sealed_or_kept_need_no_compiler() {
     };
     let run = |model: &Path, device: &str| with(model, device, true);
     let expected = run(&model, "cpu").ok().stdout;
+    let kept = || {
+        let folder = std::fs::read_dir(scratch.path("user/htc/kernels")).unwrap();
+        folder.count()
+    };
     assert_eq!(run(&model, "cuda").ok().stdout, expected);
-    std::fs::remove_file(machine.libraries().join(COMPILER)).unwrap();
+    assert_eq!(kept(), 1);
+    let (compiler, away) = (machine.libraries().join(COMPILER), scratch.path("away"));
+    std::fs::rename(&compiler, &away).unwrap();
     assert_eq!(run(&model, "cuda").ok().stdout, expected);
+    // Those without tensor cores are others.
+    std::fs::rename(&away, &compiler).unwrap();
+    assert_eq!(with(&model, "cuda", false).ok().stdout, expected);
+    assert_eq!(kept(), 2);
+    std::fs::remove_file(&compiler).unwrap();
+    assert_eq!(with(&model, "cuda", false).ok().stdout, expected);
     // Nothing that was kept, either.
     std::fs::remove_dir_all(scratch.path("user")).unwrap();
     let known = std::process::Command::new("/sbin/ldconfig")

@@ -11,8 +11,11 @@ use super::{Shared, State};
 use crate::cuda::device::DeviceError;
 use crate::cuda::step::{Launch, Node, Step};
 
-/// Graphs that are kept: what a session alternates between, as steps with and without logits.
-const KEPT: usize = 4;
+/// Graphs that are kept: what sessions alternate between, as steps with and without logits, and a draft's.
+const KEPT: usize = 8;
+
+/// Steps in a row without a graph behind which none is asked for again.
+const REFUSALS: u32 = 3;
 
 /// A step that the driver has as a graph.
 struct Kept {
@@ -45,8 +48,8 @@ impl Kept {
 #[derive(Default)]
 pub(super) struct Graphs {
     kept: Vec<Kept>,
-    /// Whether the driver could not make one of a step that it could launch; it is not asked again.
-    refused: bool,
+    /// Steps in a row that the driver could make none of and could launch.
+    refused: u32,
 }
 
 impl Graphs {
@@ -73,8 +76,9 @@ impl Shared {
     /// Launches what was kept as one; launch by launch where the driver makes no graph of it, which tells what is at
     /// fault where one of the launches is. The context is current.
     pub(super) fn as_one(&self, state: &mut State) -> Result<(), DeviceError> {
-        let asked = !state.graphs.refused;
+        let asked = state.graphs.refused < REFUSALS;
         if asked && let Ok(how) = self.graph(state) {
+            state.graphs.refused = 0;
             let counts = &mut state.counts;
             match how {
                 How::Replayed => counts.replayed += 1,
@@ -93,7 +97,7 @@ impl Shared {
         }
         state.counts.plain += 1;
         let launched = self.plainly(state);
-        state.graphs.refused |= asked && launched.is_ok();
+        state.graphs.refused += u32::from(asked && launched.is_ok());
         launched
     }
 
@@ -112,7 +116,18 @@ impl Shared {
             kept.push(same);
             return Ok(How::Replayed);
         }
-        if let Some(at) = kept.iter().rposition(|kept| kept.step.is_like(step)) {
+        // Of two sessions, or of a model and its draft, steps are alike but for nearly everything.
+        let changes = |kept: &Kept| match kept.step.is_like(step) {
+            true => step.changed_from(&kept.step).count(),
+            false => usize::MAX,
+        };
+        let changes = kept.iter().map(changes).enumerate();
+        let nearest = changes.min_by_key(|&(_, changes)| changes);
+        let most = match kept.len() < KEPT {
+            true => step.nodes().len() / 2,
+            false => step.nodes().len(),
+        };
+        if let Some((at, _)) = nearest.filter(|&(_, changes)| changes <= most) {
             let mut like = kept.remove(at);
             match self.change(state, &mut like, step) {
                 Ok(changed) => {

@@ -207,32 +207,32 @@ impl<D: Device> Blocks<D> {
         let stride = format.stride(cols);
         let of_row = format.row_bytes(stride);
         let at_a_time = (STAGED / of_row.iter().sum::<usize>().max(1)).max(1);
-        let pieces = rows.div_ceil(at_a_time);
-        in_pieces(
-            pool,
-            pieces,
-            |piece, staged: &mut [Vec<u8>; Format::PLANES]| {
-                let first = piece * at_a_time;
-                let count = at_a_time.min(rows - first);
-                for (staged, bytes) in staged.iter_mut().zip(of_row) {
-                    staged.clear();
-                    staged.resize(bytes * count, 0);
-                }
-                for row in 0..count {
-                    let mut parts = staged.each_mut().map(|staged| staged.as_mut_slice());
-                    for (part, bytes) in parts.iter_mut().zip(of_row) {
-                        *part = &mut std::mem::take(part)[row * bytes..][..bytes];
+        in_pieces(pool, rows.div_ceil(at_a_time), |piece, (): &mut ()| {
+            let first = piece * at_a_time;
+            let count = at_a_time.min(rows - first);
+            let mut parts = [(0, 0); Format::PLANES];
+            for ((part, (start, _)), bytes) in parts.iter_mut().zip(places).zip(of_row) {
+                *part = (start + first * bytes, count * bytes);
+            }
+            device.upload_parts(&memory, &parts, &mut |mut staged| {
+                staged.fill(0);
+                let mut planes = of_row.map(|bytes| {
+                    let (plane, behind) = std::mem::take(&mut staged).split_at_mut(count * bytes);
+                    staged = behind;
+                    plane
+                });
+                for row in first..first + count {
+                    let mut of_planes: [&mut [u8]; Format::PLANES] = Default::default();
+                    let each = of_planes.iter_mut().zip(&mut planes).zip(of_row);
+                    for ((of_plane, plane), bytes) in each {
+                        let (numbers, behind) = std::mem::take(plane).split_at_mut(bytes);
+                        (*of_plane, *plane) = (numbers, behind);
                     }
-                    format.lay_out(&matrix, first + row, parts)?;
-                }
-                for ((staged, (start, _)), bytes) in staged.iter().zip(places).zip(of_row) {
-                    if !staged.is_empty() {
-                        device.upload(staged, &memory, start + first * bytes)?;
-                    }
+                    format.lay_out(&matrix, row, of_planes)?;
                 }
                 Ok(())
-            },
-        )?;
+            })
+        })?;
         Ok(Blocks {
             format,
             memory,

@@ -102,8 +102,8 @@ impl<D: Device> Gpu<D> {
         Ok(())
     }
 
-    /// Begins a forward pass, which ends where its numbers are read. What few positions take is more launches than work, so they
-    /// are begun as one.
+    /// Begins a forward pass, which ends where its numbers are read, or where it is given the numbers of positions in place of their
+    /// tokens. What few positions take is more launches than work, so they are begun as one.
     fn begin(&mut self, positions: usize) -> Result<(), ExecError> {
         match positions <= STEP {
             true => self.device.begin_step().map_err(device_error),

@@ -60,13 +60,6 @@ struct Layout {
     bytes: usize,
 }
 
-/// Tiles of the host that are to be uploaded.
-#[derive(Default)]
-struct Staged {
-    words: Vec<u32>,
-    bytes: Vec<u8>,
-}
-
 /// Bit of a trellis in a code as kernels have it.
 const TRELLIS: u32 = 16;
 
@@ -213,23 +206,21 @@ impl<D: Device> BandsPart<D> {
         in_pieces(
             pool,
             tiles.div_ceil(at_a_time),
-            |piece, room: &mut Staged| {
+            |piece, staged: &mut Vec<u32>| {
                 let first = piece * at_a_time;
                 let count = at_a_time.min(tiles - first);
-                let Staged {
-                    words: staged,
-                    bytes,
-                } = room;
-                staged.clear();
-                staged.resize(count * layout.tile_words, 0);
-                for (tile, out) in (first..).zip(staged.chunks_exact_mut(layout.tile_words)) {
-                    lay_out(source, &layout, tile, out);
-                }
-                bytes.resize(4 * staged.len(), 0);
-                for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(staged) {
-                    *to = word.to_le_bytes();
-                }
-                put(words + first * tile_bytes, bytes)
+                let part = (words + first * tile_bytes, count * tile_bytes);
+                device.upload_parts(&memory, &[part], &mut |bytes| {
+                    staged.clear();
+                    staged.resize(count * layout.tile_words, 0);
+                    for (tile, out) in (first..).zip(staged.chunks_exact_mut(layout.tile_words)) {
+                        lay_out(source, &layout, tile, out);
+                    }
+                    for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(&*staged) {
+                        *to = word.to_le_bytes();
+                    }
+                    Ok(())
+                })
             },
         )?;
         Ok(BandsPart {

@@ -1,0 +1,213 @@
+//! What is begun as one: graphs that are made, replayed, changed and refused.
+
+use std::path::Path;
+
+use htc_kernels::cuda::{Cuda, CudaMemory, Device, DeviceError, Kernel, Memory, StepCounts, ops};
+
+use super::scenarios::{TRIAL, Trial, called, get, nothing_is_left, open, open_with, put, trial};
+
+pub fn counts(device: &Cuda) -> [u64; 5] {
+    let StepCounts {
+        replayed,
+        updated,
+        changed: _,
+        made,
+        plain,
+        interrupted,
+    } = device.steps();
+    [replayed, updated, made, plain, interrupted]
+}
+
+/// `x += y`, `x += y` and, where there is one, a copy of `x`.
+pub fn step(
+    device: &Cuda,
+    [x, y]: [&CudaMemory; 2],
+    numbers: usize,
+    copy: Option<&CudaMemory>,
+) -> Result<(), DeviceError> {
+    device.begin_step()?;
+    ops::add(device, numbers, x, y)?;
+    ops::add(device, numbers, x, y)?;
+    if let Some(copy) = copy {
+        device.copy((x, 0), (copy, 0), 4 * numbers)?;
+    }
+    device.end_step()
+}
+
+pub fn follow_each_other(log: &Path) {
+    let device = open();
+    let [x, y, z] = [1.0, 10.0, 0.0].map(|value| put(&device, &[value; 600]));
+    let first = |memory| get(&device, memory, 600)[0];
+    step(&device, [&x, &y], 600, Some(&z)).unwrap();
+    assert_eq!((first(&x), first(&z)), (21.0, 21.0));
+    assert_eq!(counts(&device), [0, 0, 1, 0, 0]);
+    step(&device, [&x, &y], 600, Some(&z)).unwrap();
+    assert_eq!((first(&x), first(&z)), (41.0, 41.0));
+    assert_eq!(counts(&device), [1, 0, 1, 0, 0]);
+    // Other arguments and another grid of every launch: a graph of its own.
+    step(&device, [&y, &z], 1, Some(&x)).unwrap();
+    assert_eq!((first(&y), first(&x)), (92.0, 92.0));
+    assert_eq!(get(&device, &y, 2)[1], 10.0);
+    assert_eq!(counts(&device), [1, 0, 2, 0, 0]);
+    // Other launches; all are kept.
+    step(&device, [&y, &z], 1, None).unwrap();
+    step(&device, [&y, &z], 1, Some(&x)).unwrap();
+    step(&device, [&y, &z], 1, None).unwrap();
+    assert_eq!(first(&y), 92.0 + 6.0 * 41.0);
+    assert_eq!(counts(&device), [3, 0, 3, 0, 0]);
+    // A step without anything, and one that was not begun.
+    device.begin_step().unwrap();
+    device.end_step().unwrap();
+    device.end_step().unwrap();
+    assert_eq!(counts(&device), [3, 0, 3, 0, 0]);
+    assert_eq!(
+        called(log)
+            .iter()
+            .filter(|l| l.starts_with("launch add"))
+            .count(),
+        0
+    );
+    drop((x, y, z, device));
+    nothing_is_left(log);
+}
+
+/// Of a step like one before, what is as it was is not told to the driver again.
+pub fn steps_that_change_in_part(log: &Path, updates: bool) {
+    let device = open();
+    let [x, y, z] = [1.0, 10.0, 100.0].map(|value| put(&device, &[value; 600]));
+    let copies = [0.0, 0.0].map(|value| put(&device, &[value; 600]));
+    let step = |second: (&CudaMemory, usize), copy: &CudaMemory| {
+        device.begin_step().unwrap();
+        ops::add(&device, 600, &x, &y).unwrap();
+        ops::add(&device, second.1, &x, second.0).unwrap();
+        device.copy((&x, 0), (copy, 0), 2400).unwrap();
+        ops::add(&device, 1, &y, &z).unwrap();
+        device.end_step().unwrap();
+        let found = get(&device, copy, 600);
+        (found[0], found[599])
+    };
+    let changes = || called(log).into_iter().filter(|l| l == "change a node");
+    // One number of `y` grows by 100 each time.
+    assert_eq!(step((&y, 600), &copies[0]), (21.0, 21.0));
+    // The copy; the second launch, by its arguments and by its grid; both; nothing.
+    assert_eq!(step((&y, 600), &copies[1]), (241.0, 41.0));
+    assert_eq!(step((&z, 600), &copies[1]), (551.0, 151.0));
+    assert_eq!(step((&z, 1), &copies[1]), (961.0, 161.0));
+    assert_eq!(step((&y, 600), &copies[0]), (1781.0, 181.0));
+    assert_eq!(step((&y, 600), &copies[0]), (2801.0, 201.0));
+    // What the driver does not change is made anew.
+    let expected = if updates { [1, 4, 1] } else { [1, 0, 5] };
+    let [replayed, updated, made, ..] = counts(&device);
+    assert_eq!([replayed, updated, made], expected);
+    let changed = if updates { 5 } else { 0 };
+    assert_eq!(device.steps().changed, changed);
+    assert_eq!(changes().count() as u64, changed);
+    drop((x, y, z, copies, device));
+    nothing_is_left(log);
+}
+
+/// Steps that differ in most have graphs of their own while there is room for them, and each follows the one that is nearest.
+pub fn steps_of_many_kinds(log: &Path) {
+    let device = open();
+    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
+    let mut sum = 1.0;
+    let mut steps = |kinds: std::ops::Range<usize>| {
+        for numbers in kinds {
+            step(&device, [&x, &y], numbers, None).unwrap();
+            sum += 20.0;
+            assert_eq!(get(&device, &x, 1)[0], sum);
+        }
+    };
+    steps(1..9);
+    assert_eq!(counts(&device), [0, 0, 8, 0, 0]);
+    steps(1..9);
+    assert_eq!(counts(&device), [8, 0, 8, 0, 0]);
+    steps(9..12);
+    assert_eq!(counts(&device), [8, 3, 8, 0, 0]);
+    assert_eq!(device.steps().changed, 6);
+    let made = called(log).into_iter().filter(|l| l == "make a graph");
+    assert_eq!(made.count(), 8);
+    drop((x, y, device));
+    nothing_is_left(log);
+}
+
+pub fn steps_without_graphs(log: &Path) {
+    let device = open();
+    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
+    for _ in 0..5 {
+        step(&device, [&x, &y], 600, None).unwrap();
+    }
+    assert_eq!(get(&device, &x, 1), [101.0]);
+    assert_eq!(counts(&device), [0, 0, 0, 5, 0]);
+    // Whoever refuses three in a row is not asked again.
+    let refused = called(log)
+        .into_iter()
+        .filter(|l| l == "a graph is refused");
+    assert_eq!(refused.count(), 3);
+    let device = open_with(|options| options.graphs = false).unwrap();
+    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
+    step(&device, [&x, &y], 600, None).unwrap();
+    assert_eq!(counts(&device), [0, 0, 0, 1, 0]);
+    let device = open_with(|options| options.waiting = true).unwrap();
+    let to = device.allocate(256).unwrap();
+    // The kernel that did it is told, at once.
+    let error = trial(&device, &to, 1).unwrap_err().to_string();
+    assert!(error.starts_with("kernel trial: "), "{error}");
+    assert!(error.ends_with("noticed when waiting for it"), "{error}");
+    assert!(!called(log).iter().any(|line| line.starts_with("make")));
+}
+
+pub fn steps_that_end_early(log: &Path) {
+    let device = open();
+    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
+    device.begin_step().unwrap();
+    ops::add(&device, 600, &x, &y).unwrap();
+    // It sees what was kept, and what follows sees it.
+    assert_eq!(get(&device, &x, 1), [11.0]);
+    ops::add(&device, 600, &x, &y).unwrap();
+    device.end_step().unwrap();
+    assert_eq!(get(&device, &x, 1), [21.0]);
+    assert_eq!(counts(&device), [0, 0, 0, 0, 1]);
+    device.begin_step().unwrap();
+    ops::add(&device, 600, &x, &y).unwrap();
+    device.upload(&[0; 4], &x, 0).unwrap();
+    device.end_step().unwrap();
+    assert_eq!(get(&device, &x, 2), [0.0, 31.0]);
+    // A launch that is at fault is told by its name, and the next step is one again.
+    let absent = Kernel::<Trial>::new("absent", 64);
+    let arguments = Trial {
+        to: x.span("to", 0, 256).unwrap(),
+        what: 0,
+        unused: 0,
+    };
+    device.begin_step().unwrap();
+    unsafe { device.launch(&absent, [1, 1, 1], 0, &arguments) }.unwrap();
+    let error = device.end_step().unwrap_err().to_string();
+    assert_eq!(error, "kernel absent: there is no kernel of this name");
+    device.begin_step().unwrap();
+    unsafe { device.launch(&TRIAL, [1, 70_000, 1], 0, &arguments) }.unwrap();
+    let error = device.end_step().unwrap_err().to_string();
+    assert!(error.contains("1 x 70000 x 1 blocks"), "{error}");
+    step(&device, [&x, &y], 600, None).unwrap();
+    assert_eq!(counts(&device), [0, 0, 1, 2, 2]);
+    drop((x, y, device));
+    nothing_is_left(log);
+}
+
+/// Memory that is dropped before the step ends is freed behind it, and what is allocated meanwhile is not its.
+pub fn what_a_step_still_needs(log: &Path) {
+    let device = open();
+    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
+    device.begin_step().unwrap();
+    ops::add(&device, 600, &x, &y).unwrap();
+    drop(y);
+    let z = device.allocate(2400).unwrap();
+    device.copy((&x, 0), (&z, 0), 2400).unwrap();
+    device.end_step().unwrap();
+    assert_eq!(get(&device, &z, 600), [11.0; 600]);
+    // A step that never ends leaves nothing, either.
+    device.begin_step().unwrap();
+    ops::add(&device, 600, &x, &z).unwrap();
+    drop((x, z, device));
+    nothing_is_left(log);
+}
