@@ -12,12 +12,13 @@
     reason = "test code"
 )]
 
+/// What is asked of a device that is there.
+#[path = "device.rs"]
+mod device;
 #[path = "driver/library.rs"]
 mod library;
 #[path = "driver/linear.rs"]
 mod linear;
-#[path = "driver/matrices.rs"]
-mod matrices;
 #[path = "driver/scenarios.rs"]
 mod scenarios;
 #[path = "driver/steps.rs"]
@@ -136,6 +137,30 @@ fn what_is_asked_of_a_device_happens_in_order() {
             ("threads", &[]),
         ],
     );
+}
+
+/// The tests of a GPU, in a process that finds one.
+#[test]
+fn what_is_asked_of_a_gpu_is_asked_of_a_driver() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, source) in [
+        (DRIVER, "libcuda.cpp"),
+        (BLAS, "libcublas.cpp"),
+        (SOLVER, "libcusolver.cpp"),
+        ("libnvrtc.so", "libnvrtc.cpp"),
+    ] {
+        library(folder.path(), name, source, &[]);
+    }
+    let run = Command::new(std::env::current_exe().unwrap())
+        // The libraries are not for several threads.
+        .args(["device::", "--test-threads=1"])
+        .env("LD_LIBRARY_PATH", folder.path())
+        .env("HTC_NEED_CUDA", "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{said}");
+    assert!(said.contains("test device::bytes_come_back_as_they_went ... ok"));
 }
 
 #[test]

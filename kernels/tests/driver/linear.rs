@@ -5,7 +5,7 @@ use std::path::Path;
 use htc_kernels::cuda::{CudaLinear, Device, DeviceError, ops};
 use htc_kernels::linear::{Gram, Linear, LinearError, ProductShape};
 
-use super::matrices::{self, numbers, times, transposed};
+use super::device::matrices::{self, numbers, times, transposed};
 use super::scenarios::{called, get, nothing_is_left, open, put};
 use super::steps::counts;
 
