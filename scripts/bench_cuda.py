@@ -15,6 +15,9 @@ Parts, in this order; each has seconds of its own, and what does not fit is name
               --parts compile --compile-shape Llama-3.1-8B --budget compile=480
     thermal   60 s of decoding at what the temperature allows
 
+Whether P1 and P2 hold takes four sessions of every rank, for which a whole run has hardly the time. Alone:
+--parts beside --budget beside=450, and --parts l2 --budget l2=450
+
 Writes OUT.json and OUT.md after each part, with verdicts on what was to be shown, undecided where figures are missing.
 Ends with 1 where nothing was measured. Python's standard library alone.
 """

@@ -23,7 +23,9 @@ def declared(file: Path) -> bool:
     texts = [parent.read_text() for parent in parents(file) if parent.exists()]
     folder = file.parent.parent if file.name == "mod.rs" else file.parent
     texts += [other.read_text() for other in folder.glob("*.rs") if other != file]
-    return any(module.search(text) or path.search(text) for text in texts)
+    # Programs of tests name what lies in a folder beside them by its path.
+    beside = [other.read_text() for other in folder.parent.glob("*.rs")]
+    return any(module.search(text) for text in texts) or any(path.search(text) for text in texts + beside)
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ pub fn times(a: &[f64], b: &[f64], [rows, inner, columns]: [usize; 3]) -> Vec<f6
     out
 }
 
+/// `a [rows, columns]` as `[columns, rows]`.
 pub fn transposed(a: &[f64], rows: usize) -> Vec<f64> {
     let columns = a.len() / rows;
     let at = |k: usize| a[k / columns + rows * (k % columns)];
