@@ -198,7 +198,7 @@ few=(
   activations attention biases_and_sums blocks_know_only_what_they_read coded embedding logits norms
   numbers_come_back_as_they_went_in projections rotations what_a_sampler_wants_is_enough
 )
-few_kinds=(--exact kv::tests::gpu::what_is_foreseen_on_cuda_has_the_bits_of_single_steps)
+few_kinds=(--exact kv::tests::gpu::cuda_and_the_oracle_agree_on_every_kind)
 [ ${#arguments[@]} = 0 ] || few_kinds=()
 sanitizer=$(command -v compute-sanitizer || compgen -G "/usr/local/cuda*/bin/compute-sanitizer" | head -1 || true)
 if [ "$sanitize" = 1 ] && [ -z "$sanitizer" ]; then

@@ -321,7 +321,7 @@ impl Device for Cuda {
         shared.explain(state.last, code, "copying to the device")
     }
 
-    /// They are written to memory that the device reads itself, by as many threads at a time as come.
+    /// They are written to memory that the device reads itself, where they fit and some is free.
     fn upload_parts(
         &self,
         to: &CudaMemory,
@@ -339,17 +339,10 @@ impl Device for Cuda {
         }
         let shared = &*self.shared;
         shared.bind()?;
-        if all > staging::BYTES {
-            return upload_each(self, to, parts, fill);
-        }
         // SAFETY: the context is current.
-        let taken = unsafe { Staging::take(&shared.staging) };
-        let mut taken = match taken {
-            Ok(taken) => taken,
-            Err(code) => {
-                let last = locked(&shared.state).last;
-                return shared.explain(last, code, "taking memory of the host");
-            }
+        let taken = || unsafe { Staging::take_one_of_most(&shared.staging) };
+        let Some(mut taken) = (all <= staging::BYTES).then(taken).flatten() else {
+            return upload_each(self, to, parts, fill);
         };
         fill(taken.bytes(all))?;
         let mut state = locked(&shared.state);

@@ -359,7 +359,7 @@ impl Device for Emulated {
             return Ok(());
         }
         let record = &mut *record;
-        // What a GPU would do: begin a step anew, with other arguments, or as it was.
+        // What a driver would be told of, who has the step before and no other.
         let (last, counts) = (&record.last, &mut record.counts);
         if *last == record.step {
             counts.replayed += 1;

@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <set>
 #include <string>
 
@@ -153,8 +154,12 @@ Code later(Stream *stream, Node node) {
 
 }  // namespace
 
+// Functions are called by any thread; a stream that is drained calls some of them again.
+std::recursive_mutex everything;
+#define LOCKED const std::lock_guard<std::recursive_mutex> locked(everything)
 // What every function looks at first.
-#define NEEDS_CONTEXT                                   \
+#define NEEDS_CONTEXT                                      \
+    LOCKED;                                                \
     if (current != &dummy_context) return INVALID_CONTEXT; \
     if (sticky != SUCCESS) return sticky
 #define API extern "C" __attribute__((visibility("default"))) int
@@ -209,6 +214,7 @@ API cuDevicePrimaryCtxRetain(void **context, int) {
     return *context = &dummy_context, SUCCESS;
 }
 API cuDevicePrimaryCtxRelease_v2(int) {
+    LOCKED;
     log("left: " + std::to_string(memory.size()) + " allocations, " + std::to_string(hosts.size()) + " of the host, " +
         std::to_string(modules.size()) + " modules, " + std::to_string(streams.size()) + " streams, " +
         std::to_string(events.size()) + " events, " + std::to_string(graphs.size()) + " graphs, " +
@@ -224,12 +230,14 @@ API cuStreamCreate(Stream **stream, unsigned) {
     return SUCCESS;
 }
 API cuStreamDestroy_v2(Stream *stream) {
+    LOCKED;
     drain(stream);
     streams.erase(stream);
     delete stream;
     return SUCCESS;
 }
 API cuStreamSynchronize(Stream *stream) {
+    LOCKED;
     if (current != &dummy_context) return INVALID_CONTEXT;
     drain(stream);
     return sticky;
@@ -241,6 +249,7 @@ API cuEventCreate(Event **event, unsigned) {
     return SUCCESS;
 }
 API cuEventDestroy_v2(Event *event) {
+    LOCKED;
     events.erase(event);
     delete event;
     return SUCCESS;
@@ -276,6 +285,7 @@ API cuMemAlloc_v2(Address *address, size_t bytes) {
     return SUCCESS;
 }
 API cuMemFree_v2(Address address) {
+    LOCKED;
     auto found = memory.find(address);
     if (found == memory.end()) {
         log("free of memory that is not there");
@@ -308,6 +318,7 @@ API cuMemHostAlloc(void **host, size_t bytes, unsigned) {
     return SUCCESS;
 }
 API cuMemFreeHost(void *host) {
+    LOCKED;
     hosts.erase(host);
     free(host);
     return SUCCESS;
@@ -359,6 +370,7 @@ API cuModuleLoadDataEx(void **module, const void *image, unsigned options, int *
     return SUCCESS;
 }
 API cuModuleUnload(void *module) {
+    LOCKED;
     modules.erase(module);
     free(module);
     return SUCCESS;
@@ -454,6 +466,7 @@ API cuGraphCreate(Graph **graph, unsigned) {
     return SUCCESS;
 }
 API cuGraphDestroy(Graph *graph) {
+    LOCKED;
     graphs.erase(graph);
     delete graph;
     return SUCCESS;
@@ -483,6 +496,7 @@ API cuGraphInstantiateWithFlags(Executable **made, const Graph *graph, unsigned 
     return SUCCESS;
 }
 API cuGraphExecDestroy(Executable *made) {
+    LOCKED;
     graphs.erase(made);
     delete made;
     return SUCCESS;
@@ -510,11 +524,12 @@ API cuGraphLaunch(Executable *graph, Stream *stream) {
 }
 
 // The other side of hooks.hpp.
-API htc_fake_ready() { return current == &dummy_context && sticky == SUCCESS; }
-API htc_fake_holds(Address from, size_t bytes) { return holds(from, bytes); }
-API htc_fake_handles(int change) { return handles += change; }
-API htc_fake_log(const char *line) { return log(line), SUCCESS; }
+API htc_fake_ready() { LOCKED; return current == &dummy_context && sticky == SUCCESS; }
+API htc_fake_holds(Address from, size_t bytes) { LOCKED; return holds(from, bytes); }
+API htc_fake_handles(int change) { LOCKED; return handles += change; }
+API htc_fake_log(const char *line) { LOCKED; return log(line), SUCCESS; }
 API htc_fake_later(void *on, const fake::Range *ranges, size_t count, fake::Work *work) {
+    LOCKED;
     if (streams.count(on) == 0) return INVALID_VALUE;
     Stream *stream = static_cast<Stream *>(on);
     std::vector<fake::Range> touched(ranges, ranges + count);

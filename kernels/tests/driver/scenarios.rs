@@ -241,21 +241,25 @@ fn operations(log: &Path) {
     nothing_is_left(log);
 }
 
-/// What is written to the buffers themselves, by several threads, and what does not fit into one.
+/// What is written to the buffers themselves, by more threads at a time than there are buffers, and what does not fit into one.
 fn copies_in_parts(log: &Path) {
     let device = open();
     let memory = device.allocate(64 << 20).unwrap();
     let byte = |at: usize| ((at * at) >> 9) as u8;
+    let (threads, pieces) = (10, 6);
+    let place = |thread, piece| (thread * pieces + piece) << 20;
+    let all_write = std::sync::Barrier::new(threads);
     std::thread::scope(|scope| {
-        for thread in 0..4 {
-            let (device, memory) = (&device, &memory);
+        for thread in 0..threads {
+            let (device, memory, all_write) = (&device, &memory, &all_write);
             scope.spawn(move || {
-                for piece in 0..8 {
-                    let at = thread * (16 << 20) + piece * (1 << 20);
+                for piece in 0..pieces {
+                    let at = place(thread, piece);
                     // The one before the other, with bytes between them.
                     let parts = [(at + 700_000, 300_000), (at, 600_000), (at + 650_000, 0)];
                     let written = device.upload_parts(memory, &parts, &mut |bytes| {
                         assert_eq!(bytes.len(), 900_000);
+                        all_write.wait();
                         let places = (700_000..1_000_000).chain(0..600_000);
                         for (to, place) in bytes.iter_mut().zip(places) {
                             *to = byte(at + place);
@@ -268,8 +272,8 @@ fn copies_in_parts(log: &Path) {
         }
     });
     let mut found = vec![0; 1 << 20];
-    for (thread, piece) in [(0, 0), (1, 7), (3, 7), (2, 3)] {
-        let first = thread * (16 << 20) + piece * (1 << 20);
+    for (thread, piece) in [(0, 0), (1, 5), (9, 5), (7, 3)] {
+        let first = place(thread, piece);
         device.download(&memory, first, &mut found).unwrap();
         for at in (0..600_000).chain(700_000..1_000_000) {
             assert_eq!(found[at], byte(first + at), "{thread} {piece} {at}");
@@ -284,6 +288,9 @@ fn copies_in_parts(log: &Path) {
         .unwrap();
     device.download(&memory, 0, &mut found[..4]).unwrap();
     assert_eq!(found[3], 7);
+    let last = (20 << 20) + 2;
+    device.download(&memory, last, &mut found[..1]).unwrap();
+    assert_eq!(found[0], 7);
     device.upload_parts(&memory, &[], fill).unwrap();
     let beyond = device.upload_parts(&memory, &[(0, 4), ((64 << 20) - 3, 4)], fill);
     assert!(matches!(beyond, Err(DeviceError::Range { .. })));

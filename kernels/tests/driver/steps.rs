@@ -125,6 +125,13 @@ pub fn steps_of_many_kinds(log: &Path) {
     steps(9..12);
     assert_eq!(counts(&device), [8, 3, 8, 0, 0]);
     assert_eq!(device.steps().changed, 6);
+    // Of the eight, one has the first of these launches.
+    device.begin_step().unwrap();
+    ops::add(&device, 6, &x, &y).unwrap();
+    ops::add(&device, 300, &x, &y).unwrap();
+    device.end_step().unwrap();
+    assert_eq!(counts(&device), [8, 4, 8, 0, 0]);
+    assert_eq!(device.steps().changed, 7);
     let made = called(log).into_iter().filter(|l| l == "make a graph");
     assert_eq!(made.count(), 8);
     drop((x, y, device));

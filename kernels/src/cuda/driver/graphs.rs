@@ -14,7 +14,7 @@ use crate::cuda::step::{Launch, Node, Step};
 /// Graphs that are kept: what sessions alternate between, as steps with and without logits, and a draft's.
 const KEPT: usize = 8;
 
-/// Steps in a row without a graph behind which none is asked for again.
+/// Steps without a graph behind which none is asked for again.
 const REFUSALS: u32 = 3;
 
 /// A step that the driver has as a graph.
@@ -48,7 +48,7 @@ impl Kept {
 #[derive(Default)]
 pub(super) struct Graphs {
     kept: Vec<Kept>,
-    /// Steps in a row that the driver could make none of and could launch.
+    /// Steps that the driver could make none of and could launch.
     refused: u32,
 }
 
@@ -78,7 +78,6 @@ impl Shared {
     pub(super) fn as_one(&self, state: &mut State) -> Result<(), DeviceError> {
         let asked = state.graphs.refused < REFUSALS;
         if asked && let Ok(how) = self.graph(state) {
-            state.graphs.refused = 0;
             let counts = &mut state.counts;
             match how {
                 How::Replayed => counts.replayed += 1,
@@ -116,18 +115,7 @@ impl Shared {
             kept.push(same);
             return Ok(How::Replayed);
         }
-        // Of two sessions, or of a model and its draft, steps are alike but for nearly everything.
-        let changes = |kept: &Kept| match kept.step.is_like(step) {
-            true => step.changed_from(&kept.step).count(),
-            false => usize::MAX,
-        };
-        let changes = kept.iter().map(changes).enumerate();
-        let nearest = changes.min_by_key(|&(_, changes)| changes);
-        let most = match kept.len() < KEPT {
-            true => step.nodes().len() / 2,
-            false => step.nodes().len(),
-        };
-        if let Some((at, _)) = nearest.filter(|&(_, changes)| changes <= most) {
+        if let Some(at) = nearest(kept, step) {
             let mut like = kept.remove(at);
             match self.change(state, &mut like, step) {
                 Ok(changed) => {
@@ -271,6 +259,27 @@ impl Shared {
             ctx: std::ptr::null_mut(),
         })
     }
+}
+
+/// The graph of the same launches with the fewest other arguments; while there is room for another, none of those that have other
+/// ones in most launches: of two sessions, or of a model and its draft, steps are alike but for nearly everything.
+fn nearest(kept: &[Kept], step: &Step) -> Option<usize> {
+    let nodes = step.nodes().len();
+    let mut fewest = 1 + match kept.len() < KEPT {
+        true => nodes / 2,
+        false => nodes,
+    };
+    let mut nearest = None;
+    for (at, kept) in kept.iter().enumerate().rev() {
+        if !kept.step.is_like(step) {
+            continue;
+        }
+        let changes = step.changed_from(&kept.step).take(fewest).count();
+        if changes < fewest {
+            (nearest, fewest) = (Some(at), changes);
+        }
+    }
+    nearest
 }
 
 /// Where the one parameter of a launch is, a structure.

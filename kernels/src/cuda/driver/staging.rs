@@ -19,8 +19,11 @@ struct Buffer {
     used: bool,
 }
 
+/// Buffers at most that are filled at a time by those who could do without; one more is filled by who could not.
+const MOST: usize = 8;
+
 /// Buffers that nobody has, the one first that was given back first: while the device reads one, the processor fills another, from a
-/// file that is mapped for instance. There are two, and one more for every thread that would find none.
+/// file that is mapped for instance. There are two, and more where several threads fill them.
 pub(super) struct Staging {
     free: VecDeque<Buffer>,
     made: usize,
@@ -77,26 +80,38 @@ impl Staging {
         }
     }
 
+    /// A buffer that nothing reads or writes any more, where there is one or room for one among the most.
+    ///
+    /// # Safety
+    /// The device's context is current.
+    pub(super) unsafe fn take_one_of_most(staging: &Mutex<Staging>) -> Option<Taken<'_>> {
+        let full = {
+            let state = locked(staging);
+            state.made >= MOST && state.free.is_empty()
+        };
+        // SAFETY: the caller's.
+        (!full).then(|| unsafe { Staging::take(staging) }.ok())?
+    }
+
     /// A buffer that nothing reads or writes any more.
     ///
     /// # Safety
     /// The device's context is current.
-    pub(super) unsafe fn take(staging: &Mutex<Staging>) -> Result<Taken<'_>, CUresult> {
-        let mut state = locked(staging);
-        let kept = match state.made < 2 {
-            true => None,
-            false => state.free.pop_front(),
+    unsafe fn take(staging: &Mutex<Staging>) -> Result<Taken<'_>, CUresult> {
+        let kept = {
+            let mut state = locked(staging);
+            let kept = match state.made < 2 {
+                true => None,
+                false => state.free.pop_front(),
+            };
+            state.made += usize::from(kept.is_none());
+            kept
         };
         let buffer = match kept {
             Some(buffer) => buffer,
-            None => {
-                // SAFETY: the caller's.
-                let buffer = unsafe { Buffer::new()? };
-                state.made += 1;
-                buffer
-            }
+            // SAFETY: the caller's.
+            None => unsafe { Buffer::new() }.inspect_err(|_| locked(staging).made -= 1)?,
         };
-        drop(state);
         let mut taken = Taken {
             staging,
             buffer: Some(buffer),
@@ -177,8 +192,8 @@ impl Taken<'_> {
     /// Its first bytes, at most [`BYTES`].
     pub(super) fn bytes(&mut self, count: usize) -> &mut [u8] {
         match &mut self.buffer {
-            // SAFETY: the buffer has [`BYTES`], all of them written once, and nobody else has it; nothing reads or writes it until
-            // `copy`, behind which whoever took it has no use for it.
+            // SAFETY: the buffer has [`BYTES`], all of them written once, and nobody else has it. Nothing reads it until `copy`, behind
+            // which whoever took it has no use for it, and `download` looks at it when the stream is done.
             Some(buffer) => unsafe {
                 std::slice::from_raw_parts_mut(buffer.host, count.min(BYTES))
             },
@@ -205,6 +220,11 @@ impl Taken<'_> {
         // Behind those that were begun, too, where one was refused.
         // SAFETY: the event is the buffer's.
         let recorded = ok(unsafe { sys::cuEventRecord(buffer.event, stream) });
+        if recorded.is_err() {
+            // Nothing else would tell when it was read.
+            // SAFETY: the context is current, and the stream is its.
+            let _ = unsafe { sys::cuStreamSynchronize(stream) };
+        }
         copied.and(recorded)
     }
 }
