@@ -4,13 +4,12 @@ mod bands;
 mod format;
 mod wide;
 
+use std::sync::OnceLock;
+
 use htc_formats::bands::Banded;
 
 pub(super) use bands::{BandsPart, Place, Tiles};
 pub(super) use format::{Format, Planes};
-
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::cuda::device::{Device, DeviceError, Memory, Span};
 use crate::{Matrix, Pool};
@@ -151,46 +150,28 @@ impl<D: Device> DeviceMatrix<D> {
 }
 
 /// Bytes of the host that a thread lays out before they are uploaded.
-const STAGED: usize = 4 << 20;
+pub(super) const STAGED: usize = 4 << 20;
 
-/// Does every piece of some work in room that a thread has had before, on the threads of a pool where there is one: the error of
-/// the first piece that has one, of those that were begun.
-fn in_pieces<R: Default + Send>(
+/// Does every piece of some work, on the threads of a pool where there is one: the error of one that has one, behind which no
+/// other is begun.
+pub(super) fn in_pieces(
     pool: Option<&Pool>,
     pieces: usize,
-    piece: impl Fn(usize, &mut R) -> Result<(), DeviceError> + Sync,
+    piece: impl Fn(usize) -> Result<(), DeviceError> + Sync,
 ) -> Result<(), DeviceError> {
-    let rooms = Mutex::new(Vec::new());
-    let failed = AtomicBool::new(false);
-    let first: Mutex<Option<(usize, DeviceError)>> = Mutex::new(None);
-    let task = |index| {
-        if failed.load(Ordering::Relaxed) {
-            return;
-        }
-        let room = locked(&rooms).pop();
-        let mut room: R = room.unwrap_or_default();
-        let done = piece(index, &mut room);
-        locked(&rooms).push(room);
-        if let Err(error) = done {
-            failed.store(true, Ordering::Relaxed);
-            let mut first = locked(&first);
-            if first.as_ref().is_none_or(|(before, _)| index < *before) {
-                *first = Some((index, error));
-            }
-        }
+    let Some(pool) = pool else {
+        return (0..pieces).try_for_each(piece);
     };
-    match pool {
-        Some(pool) => pool.run(pieces, task),
-        None => (0..pieces).for_each(task),
-    }
-    match first.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some((_, error)) => Err(error),
-        None => Ok(()),
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    let failed = OnceLock::new();
+    pool.run(pieces, |index| {
+        if failed.get().is_none()
+            && let Err(error) = piece(index)
+        {
+            // The first that is told is as good as another.
+            let _ = failed.set(error);
+        }
+    });
+    failed.into_inner().map_or(Ok(()), Err)
 }
 
 /// A multiple of what allocations are aligned to, for parts of one.
@@ -207,7 +188,7 @@ impl<D: Device> Blocks<D> {
         let stride = format.stride(cols);
         let of_row = format.row_bytes(stride);
         let at_a_time = (STAGED / of_row.iter().sum::<usize>().max(1)).max(1);
-        in_pieces(pool, rows.div_ceil(at_a_time), |piece, (): &mut ()| {
+        in_pieces(pool, rows.div_ceil(at_a_time), |piece| {
             let first = piece * at_a_time;
             let count = at_a_time.min(rows - first);
             let mut parts = [(0, 0); Format::PLANES];

@@ -203,26 +203,21 @@ impl<D: Device> BandsPart<D> {
         let tile_bytes = 4 * layout.tile_words;
         let tiles = source.rows().div_ceil(TILE);
         let at_a_time = (STAGED / tile_bytes.max(1)).max(1);
-        in_pieces(
-            pool,
-            tiles.div_ceil(at_a_time),
-            |piece, staged: &mut Vec<u32>| {
-                let first = piece * at_a_time;
-                let count = at_a_time.min(tiles - first);
-                let part = (words + first * tile_bytes, count * tile_bytes);
-                device.upload_parts(&memory, &[part], &mut |bytes| {
-                    staged.clear();
-                    staged.resize(count * layout.tile_words, 0);
-                    for (tile, out) in (first..).zip(staged.chunks_exact_mut(layout.tile_words)) {
-                        lay_out(source, &layout, tile, out);
-                    }
-                    for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(&*staged) {
-                        *to = word.to_le_bytes();
-                    }
-                    Ok(())
-                })
-            },
-        )?;
+        in_pieces(pool, tiles.div_ceil(at_a_time), |piece| {
+            let first = piece * at_a_time;
+            let count = at_a_time.min(tiles - first);
+            let part = (words + first * tile_bytes, count * tile_bytes);
+            device.upload_parts(&memory, &[part], &mut |bytes| {
+                let mut staged = vec![0; count * layout.tile_words];
+                for (tile, out) in (first..).zip(staged.chunks_exact_mut(layout.tile_words)) {
+                    lay_out(source, &layout, tile, out);
+                }
+                for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(&staged) {
+                    *to = word.to_le_bytes();
+                }
+                Ok(())
+            })
+        })?;
         Ok(BandsPart {
             memory,
             layout,

@@ -236,3 +236,39 @@ fn a_number_that_is_not_finite_makes_products_of_bands_nan() {
         }
     }
 }
+
+/// A matrix of several pieces: the first and the last row of each.
+#[test]
+fn large_bands_are_laid_out_by_any_threads() {
+    let mut random = Random(16);
+    let pool = Pool::new(3).unwrap();
+    let codes: Codes = "2:t3x12,l5x12".parse().unwrap();
+    // Words of a tile are those of its codes and a byte a row for each band of levels.
+    let of_tile = 4 * (12 * 3 * 32 + 12 * (5 * 32 + 8));
+    let at_a_time = 32 * (STAGED / of_tile);
+    let (rows, cols) = (2 * at_a_time + 7, codes.cols());
+    let bytes = matrix(&mut random, &codes, rows);
+    let w = Bands::new(&codes, rows, &bytes).unwrap();
+    let device = Emulated::new(random.bits().into());
+    let ends = [
+        0,
+        at_a_time - 1,
+        at_a_time,
+        2 * at_a_time - 1,
+        2 * at_a_time,
+        rows - 1,
+    ];
+    let tokens = ends.map(|row| row as u32);
+    for pool in [None, Some(&pool)] {
+        let source = Source::Bands(Banded::Whole(w));
+        let held = DeviceMatrix::laid_out_by(pool, &device, source).unwrap();
+        let out = room(&device, tokens.len() * cols);
+        embed(&device, &held, &tokens, None, &out).unwrap();
+        let found = get(&device, &out, tokens.len() * cols);
+        let mut row = vec![0.0; cols];
+        for (found, &token) in found.chunks_exact(cols).zip(&tokens) {
+            w.row(token as usize, &mut row).unwrap();
+            assert_eq!(found, row, "row {token} of {rows}");
+        }
+    }
+}

@@ -260,3 +260,68 @@ fn products_are_the_same_in_any_order_of_threads() {
     let first = found.next().unwrap();
     assert!(found.all(|other| other == first));
 }
+
+/// Matrices of several pieces, with each number of planes and with padding: the first and the last row of each piece.
+#[test]
+fn large_blocks_are_laid_out_by_any_threads() {
+    let mut random = Random(15);
+    let pool = Pool::new(3).unwrap();
+    for (dtype, cols) in [
+        (DType::F16, 1001),
+        (DType::Q8_0, 1024),
+        (DType::Q5K, 1024),
+        (DType::Q6K, 1024),
+        (DType::Q5_1, 1024),
+    ] {
+        let format = Format::of(dtype);
+        let of_row = format.row_bytes(format.stride(cols)).iter().sum::<usize>();
+        let at_a_time = STAGED / of_row;
+        let rows = 2 * at_a_time + 7;
+        let bytes = matrix(&mut random, dtype, rows, cols);
+        let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
+        let device = Emulated::new(random.bits().into());
+        let ends = [
+            0,
+            at_a_time - 1,
+            at_a_time,
+            2 * at_a_time - 1,
+            2 * at_a_time,
+            rows - 1,
+        ];
+        let tokens = ends.map(|row| row as u32);
+        for pool in [None, Some(&pool)] {
+            let held = DeviceMatrix::laid_out_by(pool, &device, Source::Blocks(w)).unwrap();
+            let out = room(&device, tokens.len() * cols);
+            embed(&device, &held, &tokens, None, &out).unwrap();
+            let found = get(&device, &out, tokens.len() * cols);
+            let mut row = vec![0.0; cols];
+            for (found, &token) in found.chunks_exact(cols).zip(&tokens) {
+                reference::embed(w, token as usize, &mut row).unwrap();
+                assert_eq!(found, row, "{dtype} row {token} of {rows}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_piece_that_fails_is_told() {
+    let pool = Pool::new(3).unwrap();
+    for pool in [None, Some(&pool)] {
+        let begun = std::sync::atomic::AtomicUsize::new(0);
+        let failed = in_pieces(pool, 1000, |piece| {
+            begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            match piece {
+                5 => Err(crate::error::ShapeError {
+                    what: "piece",
+                    expected: 0,
+                    found: piece,
+                }
+                .into()),
+                _ => Ok(()),
+            }
+        });
+        assert!(matches!(failed, Err(DeviceError::Shape(error)) if error.found == 5));
+        assert!(begun.into_inner() >= 6);
+        assert_eq!(in_pieces(pool, 1000, |_| Ok(())), Ok(()));
+    }
+}

@@ -9,7 +9,9 @@ mod tiles_tests;
 
 use htc_formats::DType;
 
+use super::matrix::{Format, STAGED, in_pieces};
 use super::*;
+use crate::Pool;
 use crate::cuda::{Emulated, EmulatedMemory};
 
 /// Types that are held as they are, floats first.
