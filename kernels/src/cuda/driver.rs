@@ -340,7 +340,7 @@ impl Device for Cuda {
         let shared = &*self.shared;
         shared.bind()?;
         // SAFETY: the context is current.
-        let taken = || unsafe { Staging::take_one_of_most(&shared.staging) };
+        let taken = || unsafe { Staging::take(&shared.staging, staging::MOST) }.ok();
         let Some(mut taken) = (all <= staging::BYTES).then(taken).flatten() else {
             return upload_each(self, to, parts, fill);
         };

@@ -315,6 +315,7 @@ API cuMemHostAlloc(void **host, size_t bytes, unsigned) {
     NEEDS_CONTEXT;
     *host = malloc(bytes);
     hosts.insert(*host);
+    log("memory of the host");
     return SUCCESS;
 }
 API cuMemFreeHost(void *host) {

@@ -20,7 +20,7 @@ struct Buffer {
 }
 
 /// Buffers at most that are filled at a time by those who could do without; one more is filled by who could not.
-const MOST: usize = 8;
+pub(super) const MOST: usize = 8;
 
 /// Buffers that nobody has, the one first that was given back first: while the device reads one, the processor fills another, from a
 /// file that is mapped for instance. There are two, and more where several threads fill them.
@@ -80,26 +80,19 @@ impl Staging {
         }
     }
 
-    /// A buffer that nothing reads or writes any more, where there is one or room for one among the most.
+    /// A buffer that nothing reads or writes any more; no memory where others have so many.
     ///
     /// # Safety
     /// The device's context is current.
-    pub(super) unsafe fn take_one_of_most(staging: &Mutex<Staging>) -> Option<Taken<'_>> {
-        let full = {
-            let state = locked(staging);
-            state.made >= MOST && state.free.is_empty()
-        };
-        // SAFETY: the caller's.
-        (!full).then(|| unsafe { Staging::take(staging) }.ok())?
-    }
-
-    /// A buffer that nothing reads or writes any more.
-    ///
-    /// # Safety
-    /// The device's context is current.
-    unsafe fn take(staging: &Mutex<Staging>) -> Result<Taken<'_>, CUresult> {
+    pub(super) unsafe fn take(
+        staging: &Mutex<Staging>,
+        most: usize,
+    ) -> Result<Taken<'_>, CUresult> {
         let kept = {
             let mut state = locked(staging);
+            if state.made - state.free.len() >= most {
+                return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+            }
             let kept = match state.made < 2 {
                 true => None,
                 false => state.free.pop_front(),
@@ -138,7 +131,7 @@ impl Staging {
         for part in from.chunks(BYTES) {
             // SAFETY: the caller's.
             unsafe {
-                let mut taken = Staging::take(staging)?;
+                let mut taken = Staging::take(staging, usize::MAX)?;
                 taken.bytes(part.len()).copy_from_slice(part);
                 taken.copy(&[(at, part.len())], stream)?;
             }
@@ -161,7 +154,7 @@ impl Staging {
         for part in to.chunks_mut(BYTES) {
             // SAFETY: the caller's; the buffer has room for a part, and the stream is done before it is looked at.
             unsafe {
-                let mut taken = Staging::take(staging)?;
+                let mut taken = Staging::take(staging, usize::MAX)?;
                 let bytes = taken.bytes(part.len());
                 let host = bytes.as_mut_ptr().cast();
                 ok(sys::cuMemcpyDtoHAsync_v2(host, at, part.len(), stream))?;
