@@ -131,6 +131,8 @@ fn what_is_asked_of_a_device_happens_in_order() {
             ("steps-that-are-not-updated", &[("HTC_FAKE", "no-update")]),
             ("steps-that-change-in-part", &[]),
             ("steps-of-many-kinds", &[]),
+            ("launches-that-begin-early", &[]),
+            ("launches-that-may-not", &[("HTC_FAKE", "no-overlap")]),
             ("steps-without-graphs", &[("HTC_FAKE", "no-graphs")]),
             ("steps-that-end-early", &[]),
             ("what-a-step-still-needs", &[]),

@@ -37,6 +37,10 @@ pub struct Options<'a> {
     pub cache: Option<&'a Path>,
     /// Whether a step is begun as one graph; else launch by launch.
     pub graphs: bool,
+    /// Whether a launch of a graph may begin before the one in front of it has ended, where device, driver and kernels can
+    /// (compute capability 9.0, CUDA 12.3). They may by default but where the environment has `HTC_NO_OVERLAP=1`, to
+    /// measure what that gains.
+    pub overlap: bool,
     /// Whether to wait for each launch, so that what goes wrong is told of the kernel that did it. Slow.
     pub waiting: bool,
     /// Whether kernels use tensor cores; else they are compiled here with exchanges of a warp in their place, which
@@ -51,6 +55,7 @@ impl Default for Options<'_> {
             sealed: None,
             cache: None,
             graphs: true,
+            overlap: std::env::var_os("HTC_NO_OVERLAP").is_none_or(|value| value != "1"),
             waiting: false,
             tensor_cores: std::env::var_os("HTC_PLAIN_MMA").is_none_or(|value| value != "1"),
         }
@@ -76,6 +81,8 @@ struct State {
     record: Record,
     modules: Modules,
     graphs: Graphs,
+    /// Whether launches of a graph may begin early: that was asked for, and the driver did not refuse it.
+    overlap: bool,
     counts: StepCounts,
     /// The kernel that was launched last.
     last: &'static str,
@@ -150,6 +157,7 @@ impl Cuda {
                 record: Record::default(),
                 modules: Modules::default(),
                 graphs: Graphs::default(),
+                overlap: options.overlap && api::has("cuGraphAddDependencies_v2"),
                 counts: StepCounts::default(),
                 last: "(none)",
             }),

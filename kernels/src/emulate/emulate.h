@@ -90,6 +90,8 @@ static inline float reduce(Exchange kind, int line, float value) { return shuffl
     emulate::shuffle(emulate::Exchange::ShuffleXor, __LINE__, mask, value, lane)
 
 static inline void __threadfence() {}
+static inline void copy_to_shared(void *to, const void *from) { memcpy(to, from, 16); }
+static inline void wait_for_copies() {}
 static inline void wait_for_blocks() { emulate::wait_for_blocks(); }
 
 template <class T> static inline T atomicAdd(T *to, T value) {

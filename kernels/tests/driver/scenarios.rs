@@ -130,6 +130,8 @@ pub fn run(name: &str, log: &Path) {
         "steps-that-are-not-updated" => steps::steps_that_change_in_part(log, false),
         "steps-that-change-in-part" => steps::steps_that_change_in_part(log, true),
         "steps-of-many-kinds" => steps::steps_of_many_kinds(log),
+        "launches-that-begin-early" => steps::launches_that_begin_early(log, true),
+        "launches-that-may-not" => steps::launches_that_begin_early(log, false),
         "steps-without-graphs" => steps::steps_without_graphs(log),
         "steps-that-end-early" => steps::steps_that_end_early(log),
         "what-a-step-still-needs" => steps::what_a_step_still_needs(log),

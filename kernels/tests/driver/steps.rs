@@ -106,6 +106,43 @@ pub fn steps_that_change_in_part(log: &Path, updates: bool) {
     nothing_is_left(log);
 }
 
+/// A launch begins early behind a launch, not behind a copy, and not where its blocks are large and several. A driver that does not
+/// accept that makes a graph without it.
+pub fn launches_that_begin_early(log: &Path, accepted: bool) {
+    let open = || open_with(|options| options.overlap = true).unwrap();
+    let early = || {
+        let lines = called(log).into_iter();
+        lines.filter(|l| l == "let a launch begin early").count()
+    };
+    let step = |device: &Cuda, rows: usize| {
+        let [x, y, weight] = [1.0, 10.0, 2.0].map(|value| put(device, &[value; 2 * 4096]));
+        let shape = ops::RowsShape { rows, width: 4096 };
+        device.begin_step().unwrap();
+        ops::add(device, 600, &x, &y).unwrap();
+        // A block of 1024 threads for each row.
+        ops::rms_norm(device, shape, &x, &weight, 0.0, &y).unwrap();
+        device.copy((&y, 0), (&x, 0), 2400).unwrap();
+        ops::add(device, 600, &x, &y).unwrap();
+        ops::add(device, 600, &x, &y).unwrap();
+        device.end_step().unwrap();
+        assert_eq!(counts(device)[2], 1);
+        get(device, &x, 600)[0]
+    };
+    let device = open();
+    let one = step(&device, 1);
+    assert_eq!(early(), if accepted { 2 } else { 0 });
+    drop(device);
+    let device = open();
+    assert_eq!(step(&device, 2), one);
+    assert_eq!(early(), if accepted { 3 } else { 0 });
+    drop(device);
+    let device = open_with(|options| options.overlap = false).unwrap();
+    assert_eq!(step(&device, 1), one);
+    assert_eq!(early(), if accepted { 3 } else { 0 });
+    drop(device);
+    nothing_is_left(log);
+}
+
 /// Steps that differ in most have graphs of their own while there is room for them, and each follows the one that is nearest.
 pub fn steps_of_many_kinds(log: &Path) {
     let device = open();

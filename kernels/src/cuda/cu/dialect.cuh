@@ -18,14 +18,32 @@ typedef unsigned int uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
 
+// Where kernels of a step begin before the one in front has ended: from here on there is what that has written, and all before.
+// Every kernel waits, also one that reads nothing of it: the one behind knows of the end of this one alone.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define WAIT_FOR_THE_ONE_BEFORE() asm volatile("griddepcontrol.wait;" ::: "memory")
+#define LET_THE_NEXT_BEGIN() asm volatile("griddepcontrol.launch_dependents;")
+#else
+#define WAIT_FOR_THE_ONE_BEFORE()
+#define LET_THE_NEXT_BEGIN()
+#endif
+
+#define BODY_BEHIND(name, Arguments, bounds)                                   \
+    static __device__ __forceinline__ void behind_##name(const Arguments &a);  \
+    extern "C" __global__ void bounds name(const __grid_constant__ Arguments a) { \
+        LET_THE_NEXT_BEGIN();                                                  \
+        WAIT_FOR_THE_ONE_BEFORE();                                             \
+        behind_##name(a);                                                      \
+    }                                                                          \
+    static __device__ __forceinline__ void behind_##name(const Arguments &a)
+
 // A kernel by name, its structure `a`, and the threads of a block at most.
-#define KERNEL(name, Arguments, threads) \
-    extern "C" __global__ void __launch_bounds__(threads) name(const Arguments a)
+#define KERNEL(name, Arguments, threads) BODY_BEHIND(name, Arguments, __launch_bounds__(threads))
 
 // One that has registers for so many blocks on a multiprocessor, and no more: the compiler neither saves them for others at the
 // price of memory nor takes so many that loads of too few warps are under way.
 #define KERNEL_OF_BLOCKS(name, Arguments, threads, blocks) \
-    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const Arguments a)
+    BODY_BEHIND(name, Arguments, __launch_bounds__(threads, blocks))
 
 // `count` numbers that the threads of a block share.
 #define SHARED(type, name, count) __shared__ type name[count]
@@ -39,6 +57,13 @@ typedef unsigned long long uint64_t;
 
 // Between two looks at what other blocks are to write.
 DEVICE void wait_for_blocks() { __nanosleep(20); }
+
+// Copies sixteen bytes to shared memory, which are there for the thread once it has waited for its copies.
+DEVICE void copy_to_shared(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from)
+                 : "memory");
+}
+DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 #ifndef INFINITY
 #define INFINITY __uint_as_float(0x7f800000u)

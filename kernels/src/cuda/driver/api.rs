@@ -60,6 +60,12 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamSynchronize",
 ];
 
+/// Whether the driver, which was started, has a function that not every one has.
+pub(super) fn has(name: &str) -> bool {
+    // SAFETY: the library is present, and the function is only looked for, not called.
+    unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok()
+}
+
 /// Loads the driver's library and starts it, once.
 pub(super) fn start() -> Result<(), Unavailable> {
     static STARTED: OnceLock<Result<(), Unavailable>> = OnceLock::new();
@@ -70,9 +76,7 @@ pub(super) fn start() -> Result<(), Unavailable> {
                 return Err(Unavailable::NoLibrary);
             }
             for name in FUNCTIONS {
-                // SAFETY: the library is present, and the function is only looked for, not called.
-                let found = unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) };
-                if found.is_err() {
+                if !has(name) {
                     let message =
                         format!("its library has no {name}: a newer driver (12.0) is needed");
                     return Err(Unavailable::NoDriver { message });

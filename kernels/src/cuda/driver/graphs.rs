@@ -3,7 +3,8 @@
 use std::ffi::c_void;
 
 use cudarc::driver::sys::{
-    self, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUgraph, CUgraphExec, CUgraphNode, CUmemorytype,
+    self, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUgraph, CUgraphDependencyType, CUgraphEdgeData,
+    CUgraphExec, CUgraphNode, CUmemorytype,
 };
 
 use super::api;
@@ -127,7 +128,11 @@ impl Shared {
                 Err(_) => unsafe { like.free() },
             }
         }
-        let made = self.make(state, step)?;
+        let overlap = state.overlap;
+        let made = match self.make(state, step) {
+            Err(_) if overlap && !state.overlap => self.make(state, step)?,
+            made => made?,
+        };
         let kept = &mut state.graphs.kept;
         if kept.len() == KEPT {
             // SAFETY: the context is current.
@@ -160,12 +165,17 @@ impl Shared {
     }
 
     fn fill(&self, state: &mut State, made: &mut Kept) -> Result<(), DeviceError> {
-        for node in made.step.nodes() {
+        let overlap = state.overlap && state.modules.overlap;
+        let mut early = false;
+        let nodes = made.step.nodes();
+        for (at, node) in nodes.iter().enumerate() {
             let before = made.nodes.last();
-            let (behind, count) = (
-                before.map_or(std::ptr::null(), |node| node),
-                usize::from(before.is_some()),
-            );
+            let of_before = at.checked_sub(1).and_then(|at| nodes.get(at));
+            let overlaps = overlap && may_overlap(of_before, node);
+            let (behind, count) = match before {
+                Some(node) if !overlaps => (std::ptr::from_ref(node), 1),
+                _ => (std::ptr::null(), 0),
+            };
             let mut new: CUgraphNode = std::ptr::null_mut();
             let code = match node {
                 Node::Launch(launch) => {
@@ -199,11 +209,18 @@ impl Shared {
                 }
             };
             api::check(code, "adding to a graph")?;
+            if let Some(&before) = before.filter(|_| overlaps) {
+                early = true;
+                let ordered = let_begin_early(made.template, before, new);
+                ordered.inspect_err(|_| state.overlap = false)?;
+            }
             made.nodes.push(new);
         }
         // SAFETY: the context is current and the graph is whole.
         let code = unsafe { sys::cuGraphInstantiateWithFlags(&mut made.graph, made.template, 0) };
-        api::check(code, "making a graph")
+        // It may be what begins early that the driver does not make.
+        let whole = api::check(code, "making a graph");
+        whole.inspect_err(|_| state.overlap &= !early)
     }
 
     /// Changes what is not as it was in a graph of the same launches: how many of them.
@@ -258,6 +275,36 @@ impl Shared {
             kern: std::ptr::null_mut(),
             ctx: std::ptr::null_mut(),
         })
+    }
+}
+
+/// Orders a launch behind another, so that its blocks begin when all of that one have, and wait for its end themselves.
+fn let_begin_early(
+    template: CUgraph,
+    before: CUgraphNode,
+    new: CUgraphNode,
+) -> Result<(), DeviceError> {
+    let edge = CUgraphEdgeData {
+        from_port: sys::CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC as u8,
+        to_port: 0,
+        type_: CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
+        reserved: [0; 5],
+    };
+    // SAFETY: the function was looked for; both nodes are launches of the graph, which is being made.
+    let code = unsafe { sys::cuGraphAddDependencies_v2(template, &before, &new, &edge, 1) };
+    api::check(code, "ordering a graph")
+}
+
+/// Whether a launch may begin before the one in front of it has ended. Large blocks of a grid would be put two and two on those
+/// multiprocessors that are free first, and stay there when others are. What a graph was made with stays, whatever grids its launches
+/// are given later.
+fn may_overlap(before: Option<&Node>, node: &Node) -> bool {
+    const LARGE: u32 = 512;
+    match (before, node) {
+        (Some(Node::Launch(_)), Node::Launch(launch)) => {
+            launch.threads < LARGE || launch.grid == [1, 1, 1]
+        }
+        _ => false,
     }
 }
 

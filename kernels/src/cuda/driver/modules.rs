@@ -18,6 +18,9 @@ use crate::cuda::source::PLAIN;
 /// Dynamic shared memory that a launch has without being asked for.
 const UNASKED: usize = 48 << 10;
 
+/// From where on code of kernels waits for those in front of them, as `dialect.cuh` has it.
+const WAITING: Architecture = Architecture { major: 9, minor: 0 };
+
 /// Bytes for what the driver's compiler has to say.
 const LOG: usize = 8 << 10;
 
@@ -26,6 +29,8 @@ const LOG: usize = 8 << 10;
 pub(super) struct Modules {
     modules: Vec<CUmodule>,
     functions: HashMap<&'static str, Function>,
+    /// Whether kernels wait for those in front themselves, and so may begin before these have ended: code for 9.0 and above.
+    pub(super) overlap: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -176,7 +181,10 @@ fn load_any(code: &KernelCode, device: Architecture) -> Result<(Modules, String)
         };
         let named = format!("{} for {}", first.form, first.architecture);
         match load_images(&images) {
-            Ok(modules) => return Ok((modules, named)),
+            Ok(modules) => {
+                let overlap = first.architecture >= WAITING;
+                return Ok((Modules { overlap, ..modules }, named));
+            }
             Err(fault) => faults.push(format!("the {named} does not load: {fault}")),
         }
     }
