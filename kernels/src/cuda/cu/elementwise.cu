@@ -9,15 +9,19 @@ struct RmsNorm {
     float epsilon;
 };
 
-// A block for each row of `x [rows, width]`; `out` may be `x`.
+// A block of `norm_threads` for each row of `x [rows, width]`; `out` may be `x`.
 KERNEL(rms_norm, RmsNorm, NORM_THREADS) {
     SHARED(float, room, NORM_THREADS / WARP);
     const float *x = a.x + static_cast<size_t>(blockIdx.x) * a.width;
     float *out = a.out + static_cast<size_t>(blockIdx.x) * a.width;
     float squares = 0;
-    for (uint32_t i = threadIdx.x; i < a.width; i += blockDim.x) squares = add_square(squares, x[i]);
+    for (uint32_t i = 4 * threadIdx.x; i < a.width; i += 4 * blockDim.x)
+        squares = add_squares(squares, four_of(x, i, a.width));
     const float factor = norm_factor(sum_of_block(squares, room), a.width, a.epsilon);
-    for (uint32_t i = threadIdx.x; i < a.width; i += blockDim.x) out[i] = x[i] * factor * a.weight[i];
+    for (uint32_t i = 4 * threadIdx.x; i < a.width; i += 4 * blockDim.x) {
+        const float4 four = four_of(x, i, a.width), by = four_of(a.weight, i, a.width);
+        put_four(out, i, a.width, {four.x * factor * by.x, four.y * factor * by.y, four.z * factor * by.z, four.w * factor * by.w});
+    }
 }
 
 struct Add {

@@ -19,54 +19,37 @@ struct NormQuantise {
     vectors::Integers to[4];
 };
 
-// Numbers that a thread has under way at a time.
-constexpr uint32_t UNDER_WAY = 8;
-
-// A block for each row.
+// A block of `norm_threads` for each row.
 KERNEL(norm_quantise, NormQuantise, NORM_THREADS) {
     SHARED(float, room, NORM_THREADS / WARP);
     const size_t start = static_cast<size_t>(blockIdx.x) * a.width;
     float *x = a.x + start;
+    const uint32_t lanes = 8 * ceil_div(a.width, 32), threads = blockDim.x;
+    const float4 weight = four_of(a.weight, 4 * threadIdx.x, a.width);
+    // The first four of the thread, which it keeps; few rows have more for it.
+    float4 kept = {0, 0, 0, 0};
     float squares = 0;
-    for (uint32_t base = threadIdx.x; base < a.width; base += UNDER_WAY * NORM_THREADS) {
-        float numbers[UNDER_WAY];
-        UNROLL
-        for (uint32_t k = 0; k < UNDER_WAY; k++) {
-            const uint32_t i = base + k * NORM_THREADS;
-            numbers[k] = i < a.width ? x[i] : 0.0f;
-        }
+    for (uint32_t part = threadIdx.x; 4 * part < a.width; part += threads) {
+        float4 four = four_of(x, 4 * part, a.width);
         if (a.y != nullptr) {
-            UNROLL
-            for (uint32_t k = 0; k < UNDER_WAY; k++) {
-                const uint32_t i = base + k * NORM_THREADS;
-                if (i < a.width) numbers[k] += a.y[start + i];
-            }
-            UNROLL
-            for (uint32_t k = 0; k < UNDER_WAY; k++) {
-                const uint32_t i = base + k * NORM_THREADS;
-                if (i < a.width) x[i] = numbers[k];
-            }
+            const float4 y = four_of(a.y + start, 4 * part, a.width);
+            four = {four.x + y.x, four.y + y.y, four.z + y.z, four.w + y.w};
+            put_four(x, 4 * part, a.width, four);
         }
-        // Those behind the row are zeros, which leave the sum as it is.
-        UNROLL
-        for (uint32_t k = 0; k < UNDER_WAY; k++) squares = add_square(squares, numbers[k]);
+        squares = add_squares(squares, four);
+        if (part == threadIdx.x) kept = four;
     }
     const float factor = norm_factor(sum_of_block(squares, room), a.width, a.epsilon);
-    // The block has met: every thread sees the whole row.
-    const uint32_t lanes = 8 * ceil_div(a.width, 32);
-    for (uint32_t base = 0; base < lanes; base += NORM_THREADS) {
+    for (uint32_t base = 0; base < lanes; base += threads) {
         const uint32_t part = base + threadIdx.x, column = 4 * part;
-        const bool exists = part < lanes;
-        float numbers[4];
-        UNROLL
-        for (uint32_t i = 0; i < 4; i++) {
-            const bool counts = column + i < a.width;
-            numbers[i] = counts ? x[column + i] * factor * a.weight[column + i] : 0.0f;
-            if (counts) a.out[start + column + i] = numbers[i];
-        }
+        const float4 four = base == 0 ? kept : four_of(x, column, a.width);
+        const float4 by = base == 0 ? weight : four_of(a.weight, column, a.width);
+        const float numbers[4] = {four.x * factor * by.x, four.y * factor * by.y, four.z * factor * by.z,
+                                  four.w * factor * by.w};
+        put_four(a.out + start, column, a.width, {numbers[0], numbers[1], numbers[2], numbers[3]});
         const uint64_t at = static_cast<uint64_t>(blockIdx.x) * (lanes / 8) + part / 8;
         for (uint32_t k = 0; k < a.count; k++)
-            vectors::quantise_four(a.to[k], at, column, a.width, exists, numbers);
+            vectors::quantise_four(a.to[k], at, column, a.width, part < lanes, numbers);
     }
 }
 

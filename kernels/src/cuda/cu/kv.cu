@@ -151,16 +151,17 @@ struct Heads {
 
 // The factor of the norm of numbers that a block shares, added up among as many threads as in a norm of its own.
 DEVICE float head_factor(const float *head, uint32_t size, float epsilon, float *room) {
-    const uint32_t lane = threadIdx.x % WARP;
-    for (uint32_t warp = threadIdx.x / WARP; warp < NORM_THREADS / WARP; warp += blockDim.x / WARP) {
+    const uint32_t lane = threadIdx.x % WARP, threads = norm_threads(size);
+    for (uint32_t warp = threadIdx.x / WARP; warp < threads / WARP; warp += blockDim.x / WARP) {
         float squares = 0;
-        for (uint32_t i = warp * WARP + lane; i < size; i += NORM_THREADS) squares = add_square(squares, head[i]);
+        for (uint32_t i = 4 * (warp * WARP + lane); i < size; i += 4 * threads)
+            squares = add_squares(squares, four_of(head, i, size));
         squares = sum_of_warp(squares);
         if (lane == 0) room[warp] = squares;
     }
     __syncthreads();
     float sum = 0;
-    for (uint32_t warp = 0; warp < NORM_THREADS / WARP; warp++) sum += room[warp];
+    for (uint32_t warp = 0; warp < threads / WARP; warp++) sum += room[warp];
     return norm_factor(sum, size, epsilon);
 }
 
@@ -244,7 +245,7 @@ template <uint32_t TYPE> DEVICE void widen(const Widen &a) {
     const uint32_t head = blockIdx.x / a.count, row = blockIdx.x % a.count;
     const size_t from = static_cast<size_t>(head) * a.rows.capacity + a.first + row;
     float *to = a.to + (static_cast<size_t>(head) * a.to_capacity + a.to_first + row) * a.size;
-    for (uint32_t d = threadIdx.x; d < a.size; d += blockDim.x) to[d] = kv_number<TYPE>(a.rows, from, a.size, d);
+    for (uint32_t d = threadIdx.x; d < a.size; d += blockDim.x) to[d] = kv_number<TYPE>(kv_row<TYPE>(a.rows, from, a.size), d);
 }
 
 // A block for each head and row: rows in full as floats.

@@ -27,6 +27,13 @@ struct RmsNorm {
 // SAFETY: as `elementwise.cu` declares it, without padding.
 unsafe impl Arguments for RmsNorm {}
 
+/// Threads of a block that adds up the squares of a row, as `rows.cuh` has them: four numbers for each, in whole warps.
+pub(super) fn norm_threads(width: usize) -> u32 {
+    const WARP: usize = 32;
+    let warps = width.div_ceil(4 * WARP).clamp(1, 32);
+    (warps * WARP) as u32
+}
+
 /// `out = x / sqrt(mean(x²) + epsilon) * weight` for each row; `out` may be `x`.
 ///
 /// # Errors
@@ -39,7 +46,6 @@ pub fn rms_norm<D: Device>(
     epsilon: f32,
     out: &D::Memory,
 ) -> Result<(), DeviceError> {
-    const KERNEL: Kernel<RmsNorm> = Kernel::new("rms_norm", 256);
     let RowsShape { rows, width } = shape;
     let arguments = RmsNorm {
         x: floats(x, "x", &[rows, width])?,
@@ -48,9 +54,10 @@ pub fn rms_norm<D: Device>(
         width: count("a row", width)?,
         epsilon,
     };
+    let kernel = Kernel::<RmsNorm>::new("rms_norm", norm_threads(width));
     let grid = [count("rows", rows)?, 1, 1];
     // SAFETY: a block reads and writes a row of each, which the spans say are there.
-    unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
+    unsafe { device.launch(&kernel, grid, 0, &arguments) }
 }
 
 #[derive(Clone, Copy)]
