@@ -2,8 +2,16 @@
 #include "kv.cuh"
 #include "vectors.cuh"
 
-// Threads of a block, and positions that they score at a time, one each.
-#define ATTEND_THREADS 128u
+namespace attention {
+
+// Threads of a block.
+constexpr uint32_t ATTEND_THREADS = 128;
+
+// Heads whose weights for a position lie side by side.
+constexpr uint32_t FOUR = 4;
+
+// Positions of a split at least, and splits of a context at most.
+constexpr uint32_t LEAST_SPLIT = 32, MOST_SPLITS = 64;
 
 struct Attend {
     // [n, heads, size]
@@ -31,136 +39,259 @@ struct Attend {
     // Positions that one sees, itself included; 0 for all.
     uint32_t window;
     uint32_t splits;
-    // Positions of a split.
+    // Positions of a split; 0 where each row's end says it.
     uint32_t split;
     // Query heads of a block, which read the same kv head.
     uint32_t together;
     float scale;
     float softcap;
-    uint32_t unused;
+    // Positions that a block has in shared memory at a time, 32 at most.
+    uint32_t tile;
 };
 
-// Scores of one position with the queries of the block.
-template <uint32_t TYPE>
-DEVICE void score(const Attend &a, uint32_t kv_head, uint32_t position, const float *q, const float *low_q, float *scores) {
-    const bool low = position >= a.front && position < a.front + a.compressed;
-    const uint32_t row = low ? position - a.front : position < a.front ? position : position - a.compressed;
-    const uint16_t *coordinates =
-        a.low_keys + (static_cast<size_t>(kv_head) * a.low_capacity + row) * a.rank_of_keys;
-    for (uint32_t g = 0; g < a.together; g++) {
-        const float s = low ? dot_of_half_row(coordinates, low_q + g * a.rank_of_keys, a.rank_of_keys)
-                            : kv_dot<TYPE>(a.keys, static_cast<size_t>(kv_head) * a.keys.capacity + row, a.size,
-                                           q + g * a.size);
-        scores[g * ATTEND_THREADS + threadIdx.x] = capped(s, a.softcap);
+// Keys or values of a tile in shared memory, a row every `pitch` bytes, and scales of them behind.
+struct Side {
+    uint8_t *codes;
+    uint16_t *scales;
+    uint32_t pitch;
+};
+
+// Bytes from a row to the next: sixteen more than one has, so that lanes that read the same part of their rows find it in
+// different banks.
+DEVICE uint32_t pitch_of(uint32_t bytes, uint32_t rank) { return ceil_div(max(bytes, 2 * rank), 16) * 16 + 16; }
+
+DEVICE uint32_t side_bytes(uint32_t tile, uint32_t pitch, uint32_t size) {
+    return tile * pitch + ceil_div(tile * (size / KV_BLOCK) * 2, 16) * 16;
+}
+
+// Brings a row's bytes, lanes of a warp together.
+DEVICE void bring(void *to, const void *from, uint32_t bytes) {
+    const uint32_t lane = threadIdx.x % WARP;
+    if (bytes % 16 == 0) {
+        for (uint32_t i = lane; i < bytes / 16; i += WARP)
+            copy_to_shared(static_cast<uint8_t *>(to) + 16 * i, static_cast<const uint8_t *>(from) + 16 * i);
+    } else {
+        for (uint32_t i = lane; i < bytes / 2; i += WARP)
+            static_cast<uint16_t *>(to)[i] = static_cast<const uint16_t *>(from)[i];
     }
 }
 
-// Adds values of positions `from .. to`, all of them in full or all in low rank, to number `d` of a sum.
+// Positions of a tile that are held in low rank.
+struct Low {
+    uint32_t from;
+    uint32_t to;
+};
+
+// Brings keys or values of `count` positions from `first` on, some of them in low rank.
 template <uint32_t TYPE>
-DEVICE float add_values(const Attend &a, uint32_t kv_head, uint32_t from, uint32_t to, uint32_t first, bool low,
-                        uint32_t d, const float *weights, float sum) {
-    for (uint32_t position = from; position < to; position++) {
-        const float weight = weights[position - first];
-        if (low) {
+DEVICE void bring_mixed(const Attend &a, const KvRows &rows, const uint16_t *coordinates, uint32_t rank, uint32_t kv_head,
+                        uint32_t first, uint32_t count, Low low, const Side &to) {
+    const uint32_t scales = TYPE == KV_Q8_0 || TYPE == KV_Q4_0 ? a.size / KV_BLOCK : 0;
+    for (uint32_t p = threadIdx.x / WARP; p < count; p += ATTEND_THREADS / WARP) {
+        const uint32_t position = first + p;
+        if (p >= low.from && p < low.to) {
             const size_t row = static_cast<size_t>(kv_head) * a.low_capacity + (position - a.front);
-            sum += weight * float_of_half(a.low_values[row * a.rank_of_values + d]);
-        } else {
-            const uint32_t row = position < a.front ? position : position - a.compressed;
-            sum += weight *
-                   kv_number<TYPE>(a.values, static_cast<size_t>(kv_head) * a.values.capacity + row, a.size, d);
+            bring(to.codes + p * to.pitch, coordinates + row * rank, 2 * rank);
+            continue;
+        }
+        const size_t row = static_cast<size_t>(kv_head) * rows.capacity + (position < a.front ? position : position - a.compressed);
+        const KvRow from = kv_row<TYPE>(rows, row, a.size);
+        bring(to.codes + p * to.pitch, from.codes, kv_bytes<TYPE>(a.size));
+        for (uint32_t i = threadIdx.x % WARP; i < scales; i += WARP) to.scales[p * scales + i] = from.scales[i];
+    }
+}
+
+// Brings keys or values of `count` positions from `first` on: rows in full that lie one behind the other, which is most of them, by
+// sixteen bytes for each thread at a time.
+template <uint32_t TYPE>
+DEVICE void bring_side(const Attend &a, const KvRows &rows, const uint16_t *coordinates, uint32_t rank, uint32_t kv_head,
+                       uint32_t first, uint32_t count, Low low, const Side &to) {
+    const uint32_t bytes = kv_bytes<TYPE>(a.size), chunks = bytes / 16;
+    const bool adjoin = a.compressed == 0 || first + count <= a.front || first >= a.front + a.compressed;
+    if (!adjoin || bytes % 16 != 0) {
+        bring_mixed<TYPE>(a, rows, coordinates, rank, kv_head, first, count, low, to);
+        return;
+    }
+    const uint32_t place = first < a.front ? first : first - a.compressed;
+    const KvRow from = kv_row<TYPE>(rows, static_cast<size_t>(kv_head) * rows.capacity + place, a.size);
+    UNROLL_BY(4)
+    for (uint32_t i = threadIdx.x; i < count * chunks; i += ATTEND_THREADS)
+        copy_to_shared(to.codes + 16 * i + i / chunks * (to.pitch - bytes), from.codes + 16 * i);
+    if (TYPE != KV_Q8_0 && TYPE != KV_Q4_0) return;
+    for (uint32_t i = threadIdx.x; i < count * (a.size / KV_BLOCK); i += ATTEND_THREADS) to.scales[i] = from.scales[i];
+}
+
+// Where the weight of a head for a position of the tile is.
+DEVICE uint32_t place_of_weight(const Attend &a, uint32_t g, uint32_t p) { return (g / FOUR * a.tile + p) * FOUR + g % FOUR; }
+
+// Positions of a split where it goes by the end of a context: so many that there are few splits to join.
+DEVICE uint32_t split_of(uint32_t end) {
+    uint32_t split = LEAST_SPLIT;
+    while (ceil_div(end, split) > MOST_SPLITS) split *= 2;
+    return split;
+}
+
+// What a block has of its heads, in shared memory.
+struct Heads {
+    float *q;
+    float *low_q;
+    // [together, size + rank of values]
+    float *sums;
+    // As `place_of_weight` says: scores, and then what they weigh.
+    float *weights;
+    float *most;
+    float *weight;
+    float *factor;
+};
+
+// Scores of the positions of a tile.
+template <uint32_t TYPE> DEVICE void score(const Attend &a, const Heads &heads, const Side &keys, uint32_t count, Low low) {
+    for (uint32_t i = threadIdx.x; i < a.tile * a.together; i += ATTEND_THREADS) {
+        const uint32_t p = i % a.tile, g = i / a.tile;
+        if (p >= count) continue;
+        const uint8_t *codes = keys.codes + p * keys.pitch;
+        const float s = p >= low.from && p < low.to
+                            ? dot_of_half_row(reinterpret_cast<const uint16_t *>(codes), heads.low_q + g * a.rank_of_keys, a.rank_of_keys)
+                            : kv_dot<TYPE>({codes, keys.scales + p * (a.size / KV_BLOCK)}, a.size, heads.q + g * a.size);
+        heads.weights[place_of_weight(a, g, p)] = capped(s, a.softcap);
+    }
+}
+
+// Weights of the positions of a tile, a lane for each, and by what the sums before are multiplied.
+DEVICE void weigh(const Attend &a, const Heads &heads, uint32_t count) {
+    const uint32_t lane = threadIdx.x % WARP;
+    for (uint32_t g = threadIdx.x / WARP; g < a.together; g += ATTEND_THREADS / WARP) {
+        float *mine = heads.weights + place_of_weight(a, g, lane);
+        const float s = lane < count ? *mine : -INFINITY;
+        const float largest = fmaxf(max_of_warp(s), heads.most[g]);
+        const float share = lane < count ? expf(s - largest) : 0.0f;
+        if (lane < count) *mine = share;
+        const float sum = sum_of_warp(share);
+        if (lane == 0) {
+            heads.factor[g] = expf(heads.most[g] - largest);
+            heads.weight[g] = heads.weight[g] * heads.factor[g] + sum;
+            heads.most[g] = largest;
         }
     }
-    return sum;
 }
 
-template <uint32_t TYPE> DEVICE void attend(const Attend &a, float *room) {
+// Adds number `d` of the rows of some positions, weighted for four heads.
+template <uint32_t TYPE>
+DEVICE void add_values(const Side &values, uint32_t scales, uint32_t from, uint32_t to, uint32_t d, const float4 *weights, float sums[FOUR]) {
+    UNROLL_BY(4)
+    for (uint32_t p = from; p < to; p++) {
+        const float x = kv_number<TYPE>({values.codes + p * values.pitch, values.scales + p * scales}, d);
+        const float4 weight = weights[p];
+        sums[0] = fmaf(weight.x, x, sums[0]);
+        sums[1] = fmaf(weight.y, x, sums[1]);
+        sums[2] = fmaf(weight.z, x, sums[2]);
+        sums[3] = fmaf(weight.w, x, sums[3]);
+    }
+}
+
+// Adds the weighted values of a tile: in full, in low rank, in full again. A thread has the same numbers of all heads every time.
+template <uint32_t TYPE>
+DEVICE void add_tile(const Attend &a, const Heads &heads, const Side &values, uint32_t count, Low low) {
+    const uint32_t wide = a.size + a.rank_of_values, scales = a.size / KV_BLOCK;
+    for (uint32_t d = threadIdx.x; d < wide; d += ATTEND_THREADS) {
+        for (uint32_t g = 0; g < a.together; g += FOUR) {
+            const float4 *weights = reinterpret_cast<const float4 *>(heads.weights) + g / FOUR * a.tile;
+            float sums[FOUR];
+            UNROLL
+            for (uint32_t i = 0; i < FOUR; i++)
+                sums[i] = g + i < a.together ? heads.sums[(g + i) * wide + d] * heads.factor[g + i] : 0.0f;
+            if (d < a.size) {
+                add_values<TYPE>(values, scales, 0, low.from, d, weights, sums);
+                add_values<TYPE>(values, scales, low.to, count, d, weights, sums);
+            } else {
+                add_values<KV_F16>(values, 0, low.from, low.to, d - a.size, weights, sums);
+            }
+            UNROLL
+            for (uint32_t i = 0; i < FOUR; i++)
+                if (g + i < a.together) heads.sums[(g + i) * wide + d] = sums[i];
+        }
+    }
+}
+
+template <uint32_t TYPE> DEVICE void attend(const Attend &a, uint8_t *room) {
     const uint32_t group = a.heads / a.kv_heads, parts = group / a.together;
     const uint32_t part = blockIdx.x % parts, kv_head = blockIdx.x / parts % a.kv_heads;
     const uint32_t row = blockIdx.x / parts / a.kv_heads, head = kv_head * group + part * a.together;
-    const uint32_t wide = a.size + a.rank_of_values;
-    float *q = room;
-    float *low_q = q + a.together * a.size;
-    float *sums = low_q + a.together * a.rank_of_keys;
-    float *scores = sums + a.together * wide;
-    float *most = scores + a.together * ATTEND_THREADS;
-    float *weight = most + a.together;
-    float *factor = weight + a.together;
+    const uint32_t wide = a.size + a.rank_of_values, bytes = kv_bytes<TYPE>(a.size);
+    Side keys = {room, nullptr, pitch_of(bytes, a.rank_of_keys)};
+    keys.scales = reinterpret_cast<uint16_t *>(keys.codes + a.tile * keys.pitch);
+    Side values = {room + side_bytes(a.tile, keys.pitch, a.size), nullptr, pitch_of(bytes, a.rank_of_values)};
+    values.scales = reinterpret_cast<uint16_t *>(values.codes + a.tile * values.pitch);
+    Heads heads;
+    heads.weights = reinterpret_cast<float *>(values.codes + side_bytes(a.tile, values.pitch, a.size));
+    heads.q = heads.weights + ceil_div(a.together, FOUR) * FOUR * a.tile;
+    // Where sixteen bytes begin.
+    heads.low_q = heads.q + ceil_div(a.together * a.size, 4) * 4;
+    heads.sums = heads.low_q + a.together * a.rank_of_keys;
+    heads.most = heads.sums + a.together * wide;
+    heads.weight = heads.most + a.together;
+    heads.factor = heads.weight + a.together;
 
     const uint32_t end = a.start + row + 1;
     const uint32_t seen = a.window > 0 && end > a.window ? end - a.window : 0;
-    const uint32_t first = max(seen, blockIdx.y * a.split);
-    const uint32_t last = min(end, (blockIdx.y + 1) * a.split);
+    const uint32_t split = a.split > 0 ? a.split : split_of(end);
+    const uint32_t first = max(seen, blockIdx.y * split), last = min(end, (blockIdx.y + 1) * split);
+    // Positions of the tile that is in shared memory, and which of them are in low rank.
+    uint32_t count = 0;
+    Low low = {0, 0};
+    const auto bring_tile = [&](uint32_t tile) {
+        const uint32_t past = tile + min(a.tile, last - tile);
+        count = past - tile;
+        low.from = min(max(a.front, tile), past) - tile;
+        low.to = min(max(a.front + a.compressed, tile + low.from), past) - tile;
+        bring_side<TYPE>(a, a.keys, a.low_keys, a.rank_of_keys, kv_head, tile, count, low, keys);
+        bring_side<TYPE>(a, a.values, a.low_values, a.rank_of_values, kv_head, tile, count, low, values);
+    };
+    // On its way while queries are read.
+    if (first < last) bring_tile(first);
     for (uint32_t i = threadIdx.x; i < a.together * a.size; i += blockDim.x)
-        q[i] = a.q[(static_cast<size_t>(row) * a.heads + head) * a.size + i] * a.scale;
-    for (uint32_t i = threadIdx.x; i < a.together * wide; i += blockDim.x) sums[i] = 0;
+        heads.q[i] = a.q[(static_cast<size_t>(row) * a.heads + head) * a.size + i] * a.scale;
+    for (uint32_t i = threadIdx.x; i < a.together * wide; i += blockDim.x) heads.sums[i] = 0;
+    // Those of heads that are not there are never written.
+    for (uint32_t i = threadIdx.x; i < ceil_div(a.together, FOUR) * FOUR * a.tile; i += blockDim.x) heads.weights[i] = 0;
     for (uint32_t i = threadIdx.x; i < a.together; i += blockDim.x) {
-        most[i] = -INFINITY;
-        weight[i] = 0;
+        heads.most[i] = -INFINITY;
+        heads.weight[i] = 0;
     }
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < a.together * a.rank_of_keys; i += blockDim.x) {
         const uint32_t component = i % a.rank_of_keys;
         const float *basis = a.key_basis + (static_cast<size_t>(kv_head) * a.rank_of_keys + component) * a.size;
         float sum = 0;
-        for (uint32_t d = 0; d < a.size; d++) sum += basis[d] * q[i / a.rank_of_keys * a.size + d];
-        low_q[i] = sum;
+        for (uint32_t d = 0; d < a.size; d++) sum += basis[d] * heads.q[i / a.rank_of_keys * a.size + d];
+        heads.low_q[i] = sum;
     }
-    __syncthreads();
-    for (uint32_t tile = first; tile < last; tile += ATTEND_THREADS) {
-        const uint32_t count = min(ATTEND_THREADS, last - tile);
-        if (threadIdx.x < count) score<TYPE>(a, kv_head, tile + threadIdx.x, q, low_q, scores);
+    for (uint32_t tile = first; tile < last; tile += a.tile) {
+        wait_for_copies();
         __syncthreads();
-        const uint32_t lane = threadIdx.x % WARP;
-        for (uint32_t g = threadIdx.x / WARP; g < a.together; g += ATTEND_THREADS / WARP) {
-            float *of_head = scores + g * ATTEND_THREADS;
-            float largest = -INFINITY, sum = 0;
-            for (uint32_t i = lane; i < count; i += WARP) largest = fmaxf(largest, of_head[i]);
-            largest = fmaxf(max_of_warp(largest), most[g]);
-            for (uint32_t i = lane; i < count; i += WARP) {
-                of_head[i] = expf(of_head[i] - largest);
-                sum += of_head[i];
-            }
-            sum = sum_of_warp(sum);
-            if (lane == 0) {
-                factor[g] = expf(most[g] - largest);
-                weight[g] = weight[g] * factor[g] + sum;
-                most[g] = largest;
-            }
-        }
+        score<TYPE>(a, heads, keys, count, low);
         __syncthreads();
-        // Of the tile: in full, in low rank, in full again.
-        const uint32_t past = tile + count;
-        const uint32_t low_from = min(max(a.front, tile), past);
-        const uint32_t low_to = min(max(a.front + a.compressed, low_from), past);
-        for (uint32_t i = threadIdx.x; i < a.together * wide; i += blockDim.x) {
-            const uint32_t g = i / wide, d = i % wide;
-            const float *weights = scores + g * ATTEND_THREADS;
-            float sum = sums[i] * factor[g];
-            if (d < a.size) {
-                sum = add_values<TYPE>(a, kv_head, tile, low_from, tile, false, d, weights, sum);
-                sum = add_values<TYPE>(a, kv_head, low_to, past, tile, false, d, weights, sum);
-            } else {
-                sum = add_values<TYPE>(a, kv_head, low_from, low_to, tile, true, d - a.size, weights, sum);
-            }
-            sums[i] = sum;
-        }
+        weigh(a, heads, count);
         __syncthreads();
+        add_tile<TYPE>(a, heads, values, count, low);
+        __syncthreads();
+        if (tile + a.tile < last) bring_tile(tile + a.tile);
     }
     const size_t record = 2 + wide;
     for (uint32_t i = threadIdx.x; i < a.together * wide; i += blockDim.x) {
         const uint32_t g = i / wide;
         float *to = a.partial + ((static_cast<size_t>(row) * a.heads + head + g) * a.splits + blockIdx.y) * record;
-        to[2 + i % wide] = sums[i];
+        to[2 + i % wide] = heads.sums[i];
         if (i % wide == 0) {
-            to[0] = most[g];
-            to[1] = weight[g];
+            to[0] = heads.most[g];
+            to[1] = heads.weight[g];
         }
     }
 }
 
 // A block for each row, kv head and `together` of the heads that read it; and for each split.
 KERNEL_OF_BLOCKS(attend_split, Attend, ATTEND_THREADS, 4) {
-    DYNAMIC_SHARED(float, room);
+    DYNAMIC_SHARED(uint8_t, room);
     switch (a.keys.type) {
     case KV_F32: attend<KV_F32>(a, room); break;
     case KV_F16: attend<KV_F16>(a, room); break;
@@ -186,35 +317,45 @@ struct Join {
 struct Joined {
     const float *partial;
     size_t record;
+    // In shared memory, of each split.
+    const float *shares;
     uint32_t splits;
-    float most;
     float weight;
-
 };
 
-DEVICE float share_of(const Joined &of, uint32_t split) { return expf(of.partial[split * of.record] - of.most); }
-
-DEVICE Joined join_splits(const Join &a) {
-    Joined to = {nullptr, 2 + static_cast<size_t>(a.size) + a.rank, a.splits, -INFINITY, 0};
+// `room` has two numbers for each split.
+DEVICE Joined join_splits(const Join &a, float *room) {
+    Joined to = {nullptr, 2 + static_cast<size_t>(a.size) + a.rank, room, a.splits, 0};
     to.partial = a.partial + static_cast<size_t>(blockIdx.x) * a.splits * to.record;
-    for (uint32_t split = 0; split < a.splits; split++) to.most = fmaxf(to.most, to.partial[split * to.record]);
-    for (uint32_t split = 0; split < a.splits; split++)
-        to.weight = fmaf(share_of(to, split), to.partial[split * to.record + 1], to.weight);
+    float *shares = room, *weights = room + a.splits;
+    for (uint32_t split = threadIdx.x; split < a.splits; split += blockDim.x) {
+        shares[split] = to.partial[split * to.record];
+        weights[split] = to.partial[split * to.record + 1];
+    }
+    __syncthreads();
+    float most = -INFINITY;
+    for (uint32_t split = 0; split < a.splits; split++) most = fmaxf(most, shares[split]);
+    __syncthreads();
+    for (uint32_t split = threadIdx.x; split < a.splits; split += blockDim.x) shares[split] = expf(shares[split] - most);
+    __syncthreads();
+    for (uint32_t split = 0; split < a.splits; split++) to.weight = fmaf(shares[split], weights[split], to.weight);
     return to;
 }
 
 DEVICE float joined_number(const Joined &of, uint32_t i) {
     float sum = 0;
+    UNROLL_BY(4)
     for (uint32_t split = 0; split < of.splits; split++)
-        sum = fmaf(share_of(of, split), of.partial[split * of.record + 2 + i], sum);
+        sum = fmaf(of.shares[split], of.partial[split * of.record + 2 + i], sum);
     return sum / of.weight;
 }
 
-// A block for each row and head, with room for the sum of coordinates.
+// A block for each row and head, with room for two numbers of each split and for the sum of coordinates.
 KERNEL(attend_join, Join, ATTEND_THREADS) {
-    DYNAMIC_SHARED(float, low);
+    DYNAMIC_SHARED(float, room);
+    float *low = room + 2 * a.splits;
     const uint32_t head = blockIdx.x % a.heads, kv_head = head / (a.heads / a.kv_heads);
-    const Joined joined = join_splits(a);
+    const Joined joined = join_splits(a, room);
     for (uint32_t i = threadIdx.x; i < a.rank; i += blockDim.x) low[i] = joined_number(joined, a.size + i);
     __syncthreads();
     for (uint32_t d = threadIdx.x; d < a.size; d += blockDim.x) {
@@ -235,7 +376,8 @@ struct JoinQuantise {
 
 // As `attend_join`, and the numbers as integers.
 KERNEL(join_quantise, JoinQuantise, ATTEND_THREADS) {
-    const Joined joined = join_splits(a.join);
+    DYNAMIC_SHARED(float, room);
+    const Joined joined = join_splits(a.join, room);
     const uint32_t size = a.join.size, width = a.join.heads * size;
     const uint32_t row = blockIdx.x / a.join.heads, first = blockIdx.x % a.join.heads * size;
     for (uint32_t base = 0; base < size; base += 4 * ATTEND_THREADS) {
@@ -281,7 +423,7 @@ DEVICE float importance_score(const Importance &a, uint32_t query, uint32_t head
     const uint32_t kv_head = head / (a.heads / a.kv_heads);
     const float *q = a.q + (static_cast<size_t>(query) * a.heads + head) * a.size;
     const size_t row = static_cast<size_t>(kv_head) * a.keys.capacity + position;
-    return capped(a.scale * kv_dot<TYPE>(a.keys, row, a.size, q), a.softcap);
+    return capped(a.scale * kv_dot<TYPE>(kv_row<TYPE>(a.keys, row, a.size), a.size, q), a.softcap);
 }
 
 template <uint32_t TYPE> DEVICE void importance_scale(const Importance &a, float *room) {
@@ -342,3 +484,5 @@ KERNEL(importance_of_positions, Importance, ATTEND_THREADS) {
     default: importance_sum<KV_Q4_0>(a); break;
     }
 }
+
+}  // namespace attention

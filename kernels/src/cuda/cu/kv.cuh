@@ -16,35 +16,54 @@ struct KvRows {
     uint32_t capacity;
 };
 
-// Number `d` of a row, which is counted through all heads.
-template <uint32_t TYPE> DEVICE float kv_number(const KvRows &rows, size_t row, uint32_t size, uint32_t d) {
-    const size_t at = row * size + d;
-    if (TYPE == KV_F32) return reinterpret_cast<const float *>(rows.codes)[at];
-    if (TYPE == KV_F16) return float_of_half(reinterpret_cast<const uint16_t *>(rows.codes)[at]);
-    const float scale = float_of_half(rows.scales[at / KV_BLOCK]);
-    if (TYPE == KV_Q8_0) return scale * static_cast<float>(reinterpret_cast<const int8_t *>(rows.codes)[at]);
-    const uint8_t both = rows.codes[at / KV_BLOCK * (KV_BLOCK / 2) + at % (KV_BLOCK / 2)];
-    const int code = at % KV_BLOCK < KV_BLOCK / 2 ? both & 15 : both >> 4;
+// A row, wherever it lies.
+struct KvRow {
+    const uint8_t *codes;
+    const uint16_t *scales;
+};
+
+// Bytes of codes of a row.
+template <uint32_t TYPE> DEVICE uint32_t kv_bytes(uint32_t size) {
+    return TYPE == KV_F32 ? 4 * size : TYPE == KV_F16 ? 2 * size : TYPE == KV_Q8_0 ? size : size / 2;
+}
+
+// A row, which is counted through all heads.
+template <uint32_t TYPE> DEVICE KvRow kv_row(const KvRows &rows, size_t row, uint32_t size) {
+    return {rows.codes + row * kv_bytes<TYPE>(size), rows.scales + row * (size / KV_BLOCK)};
+}
+
+// Number `d` of a row.
+template <uint32_t TYPE> DEVICE float kv_number(const KvRow &row, uint32_t d) {
+    if (TYPE == KV_F32) return reinterpret_cast<const float *>(row.codes)[d];
+    if (TYPE == KV_F16) return float_of_half(reinterpret_cast<const uint16_t *>(row.codes)[d]);
+    const float scale = float_of_half(row.scales[d / KV_BLOCK]);
+    if (TYPE == KV_Q8_0) return scale * static_cast<float>(reinterpret_cast<const int8_t *>(row.codes)[d]);
+    const uint8_t both = row.codes[d / KV_BLOCK * (KV_BLOCK / 2) + d % (KV_BLOCK / 2)];
+    const int code = d % KV_BLOCK < KV_BLOCK / 2 ? both & 15 : both >> 4;
     return scale * static_cast<float>(code - 8);
 }
 
-// Eight numbers in half precision with as many floats.
-DEVICE float dot_of_halves(uint4 halves, const float *x) {
+// Eight numbers in half precision with as many floats, two times four.
+DEVICE float dot_of_halves(uint4 halves, const float4 *x) {
+    const float4 first = x[0], second = x[1];
+    const float with[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
     const uint32_t words[4] = {halves.x, halves.y, halves.z, halves.w};
     float sum = 0;
     UNROLL for (int i = 0; i < 4; i++) {
-        sum += float_of_half(static_cast<uint16_t>(words[i] & 0xffffu)) * x[2 * i];
-        sum += float_of_half(static_cast<uint16_t>(words[i] >> 16)) * x[2 * i + 1];
+        sum = fmaf(float_of_half(static_cast<uint16_t>(words[i] & 0xffffu)), with[2 * i], sum);
+        sum = fmaf(float_of_half(static_cast<uint16_t>(words[i] >> 16)), with[2 * i + 1], sum);
     }
     return sum;
 }
 
-// The product of `size` numbers in half precision with as many floats, by sixteen bytes where rows lie so.
+// The product of `size` numbers in half precision with as many floats, by sixteen bytes of each where rows lie so.
 DEVICE float dot_of_half_row(const uint16_t *row, const float *x, uint32_t size) {
     float sum = 0;
     if (size % 8 == 0) {
         const uint4 *words = reinterpret_cast<const uint4 *>(row);
-        for (uint32_t i = 0; i < size / 8; i++) sum += dot_of_halves(words[i], x + 8 * i);
+        const float4 *with = reinterpret_cast<const float4 *>(x);
+        UNROLL_BY(4)
+        for (uint32_t i = 0; i < size / 8; i++) sum += dot_of_halves(words[i], with + 2 * i);
         return sum;
     }
     for (uint32_t d = 0; d < size; d++) sum += float_of_half(row[d]) * x[d];
@@ -52,20 +71,18 @@ DEVICE float dot_of_half_row(const uint16_t *row, const float *x, uint32_t size)
 }
 
 // The product of a row with `x [size]`.
-template <uint32_t TYPE> DEVICE float kv_dot(const KvRows &rows, size_t row, uint32_t size, const float *x) {
-    if (TYPE == KV_F16)
-        return dot_of_half_row(reinterpret_cast<const uint16_t *>(rows.codes) + row * size, x, size);
+template <uint32_t TYPE> DEVICE float kv_dot(const KvRow &row, uint32_t size, const float *x) {
+    if (TYPE == KV_F16) return dot_of_half_row(reinterpret_cast<const uint16_t *>(row.codes), x, size);
     float sum = 0;
     if (TYPE == KV_F32) {
-        const float *numbers = reinterpret_cast<const float *>(rows.codes) + row * size;
+        const float *numbers = reinterpret_cast<const float *>(row.codes);
         for (uint32_t d = 0; d < size; d++) sum += numbers[d] * x[d];
         return sum;
     }
     for (uint32_t block = 0; block < size / KV_BLOCK; block++) {
         float of_block = 0;
-        const size_t at = row * (size / KV_BLOCK) + block;
         if (TYPE == KV_Q8_0) {
-            const uint4 *words = reinterpret_cast<const uint4 *>(rows.codes + at * KV_BLOCK);
+            const uint4 *words = reinterpret_cast<const uint4 *>(row.codes + block * KV_BLOCK);
             UNROLL for (uint32_t i = 0; i < KV_BLOCK / 16; i++) {
                 const uint4 word = words[i];
                 const uint32_t parts[4] = {word.x, word.y, word.z, word.w};
@@ -75,7 +92,7 @@ template <uint32_t TYPE> DEVICE float kv_dot(const KvRows &rows, size_t row, uin
                 }
             }
         } else {
-            const uint4 word = *reinterpret_cast<const uint4 *>(rows.codes + at * (KV_BLOCK / 2));
+            const uint4 word = *reinterpret_cast<const uint4 *>(row.codes + block * (KV_BLOCK / 2));
             const uint32_t parts[4] = {word.x, word.y, word.z, word.w};
             UNROLL for (uint32_t j = 0; j < KV_BLOCK / 2; j++) {
                 const uint32_t both = parts[j / 4] >> 8 * (j % 4) & 255;
@@ -84,7 +101,7 @@ template <uint32_t TYPE> DEVICE float kv_dot(const KvRows &rows, size_t row, uin
                     static_cast<float>(static_cast<int>(both >> 4) - 8) * x[block * KV_BLOCK + KV_BLOCK / 2 + j];
             }
         }
-        sum += float_of_half(rows.scales[at]) * of_block;
+        sum += float_of_half(row.scales[block]) * of_block;
     }
     return sum;
 }

@@ -7,14 +7,21 @@ use super::{F32, bytes, count, floats, get, misfit};
 use crate::cpu::Attention;
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
-/// Threads of a block, as `attention.cu` has them: positions that are scored at a time.
+/// Threads of a block, as `attention.cu` has them.
 pub(super) const THREADS: u32 = 128;
+
+/// Positions of a tile at most: a lane weighs each.
+const TILE: usize = 32;
 
 /// Query heads of a block at most.
 const TOGETHER: usize = 8;
 
-/// Positions of a split, where the context is split.
-const SPLIT: usize = 256;
+/// Positions of a split at least, and splits of a context at most, as `attention.cu` has them, where its end says how many one has.
+const LEAST_SPLIT: usize = 32;
+const SPLITS: usize = 64;
+
+/// Shared memory that every device gives a block.
+const SHARED: usize = 48 << 10;
 
 /// What a layer holds.
 #[derive(Debug)]
@@ -73,7 +80,7 @@ struct Attend {
     together: u32,
     scale: f32,
     softcap: f32,
-    unused: u32,
+    tile: u32,
 }
 
 // SAFETY: as `attention.cu` declares it, without padding.
@@ -155,7 +162,7 @@ pub fn attend<D: Device>(
     room: &mut AttentionRoom<D>,
     out: &D::Memory,
 ) -> Result<Option<Joined<D>>, DeviceError> {
-    const SPLITS: Kernel<Attend> = Kernel::new("attend_split", THREADS);
+    const KERNEL: Kernel<Attend> = Kernel::new("attend_split", THREADS);
     let Queries { rows, heads, .. } = queries;
     let KvHeads {
         heads: kv_heads,
@@ -166,14 +173,15 @@ pub fn attend<D: Device>(
     let wide = size + low.ranks[1];
     let end = held.start + rows;
     // A long prompt has blocks enough.
-    let split = if rows == 1 || queries.apart || rows * kv_heads < device.multiprocessors() {
-        SPLIT
-    } else {
-        end
+    let few = rows == 1 || queries.apart || rows * kv_heads < device.multiprocessors();
+    let (split, splits) = match few {
+        true => (0, splits_of(held.start, end)),
+        false => (end, 1),
     };
-    let splits = end.div_ceil(split);
     let numbers = [rows, heads, splits, 2 + wide];
-    let needed = numbers
+    // For all splits that rows may come to have, so that it stays where it is from token to token.
+    let most = if few { SPLITS } else { splits };
+    let needed = [rows, heads, most, 2 + wide]
         .iter()
         .try_fold(F32, |n, &count| n.checked_mul(count));
     // No device has so many bytes.
@@ -183,13 +191,8 @@ pub fn attend<D: Device>(
         _ => Arc::new(device.allocate(needed)?),
     };
     let partial = room.partial.insert(partial);
-    let shared = |together: usize| {
-        let of_head = 2 * size + low.ranks[0] + low.ranks[1] + THREADS as usize + 3;
-        together * of_head * F32
-    };
-    // Of 48 KiB, which every device gives a block.
-    let fits = |&together: &usize| group % together == 0 && shared(together) <= 48 << 10;
-    let together = (1..=TOGETHER.min(group)).rev().find(fits).unwrap_or(1);
+    let [codes, _] = held.full[0].numbers().row_bytes(size);
+    let shared = Shared::most(group, size, low.ranks, codes);
     let arguments = Attend {
         q: floats(q, "queries", &[rows, heads, size])?,
         partial: floats(&**partial, "partial sums", &numbers)?,
@@ -211,12 +214,12 @@ pub fn attend<D: Device>(
         window: count("positions", attention.window.unwrap_or(0).min(1 << 30))?,
         splits: count("splits", splits)?,
         split: count("positions", split)?,
-        together: count("heads", together)?,
+        together: count("heads", shared.together)?,
         scale: attention.scale,
         softcap: attention.softcap.unwrap_or(0.0),
-        unused: 0,
+        tile: count("positions", shared.tile)?,
     };
-    let blocks = rows * kv_heads * (group / together);
+    let blocks = rows * kv_heads * (group / shared.together);
     let grid = [
         count("blocks of attention", blocks)?,
         count("splits", splits)?,
@@ -224,7 +227,7 @@ pub fn attend<D: Device>(
     ];
     // SAFETY: a block reads queries of its heads and rows below `start + rows`, which `check` says are in full or in low rank, and
     // writes the record of each of its heads; the spans say all are there. Its shared memory is laid out as counted.
-    unsafe { device.launch(&SPLITS, grid, shared(together), &arguments)? };
+    unsafe { device.launch(&KERNEL, grid, shared.bytes, &arguments)? };
     let joined = Joined {
         partial: Arc::clone(partial),
         rows,
@@ -257,6 +260,11 @@ impl<D: Device> Joined<D> {
     /// Numbers of a head.
     pub(super) fn size(&self) -> usize {
         self.size
+    }
+
+    /// Shared memory for two numbers of each split.
+    pub(super) fn shared(&self) -> usize {
+        2 * self.splits * F32
     }
 
     /// A block for each head of each row.
@@ -298,9 +306,66 @@ impl<D: Device> Joined<D> {
     ) -> Result<(), DeviceError> {
         const JOIN: Kernel<Join> = Kernel::new("attend_join", THREADS);
         let joined = self.argument_with((basis, rank), out)?;
+        let shared = self.shared() + rank * F32;
         // SAFETY: a block reads the records of a head and writes its numbers of `out`, and has a rank of numbers in its shared
-        // memory.
-        unsafe { device.launch(&JOIN, self.grid()?, rank.max(1) * F32, &joined) }
+        // memory behind those of the splits.
+        unsafe { device.launch(&JOIN, self.grid()?, shared, &joined) }
+    }
+}
+
+/// The splits of rows that end behind `start`, and at `end` at the latest: those of the row that has the most.
+fn splits_of(start: usize, end: usize) -> usize {
+    let of = |end: usize| {
+        let mut split = LEAST_SPLIT;
+        while end.div_ceil(split) > SPLITS {
+            split *= 2;
+        }
+        end.div_ceil(split)
+    };
+    (start + 1..=end).map(of).max().unwrap_or(1)
+}
+
+/// Heads and positions that a block has at a time, and the shared memory for them.
+struct Shared {
+    together: usize,
+    tile: usize,
+    bytes: usize,
+}
+
+impl Shared {
+    /// As many positions as fit, a tile at most, and then as many of the `group` of heads that read a kv head. `codes` are the
+    /// bytes of a row's.
+    fn most(group: usize, size: usize, ranks: [usize; 2], codes: usize) -> Shared {
+        let tiles = (0..=TILE.ilog2()).rev().map(|log| 1_usize << log);
+        let all = tiles.flat_map(|tile| {
+            let heads = (1..=TOGETHER.min(group)).rev();
+            let heads = heads.filter(|&together| group.is_multiple_of(together));
+            heads.map(move |together| Shared {
+                together,
+                tile,
+                bytes: Shared::bytes(together, tile, size, ranks, codes),
+            })
+        });
+        let least = Shared {
+            together: 1,
+            tile: 1,
+            bytes: Shared::bytes(1, 1, size, ranks, codes),
+        };
+        let mut fits = all.filter(|shared| shared.bytes <= SHARED);
+        fits.next().unwrap_or(least)
+    }
+
+    /// As `attend` lays them out.
+    fn bytes(together: usize, tile: usize, size: usize, ranks: [usize; 2], codes: usize) -> usize {
+        const BLOCK: usize = 32;
+        let side = |rank: usize| {
+            let pitch = codes.max(2 * rank).next_multiple_of(16) + 16;
+            tile * pitch + (tile * (size / BLOCK) * 2).next_multiple_of(16)
+        };
+        let weights = together.next_multiple_of(4) * tile;
+        let queries = (together * size).next_multiple_of(4) + together * ranks[0];
+        let sums = together * (size + ranks[1] + 3);
+        side(ranks[0]) + side(ranks[1]) + (weights + queries + sums) * F32
     }
 }
 

@@ -32,7 +32,7 @@ impl KvNumbers {
     }
 
     /// Bytes of the codes of `size` numbers, whole blocks, and of their scales.
-    fn row_bytes(self, size: usize) -> [usize; 2] {
+    pub(super) fn row_bytes(self, size: usize) -> [usize; 2] {
         match self {
             KvNumbers::F32 => [4 * size, 0],
             KvNumbers::F16 => [2 * size, 0],

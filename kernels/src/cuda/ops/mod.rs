@@ -4,6 +4,8 @@
 //! longer.
 
 mod attention;
+#[cfg(all(test, feature = "emulated"))]
+mod attention_tests;
 mod elementwise;
 mod embed;
 mod faults;

@@ -88,7 +88,7 @@ fn what_is_foreseen_on_cuda_has_the_bits_of_single_steps() {
 fn foreseen_has_the_bits_of_single_steps<D: Device>(device: &D) {
     let model = load(&mut Gpu::new(device));
     // Across the end of a piece of the context, which attention is split into; and within one.
-    for (kind, read) in [("f16", 253), ("q8_0-rotated", 30)] {
+    for (kind, read) in [("f16", 253), ("q8_0-rotated", 30), ("f16", 34)] {
         let tokens = tokens(read + 5);
         let options = KvOptions::new(kind.parse::<KvKind>().unwrap());
         let (model, backend) = (Arc::clone(&model), Gpu::new(device));

@@ -1,7 +1,7 @@
 //! What is done to rows right in front of a product, in the launch that rounds them to integers where the product reads them so.
 
 use super::super::attention::{Join, Joined, THREADS};
-use super::super::elementwise::{self, Gate, RowsShape};
+use super::super::elementwise::{self, Gate, RowsShape, norm_threads};
 use super::super::{count, each, floats};
 use super::launches::{BLOCK, Integers, SLOTS, slots_of};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
@@ -146,7 +146,6 @@ impl<D: Device> Producer<'_, D> {
 
 impl<D: Device> Norm<'_, D> {
     fn launch(&self, device: &D, places: &[Integers]) -> Result<(), DeviceError> {
-        const KERNEL: Kernel<NormQuantise> = Kernel::new("norm_quantise", 256);
         let Norm {
             x, weight, epsilon, ..
         } = *self;
@@ -167,10 +166,11 @@ impl<D: Device> Norm<'_, D> {
             unused: 0,
             to: slots_of(places),
         };
+        let kernel = Kernel::<NormQuantise>::new("norm_quantise", norm_threads(width));
         let grid = [count("rows", rows)?, 1, 1];
         // SAFETY: a block reads and writes a row of each, which the spans say are there, and the integers of a row, for which there
         // is room at each place.
-        unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
+        unsafe { device.launch(&kernel, grid, 0, &arguments) }
     }
 }
 
@@ -217,6 +217,6 @@ fn join<D: Device>(
         to: slots_of(places),
     };
     // SAFETY: a block reads the records of a head and writes its numbers of `out`, and the integers of its whole blocks of numbers,
-    // for which there is room at each place.
-    unsafe { device.launch(&KERNEL, joined.grid()?, 0, &arguments) }
+    // for which there is room at each place; its shared memory has two numbers of each split.
+    unsafe { device.launch(&KERNEL, joined.grid()?, joined.shared(), &arguments) }
 }
