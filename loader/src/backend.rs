@@ -236,6 +236,21 @@ pub trait Backend: Send + Sized {
         slots: &mut [Slot<'_, Self>],
     ) -> Result<(), ExecError>;
 
+    /// As [`Backend::project`] without factors, and adds what it gives to what is at each slot's `y`, number by number. `extra` holds
+    /// what is added where a backend has no better way.
+    ///
+    /// # Errors
+    /// [`ExecError`] of the device.
+    fn refine(
+        &mut self,
+        n: usize,
+        x: &Self::Buffer,
+        slots: &mut [Slot<'_, Self>],
+        extra: &mut Self::Buffer,
+    ) -> Result<(), ExecError> {
+        refine_one_by_one(self, n, x, slots, extra)
+    }
+
     /// `x += bias` for each row of `x [n, width]`.
     ///
     /// # Errors
@@ -444,6 +459,30 @@ pub trait Backend: Send + Sized {
         cap: Option<f32>,
         out: &mut Self::Buffer,
     ) -> Result<(), ExecError>;
+}
+
+/// [`Backend::refine`] by a product and a sum for each slot.
+fn refine_one_by_one<B: Backend>(
+    backend: &mut B,
+    n: usize,
+    x: &B::Buffer,
+    slots: &mut [Slot<'_, B>],
+    extra: &mut B::Buffer,
+) -> Result<(), ExecError> {
+    for slot in slots {
+        let numbers = n * slot.rows;
+        backend.resize(extra, numbers)?;
+        let product = Slot {
+            weight: slot.weight,
+            rows: slot.rows,
+            cols: slot.cols,
+            input: slot.input,
+            y: &mut *extra,
+        };
+        backend.project(n, x, &[], &mut [product])?;
+        backend.add(numbers, slot.y, extra)?;
+    }
+    Ok(())
 }
 
 fn unsupported(what: &'static str) -> ExecError {

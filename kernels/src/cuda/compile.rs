@@ -1,7 +1,10 @@
 //! Compiles the kernels, with NVRTC where it is installed.
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::sync::OnceLock;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::available_parallelism;
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
@@ -82,18 +85,23 @@ impl Compiler {
         architectures: &[Architecture],
         further: &[&str],
     ) -> Result<KernelCode, DeviceError> {
+        let all = architectures.iter();
+        let jobs: Vec<(Architecture, &Source)> = all
+            .flat_map(|&architecture| UNITS.iter().map(move |unit| (architecture, unit)))
+            .collect();
         let mut images = Vec::new();
-        for &architecture in architectures {
-            for unit in UNITS {
-                let Compiled { cubin, ptx, .. } = self.unit(unit, architecture, further)?;
-                for (form, bytes) in [(CodeForm::Cubin, cubin), (CodeForm::Ptx, ptx)] {
-                    images.push(CodeImage {
-                        architecture,
-                        form,
-                        unit: unit.name.to_owned(),
-                        bytes,
-                    });
-                }
+        let compiled = side_by_side(&jobs, |&(architecture, unit)| {
+            self.unit(unit, architecture, further)
+        });
+        for (&(architecture, unit), compiled) in jobs.iter().zip(compiled) {
+            let Compiled { cubin, ptx, .. } = compiled?;
+            for (form, bytes) in [(CodeForm::Cubin, cubin), (CodeForm::Ptx, ptx)] {
+                images.push(CodeImage {
+                    architecture,
+                    form,
+                    unit: unit.name.to_owned(),
+                    bytes,
+                });
             }
         }
         Ok(KernelCode {
@@ -131,6 +139,33 @@ impl Compiler {
         let program = Program::new(unit).map_err(failed)?;
         program.compile(options).map_err(failed)
     }
+}
+
+/// What `work` gives of each job, in their order, by as many threads as there are processors, eight at most: who waits for kernels
+/// when a device is first opened has no pool yet.
+fn side_by_side<J: Sync, R: Send>(jobs: &[J], work: impl Fn(&J) -> R + Sync) -> Vec<R> {
+    const MOST: usize = 8;
+    let threads = available_parallelism().map_or(1, NonZero::get).min(MOST);
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let take_turns = || {
+        while let (at, Some(job)) = {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            (at, jobs.get(at))
+        } {
+            let result = work(job);
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.push((at, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(jobs.len()) {
+            scope.spawn(take_turns);
+        }
+        take_turns();
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|&(at, _)| at);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 fn load() -> Result<Compiler, String> {

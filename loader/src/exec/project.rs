@@ -62,6 +62,7 @@ pub(super) fn project<B: Backend, const N: usize>(
         });
     }
     backend.project(n, x, &factors, &mut slots)?;
+    let mut refined: Vec<Slot<'_, B>> = Vec::new();
     for Output { linear, y } in outputs {
         if let Linear::Residual { a, b, .. } = linear {
             backend.resize(extra, n * b.rows)?;
@@ -81,19 +82,19 @@ pub(super) fn project<B: Backend, const N: usize>(
         } = linear
             && setting.has(*place)
         {
-            backend.resize(extra, n * refinement.rows)?;
-            let slot = Slot {
+            refined.push(Slot {
                 weight: &refinement.weight,
                 rows: refinement.rows,
                 cols: refinement.cols,
                 input: Input::Vector,
-                y: &mut *extra,
-            };
-            backend.project(n, x, &[], &mut [slot])?;
-            backend.add(n * refinement.rows, y, extra)?;
+                y,
+            });
         }
     }
-    Ok(())
+    match refined.is_empty() {
+        true => Ok(()),
+        false => backend.refine(n, x, &mut refined, extra),
+    }
 }
 
 /// Logits of some rows of `x [n, width]`, with the head in any of its forms, at its own rank and with its

@@ -5,8 +5,8 @@
 // neighbouring words, so a band is `bits` times 32 words. Behind those of a band of levels there is a byte for each row, its scale
 // there. The state of a trellis goes on in the row below, and from the last row of a strip in its first.
 //
-// The bands of a tile are shared out among the warps of a block, whichever the grid is, and the warps' sums added up in their
-// order. Every sum is written as `fmaf`, so that no compiler rounds the same sum otherwise for another number of vectors.
+// The bands of a tile are shared out among parts of its sums, and these among the warps of a block, however many there are; the
+// parts are added up in their order. Every sum is written as `fmaf`, so that no compiler rounds the same sum otherwise for another number of vectors.
 #include "tiles.cuh"
 
 namespace bands {
@@ -47,6 +47,9 @@ struct Slot {
     uint32_t y_width;
     // Blocks of threads that take its tiles by turns.
     uint32_t blocks;
+    // Whether products are added to what is there.
+    uint32_t adds;
+    uint32_t unused;
 };
 
 struct Product {
@@ -59,7 +62,8 @@ constexpr uint32_t STRIP = 256, GROUP = 16, TRELLIS = 16;
 constexpr uint32_t STATES = 4096;
 constexpr float LEVEL_UNIT = 1.0f / 8192.0f;
 constexpr float ROTATION_UNIT = 0.1767767f;   // 1 / sqrt(32), as all have it
-constexpr int WARPS = 8;
+// Every so manyth band of a row is a part of its sum, whichever warp adds it up.
+constexpr uint32_t PARTS = 32;
 
 // Where the words of a row and of the two rows below it begin.
 struct Place {
@@ -90,6 +94,21 @@ template <int BITS> DEVICE void load(const uint32_t *from, uint32_t words[BITS])
     for (int i = 0; i < BITS; i++) words[i] = from[i * WARP];
 }
 
+// Words of a row in a band that are loaded a turn ahead of their use: all of most codes.
+constexpr int AHEAD = 4;
+
+// The first words of a row, as many as its code has; where there are more, the rest is loaded when it is used.
+DEVICE void load_ahead(uint32_t code, const uint32_t *from, uint32_t words[AHEAD]) {
+    const int bits = static_cast<int>(code & 15);
+    UNROLL
+    for (int i = 0; i < AHEAD; i++) words[i] = i < bits ? from[i * WARP] : 0;
+}
+
+template <int BITS> DEVICE void load_rest(const uint32_t *from, const uint32_t ahead[AHEAD], uint32_t words[BITS]) {
+    UNROLL
+    for (int i = 0; i < BITS; i++) words[i] = i < AHEAD ? ahead[i < AHEAD ? i : 0] : from[i * WARP];
+}
+
 // Four codes of `BITS` bits, at most four, as nibbles.
 template <int BITS> DEVICE uint32_t nibbles(uint32_t codes) {
     constexpr uint32_t MASK = (1u << BITS) - 1;
@@ -98,9 +117,10 @@ template <int BITS> DEVICE uint32_t nibbles(uint32_t codes) {
 }
 
 // The integers of a row's quads, four bytes each. A table of sixteen is in four registers, larger ones are in memory.
-template <int BITS> DEVICE void levels(const uint32_t *band, const Place &at, const int8_t *table, int quads[8]) {
+template <int BITS>
+DEVICE void levels(const uint32_t *band, const Place &at, const uint32_t ahead[AHEAD], const int8_t *table, int quads[8]) {
     uint32_t words[BITS];
-    load<BITS>(band + at.own, words);
+    load_rest<BITS>(band + at.own, ahead, words);
     uint4 sixteen = {};
     if (BITS <= 4) sixteen = *reinterpret_cast<const uint4 *>(table);
     UNROLL
@@ -126,11 +146,12 @@ template <int BITS> DEVICE void levels(const uint32_t *band, const Place &at, co
     }
 }
 
-template <int BITS> DEVICE void trellis(const uint32_t *band, const Place &at, const int8_t *table, int quads[8]) {
+template <int BITS>
+DEVICE void trellis(const uint32_t *band, const Place &at, const uint32_t ahead[AHEAD], const int8_t *table, int quads[8]) {
     // Twelve bits from the last of four codes on reach into the second row below where rows have eight.
     constexpr bool TWO_BELOW = 3 * BITS + 12 > 8 * BITS;
     uint32_t own[BITS], next[BITS], after[BITS] = {};
-    load<BITS>(band + at.own, own);
+    load_rest<BITS>(band + at.own, ahead, own);
     load<BITS>(band + at.next, next);
     if (TWO_BELOW) load<BITS>(band + at.after, after);
     UNROLL
@@ -148,19 +169,20 @@ template <int BITS> DEVICE void trellis(const uint32_t *band, const Place &at, c
 }
 
 // The integers of a row in a band. All lanes of a warp have the same band.
-DEVICE void unpack_band(uint32_t code, const uint32_t *band, const Place &at, const int8_t *table, int quads[8]) {
+DEVICE void unpack_band(uint32_t code, const uint32_t *band, const Place &at, const uint32_t ahead[AHEAD], const int8_t *table,
+                        int quads[8]) {
     switch (code & 31) {
-    case 2: return levels<2>(band, at, table, quads);
-    case 3: return levels<3>(band, at, table, quads);
-    case 4: return levels<4>(band, at, table, quads);
-    case 5: return levels<5>(band, at, table, quads);
-    case 6: return levels<6>(band, at, table, quads);
-    case 7: return levels<7>(band, at, table, quads);
-    case 8: return levels<8>(band, at, table, quads);
-    case TRELLIS + 2: return trellis<2>(band, at, table, quads);
-    case TRELLIS + 3: return trellis<3>(band, at, table, quads);
-    case TRELLIS + 4: return trellis<4>(band, at, table, quads);
-    default: return trellis<5>(band, at, table, quads);
+    case 2: return levels<2>(band, at, ahead, table, quads);
+    case 3: return levels<3>(band, at, ahead, table, quads);
+    case 4: return levels<4>(band, at, ahead, table, quads);
+    case 5: return levels<5>(band, at, ahead, table, quads);
+    case 6: return levels<6>(band, at, ahead, table, quads);
+    case 7: return levels<7>(band, at, ahead, table, quads);
+    case 8: return levels<8>(band, at, ahead, table, quads);
+    case TRELLIS + 2: return trellis<2>(band, at, ahead, table, quads);
+    case TRELLIS + 3: return trellis<3>(band, at, ahead, table, quads);
+    case TRELLIS + 4: return trellis<4>(band, at, ahead, table, quads);
+    default: return trellis<5>(band, at, ahead, table, quads);
     }
 }
 
@@ -177,78 +199,123 @@ DEVICE void bring_tables(const Tiles &w, int8_t *tables) {
     __syncthreads();
 }
 
+// The matrix that a block of those of one after the other has tiles of, and which of its blocks that is.
+DEVICE const Slot &slot_of(const Product &a, uint32_t *index) {
+    uint32_t which = 0;
+    while (which + 1 < a.count && *index >= a.slots[which].blocks) *index -= a.slots[which++].blocks;
+    return a.slots[which];
+}
+
+// Puts the product of a row of the result and a vector where it goes, or adds it to what is there as a sum of both would.
+DEVICE void put_product(const Slot &slot, uint32_t vector, uint32_t row, float product) {
+    float *y = slot.y + static_cast<size_t>(vector) * slot.y_width + row;
+    const float wanted = row < slot.live ? product : 0.0f;
+    *y = slot.adds ? __fadd_rn(*y, wanted) : wanted;
+}
+
+// The bands of a warp, part by part.
+struct Turns {
+    uint32_t bands, warps;
+
+    DEVICE uint32_t behind(const Turns &of, uint32_t b) {
+        if (b + PARTS < of.bands) return b + PARTS;
+        const uint32_t part = b % PARTS + of.warps;
+        return part < PARTS ? part : of.bands;
+    }
+
+    // Where a band's words are, and its code; no band where there are no more.
+    DEVICE uint2 code(const Turns &of, const Tiles &w, uint32_t b) { return b < of.bands ? w.codes[b] : uint2{0, 0}; }
+};
+
+// With room in shared memory for the tables, and behind them for two sums of every row and part of each vector.
 template <int COUNT> DEVICE void multiply(const Product &a) {
     DYNAMIC_SHARED(int8_t, tables);
-    SHARED(float, room, 2 * COUNT * WARPS * WARP);
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     const uint32_t first = blockIdx.y * COUNT;
-    uint32_t which = 0, index = blockIdx.x;
-    while (which + 1 < a.count && index >= a.slots[which].blocks) index -= a.slots[which++].blocks;
-    const Slot &slot = a.slots[which];
+    uint32_t index = blockIdx.x;
+    const Slot &slot = slot_of(a, &index);
     const Tiles &w = slot.w;
     const uint32_t tiles = ceil_div(w.rows, WARP);
+    float *room = reinterpret_cast<float *>(tables + ceil_div(w.table_bytes, 16) * 16);
+    const Turns turns = {w.bands, warps};
     bring_tables(w, tables);
     for (uint32_t tile = index; tile < tiles; tile += slot.blocks) {
         const uint32_t row = tile * WARP + lane;
         const Place at = place_of(w, row);
-        // Of levels and of trellises.
-        float sums[2][COUNT] = {};
-        for (uint32_t b = warp; b < w.bands; b += WARPS) {
-            const uint2 of = w.codes[b];
-            const uint32_t *band = w.words + of.x;
-            int quads[8];
-            unpack_band(of.y, band, at, tables + (of.y >> 8), quads);
-            const bool is_trellis = of.y & TRELLIS;
-            const float factor = is_trellis ? 1.0f : scale_of(of.y, band, at.own - lane, row);
+        // A band's words are loaded a turn ahead, and where they are is known two ahead.
+        uint32_t ahead = Turns::behind(turns, warp);
+        uint2 of = Turns::code(turns, w, warp), next = Turns::code(turns, w, ahead);
+        uint32_t words[AHEAD];
+        load_ahead(of.y, w.words + of.x + at.own, words);
+        for (uint32_t part = warp; part < PARTS; part += warps) {
+            // Of levels and of trellises.
+            float sums[2][COUNT] = {};
+            for (uint32_t b = part; b < w.bands; b += PARTS) {
+                const uint32_t *band = w.words + of.x;
+                uint32_t words_ahead[AHEAD];
+                load_ahead(next.y, w.words + next.x + at.own, words_ahead);
+                if (ahead < w.bands) ahead = Turns::behind(turns, ahead);
+                const uint2 behind = Turns::code(turns, w, ahead);
+                int quads[8];
+                unpack_band(of.y, band, at, words, tables + (of.y >> 8), quads);
+                const bool is_trellis = of.y & TRELLIS;
+                const float factor = is_trellis ? 1.0f : scale_of(of.y, band, at.own - lane, row);
+                UNROLL
+                for (int j = 0; j < COUNT; j++) {
+                    const uint32_t t = first + j < a.n ? first + j : a.n - 1;
+                    const size_t block = static_cast<size_t>(t) * w.bands + b;
+                    const int4 low = reinterpret_cast<const int4 *>(slot.codes)[2 * block];
+                    const int4 high = reinterpret_cast<const int4 *>(slot.codes)[2 * block + 1];
+                    int sum = __dp4a(quads[0], low.x, 0);
+                    sum = __dp4a(quads[1], low.y, sum);
+                    sum = __dp4a(quads[2], low.z, sum);
+                    sum = __dp4a(quads[3], low.w, sum);
+                    sum = __dp4a(quads[4], high.x, sum);
+                    sum = __dp4a(quads[5], high.y, sum);
+                    sum = __dp4a(quads[6], high.z, sum);
+                    sum = __dp4a(quads[7], high.w, sum);
+                    const float product = static_cast<float>(sum), step = slot.steps[block] * factor;
+                    if (is_trellis) {
+                        sums[1][j] = fmaf(product, step, sums[1][j]);
+                    } else {
+                        sums[0][j] = fmaf(product, step, sums[0][j]);
+                    }
+                }
+                of = next;
+                next = behind;
+                UNROLL
+                for (int i = 0; i < AHEAD; i++) words[i] = words_ahead[i];
+            }
             UNROLL
             for (int j = 0; j < COUNT; j++) {
-                const uint32_t t = first + j < a.n ? first + j : a.n - 1;
-                const size_t block = static_cast<size_t>(t) * w.bands + b;
-                const int4 low = reinterpret_cast<const int4 *>(slot.codes)[2 * block];
-                const int4 high = reinterpret_cast<const int4 *>(slot.codes)[2 * block + 1];
-                int sum = __dp4a(quads[0], low.x, 0);
-                sum = __dp4a(quads[1], low.y, sum);
-                sum = __dp4a(quads[2], low.z, sum);
-                sum = __dp4a(quads[3], low.w, sum);
-                sum = __dp4a(quads[4], high.x, sum);
-                sum = __dp4a(quads[5], high.y, sum);
-                sum = __dp4a(quads[6], high.z, sum);
-                sum = __dp4a(quads[7], high.w, sum);
-                const float product = static_cast<float>(sum), step = slot.steps[block] * factor;
-                if (is_trellis) {
-                    sums[1][j] = fmaf(product, step, sums[1][j]);
-                } else {
-                    sums[0][j] = fmaf(product, step, sums[0][j]);
-                }
+                room[(part * COUNT + j) * 2 * WARP + lane] = sums[0][j];
+                room[(part * COUNT + j) * 2 * WARP + WARP + lane] = sums[1][j];
             }
-        }
-        UNROLL
-        for (int j = 0; j < COUNT; j++) {
-            room[(warp * COUNT + j) * 2 * WARP + lane] = sums[0][j];
-            room[(warp * COUNT + j) * 2 * WARP + WARP + lane] = sums[1][j];
         }
         __syncthreads();
         // A warp for each vector.
         const uint32_t to = row < w.rows ? (w.places == nullptr ? row : w.places[row]) : slot.rows;
         if (warp < COUNT && first + warp < a.n && to < slot.rows) {
             float levels = 0, trellises = 0;
-            for (int i = 0; i < WARPS; i++) {
+            for (uint32_t i = 0; i < PARTS; i++) {
                 levels += room[(i * COUNT + warp) * 2 * WARP + lane];
                 trellises += room[(i * COUNT + warp) * 2 * WARP + WARP + lane];
             }
             const float of_levels = w.of_levels == nullptr ? 0.0f : float_of_half(w.of_levels[row]) * LEVEL_UNIT;
             const float of_trellises = w.of_trellises == nullptr ? 0.0f : float_of_half(w.of_trellises[row]);
             const float sum = __fadd_rn(__fmul_rn(levels, of_levels), __fmul_rn(trellises, of_trellises));
-            slot.y[static_cast<size_t>(first + warp) * slot.y_width + to] = to < slot.live ? sum : 0.0f;
+            put_product(slot, first + warp, to, sum);
         }
         __syncthreads();
     }
 }
 
-KERNEL_OF_BLOCKS(bands_1, Product, 256, 3) { multiply<1>(a); }
-KERNEL_OF_BLOCKS(bands_2, Product, 256, 3) { multiply<2>(a); }
-KERNEL_OF_BLOCKS(bands_4, Product, 256, 3) { multiply<4>(a); }
-KERNEL_OF_BLOCKS(bands_8, Product, 256, 2) { multiply<8>(a); }
+KERNEL_OF_BLOCKS(bands_1, Product, 512, 2) { multiply<1>(a); }
+// Of few rows, whose blocks are alone on their multiprocessors.
+KERNEL_OF_BLOCKS(bands_1_alone, Product, 1024, 1) { multiply<1>(a); }
+KERNEL_OF_BLOCKS(bands_2, Product, 512, 1) { multiply<2>(a); }
+KERNEL_OF_BLOCKS(bands_4, Product, 512, 1) { multiply<4>(a); }
+KERNEL_OF_BLOCKS(bands_8, Product, 512, 1) { multiply<8>(a); }
 
 // Rows of tiles of many vectors: lanes have rows of one band, which are decoded where they are fetched, since a code of
 // another number of bits has another number of words.
@@ -271,7 +338,9 @@ struct TileRows {
         const uint2 code = w.codes[b];
         const uint32_t *band = w.words + code.x;
         const Place at = place_of(w, row);
-        unpack_band(code.y, band, at, of.tables + (code.y >> 8), raw.quads);
+        uint32_t ahead[AHEAD];
+        load_ahead(code.y, band + at.own, ahead);
+        unpack_band(code.y, band, at, ahead, of.tables + (code.y >> 8), raw.quads);
         // Exact: eleven bits, by six for a band of levels.
         if (code.y & TRELLIS) {
             raw.scale = float_of_half(w.of_trellises[row]);
@@ -294,15 +363,14 @@ struct TileRows {
         const Slot &slot = *of.slot;
         if (row >= slot.w.rows) return;
         const uint32_t to = slot.w.places == nullptr ? row : slot.w.places[row];
-        if (to < slot.rows) slot.y[static_cast<size_t>(vector) * slot.y_width + to] = to < slot.live ? sum : 0.0f;
+        if (to < slot.rows) put_product(slot, vector, to, sum);
     }
 };
 
 KERNEL_OF_BLOCKS(bands_tiles, Product, 256, 3) {
     DYNAMIC_SHARED(int8_t, tables);
-    uint32_t which = 0, index = blockIdx.x;
-    while (which + 1 < a.count && index >= a.slots[which].blocks) index -= a.slots[which++].blocks;
-    const Slot &slot = a.slots[which];
+    uint32_t index = blockIdx.x;
+    const Slot &slot = slot_of(a, &index);
     bring_tables(slot.w, tables);
     const tiles::Vectors x = {slot.codes, slot.steps, slot.sums, a.n, slot.w.bands};
     tiles::multiply<TileRows>({&slot, tables}, x, index * tiles::ROWS, blockIdx.y * tiles::VECTORS);
@@ -333,7 +401,9 @@ KERNEL(bands_embed, Embed, 128) {
         const uint32_t *band = a.w.words + of.x;
         const Place at = place_of(a.w, row);
         int quads[8];
-        unpack_band(of.y, band, at, a.w.tables + (of.y >> 8), quads);
+        uint32_t ahead[AHEAD];
+        load_ahead(of.y, band + at.own, ahead);
+        unpack_band(of.y, band, at, ahead, a.w.tables + (of.y >> 8), quads);
         // By bits of its number, so that no compiler makes an array in memory of it.
         const int half[4] = {lane & 16 ? quads[4] : quads[0], lane & 16 ? quads[5] : quads[1],
                              lane & 16 ? quads[6] : quads[2], lane & 16 ? quads[7] : quads[3]};

@@ -51,7 +51,8 @@ struct Slot {
     uint32_t split;
     // Blocks of threads that have its rows.
     uint32_t blocks;
-    uint32_t unused;
+    // Whether products are added to what is there.
+    uint32_t adds;
 };
 
 // Matrices of one format, multiplied with as many vectors each.
@@ -60,6 +61,16 @@ struct Product {
     uint32_t unused;
     Slot slots[4];
 };
+
+// Puts a product where it goes, or adds it to what is there as a sum of both would.
+DEVICE void put_product(float *y, uint32_t adds, float product) { *y = adds ? __fadd_rn(*y, product) : product; }
+
+// The matrix that a block of those of one after the other has rows of, and which of its blocks that is.
+DEVICE const Slot &slot_of(const Product &product, uint32_t *block) {
+    uint32_t which = 0;
+    while (which + 1 < product.count && *block >= product.slots[which].blocks) *block -= product.slots[which++].blocks;
+    return product.slots[which];
+}
 
 template <class T> DEVICE T read(const void *from, size_t index) { return static_cast<const T *>(from)[index]; }
 

@@ -53,7 +53,8 @@ template <class Format> struct RowsOf {
 
     DEVICE void store(const OfSlot &of, uint32_t row, uint32_t vector, float sum) {
         const Slot &slot = *of.slot;
-        if (row < slot.rows) slot.y[static_cast<size_t>(vector) * slot.y_width + row] = row < slot.live ? sum : 0.0f;
+        float *y = slot.y + static_cast<size_t>(vector) * slot.y_width + row;
+        if (row < slot.rows) put_product(y, slot.adds, row < slot.live ? sum : 0.0f);
     }
 };
 
@@ -190,9 +191,8 @@ struct TilesWide {
 
 // The grid goes over the tiles of one matrix after the other, and over groups of vectors.
 template <class Format> DEVICE void multiply_tile(const Product &product) {
-    uint32_t which = 0, index = blockIdx.x;
-    while (which + 1 < product.count && index >= product.slots[which].blocks) index -= product.slots[which++].blocks;
-    const Slot &slot = product.slots[which];
+    uint32_t index = blockIdx.x;
+    const Slot &slot = slot_of(product, &index);
     const Vectors &a = slot.vectors;
     const tiles::Vectors x = {a.codes, a.steps, a.sums, a.n, a.width / 32};
     tiles::multiply<RowsOf<Format>>({&slot, x.blocks}, x, index * tiles::ROWS, blockIdx.y * tiles::VECTORS);

@@ -20,7 +20,7 @@ struct Embed {
     to: [u32; ROWS],
 }
 
-// SAFETY: as `products.cu` declares it, without padding.
+// SAFETY: as `products.cuh` declares it, without padding.
 unsafe impl Arguments for Embed {}
 
 #[derive(Clone, Copy)]

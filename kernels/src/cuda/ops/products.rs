@@ -152,6 +152,8 @@ pub struct Slot<'a, D: Device> {
     pub input: Input,
     /// `[n, rows]`.
     pub y: &'a D::Memory,
+    /// Whether products are added to what is there, with the bits of a sum of both.
+    pub adds: bool,
 }
 
 /// Rows that a launch counts together where it rounds what it computes.
@@ -195,6 +197,7 @@ pub fn product_behind<D: Device>(
         rows: matrix.rows(),
         live: matrix.rows(),
         rounded: None,
+        adds: false,
     };
     let all = vec![(matrix, to)];
     let mut vectors = Vectors::new(n, width, x);
@@ -282,6 +285,7 @@ pub fn project_behind<D: Device>(
             rows: factor.rows,
             live: factor.rank,
             rounded,
+            adds: false,
         };
         first.push((factor.matrix, to));
         inner.push((vectors, second));
@@ -323,6 +327,7 @@ fn targets<'a, D: Device>(
             rows: slot.rows,
             live: slot.rows,
             rounded: None,
+            adds: slot.adds,
         };
         Ok((slot.matrix, to))
     });

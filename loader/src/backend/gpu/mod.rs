@@ -20,7 +20,7 @@ use self::heads::{Step, Turn};
 pub use self::kv::GpuKv;
 pub use self::need::{Need, Planned};
 use self::pending::Pending;
-use super::{Attention, Backend, Factor, HeadShape, Slot};
+use super::{Attention, Backend, Factor, HeadShape, Slot, refine_one_by_one};
 use crate::error::ExecError;
 use crate::kv::{Energies, Kept, Kv, KvPlan, LayerBases};
 use crate::tensor::Tensor;
@@ -275,30 +275,20 @@ impl<D: Device> Backend for Gpu<D> {
         factors: &[Factor<'_, ops::DeviceMatrix<D>>],
         slots: &mut [Slot<'_, Self>],
     ) -> Result<(), ExecError> {
-        let mut first = Vec::with_capacity(factors.len());
-        for factor in factors {
-            first.push(ops::Factor {
-                matrix: factor.weight,
-                rows: factor.rows,
-                rank: factor.rank,
-            });
+        self.project_to(n, x, factors, slots, false)
+    }
+
+    fn refine(
+        &mut self,
+        n: usize,
+        x: &GpuBuffer<D>,
+        slots: &mut [Slot<'_, Self>],
+        extra: &mut GpuBuffer<D>,
+    ) -> Result<(), ExecError> {
+        match self.joins {
+            true => self.project_to(n, x, &[], slots, true),
+            false => refine_one_by_one(self, n, x, slots, extra),
         }
-        let mut second = Vec::with_capacity(slots.len());
-        for slot in &*slots {
-            second.push(ops::Slot {
-                matrix: slot.weight,
-                rows: slot.rows,
-                cols: slot.cols,
-                input: slot.input,
-                y: slot.y.memory()?,
-            });
-        }
-        let x = x.memory()?;
-        let before = self.finish_but(x)?;
-        let (before, device) = (before.producer(), &self.device);
-        let room = &mut self.products;
-        let projected = ops::project_behind(device, before, (n, x), &first, &second, room);
-        projected.map_err(device_error)
     }
 
     fn add_bias(
@@ -568,6 +558,42 @@ impl<D: Device> Backend for Gpu<D> {
 }
 
 impl<D: Device> Gpu<D> {
+    /// Every slot, whose products are at its `y` or are added to what is there.
+    fn project_to(
+        &mut self,
+        n: usize,
+        x: &GpuBuffer<D>,
+        factors: &[Factor<'_, ops::DeviceMatrix<D>>],
+        slots: &[Slot<'_, Self>],
+        adds: bool,
+    ) -> Result<(), ExecError> {
+        let mut first = Vec::with_capacity(factors.len());
+        for factor in factors {
+            first.push(ops::Factor {
+                matrix: factor.weight,
+                rows: factor.rows,
+                rank: factor.rank,
+            });
+        }
+        let mut second = Vec::with_capacity(slots.len());
+        for slot in slots {
+            second.push(ops::Slot {
+                matrix: slot.weight,
+                rows: slot.rows,
+                cols: slot.cols,
+                input: slot.input,
+                y: slot.y.memory()?,
+                adds,
+            });
+        }
+        let x = x.memory()?;
+        let before = self.finish_but(x)?;
+        let (before, device) = (before.producer(), &self.device);
+        let room = &mut self.products;
+        let projected = ops::project_behind(device, before, (n, x), &first, &second, room);
+        projected.map_err(device_error)
+    }
+
     fn queries(&self, shape: HeadShape) -> ops::Queries {
         ops::Queries {
             rows: shape.rows,

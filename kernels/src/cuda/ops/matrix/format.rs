@@ -24,7 +24,7 @@ pub(in super::super) enum Format {
     WideMinimum,
 }
 
-/// The planes of a matrix, as `products.cu` declares them.
+/// The planes of a matrix, as `blocks.cuh` declares them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(in super::super) struct Planes {
@@ -137,6 +137,14 @@ impl Format {
             Format::F16 | Format::BF16 => 8,
             Format::Q8_0 | Format::Wide | Format::WideMinimum => 16,
             Format::Q4_0 | Format::Q4K | Format::Q5K | Format::Q6K => 32,
+        }
+    }
+
+    /// Rows that a warp multiplies with one vector at a time, as `products.cuh` has them; with several it has one.
+    pub fn rows_of_one(self) -> u32 {
+        match self.unit() {
+            32 => 1,
+            _ => 2,
         }
     }
 

@@ -77,6 +77,7 @@ fn projections_are_products(
                 cols: rows,
                 input: Input::Inner(0),
                 y: &y,
+                adds: false,
             },
             Slot {
                 matrix: &dense,
@@ -84,6 +85,7 @@ fn projections_are_products(
                 cols: width,
                 input: Input::Vector,
                 y: &of_dense,
+                adds: false,
             },
         ];
         project(device, n, &x_there, &factors, &slots, workspace).unwrap();
@@ -165,6 +167,7 @@ fn slots_of_several_factors_keep_apart() {
                 cols: matrix.cols(),
                 input,
                 y,
+                adds: false,
             })
             .collect();
         project(&device, n, &there, factors, &slots, workspace).unwrap();
@@ -221,6 +224,7 @@ fn slots_share_launches() {
                     _ => Input::Inner(0),
                 },
                 y: &y,
+                adds: false,
             })
             .collect();
         let before = device.launches();
@@ -275,6 +279,7 @@ fn one_launch_has_the_bits_of_two() {
                     cols,
                     input,
                     y,
+                    adds: false,
                 });
                 let before = device.launches();
                 project(&device, n, &x, &factors, &slots, workspace).unwrap();
@@ -336,6 +341,7 @@ fn projections_that_do_not_fit_are_refused() {
             cols,
             input: Input::Inner(index),
             y: &y,
+            adds: false,
         }];
         project(&device, n, &x, &factors, &slots, &mut workspace)
     };
@@ -348,4 +354,43 @@ fn projections_that_do_not_fit_are_refused() {
     assert!(run(1, 33, 33, 33, 0, 4).is_err());
     assert!(run(1, 64, 64, 64, 1, 4).is_err());
     assert!(run(1, 64, 64, 64, 0, 5).is_err());
+}
+
+/// What is added has the bits of a sum behind a product, for any number of vectors; rows that are not asked for stay.
+#[test]
+fn products_are_added_to_what_is_there() {
+    let mut random = Random(27);
+    let device = Emulated::new(27);
+    let mut workspace = Workspace::default();
+    let codes: Codes = "2:t3x4,l4x4".parse().unwrap();
+    let bytes = Packer::new(&codes, 11).finish();
+    let banded = Banded::Whole(Bands::new(&codes, 11, &bytes).unwrap());
+    let mut matrices = vec![DeviceMatrix::new(&device, Source::Bands(banded)).unwrap()];
+    for dtype in [DType::Q8_0, DType::Q4K, DType::F16] {
+        matrices.push(held(&device, &mut random, dtype, 11, 256).1);
+    }
+    for n in [1, 3, 8, 33] {
+        let x = put(&device, &random.numbers(n * 256));
+        for matrix in &matrices {
+            let before = random.numbers(n * 11 + 1);
+            let mut of = |adds| {
+                let y = put(&device, &before);
+                let slot = Slot {
+                    matrix,
+                    rows: 11,
+                    cols: 256,
+                    input: Input::Vector,
+                    y: &y,
+                    adds,
+                };
+                project(&device, n, &x, &[], &[slot], &mut workspace).unwrap();
+                get(&device, &y, n * 11 + 1)
+            };
+            let (products, sums) = (of(false), of(true));
+            for (index, sum) in sums[..n * 11].iter().enumerate() {
+                assert_eq!(*sum, before[index] + products[index], "{n}");
+            }
+            assert_eq!(sums[n * 11], before[n * 11]);
+        }
+    }
 }

@@ -241,6 +241,7 @@ fn slots_behind_a_factor_are_multiplied_in_tiles() {
         cols: rows,
         input: crate::cpu::Input::Inner(0),
         y: &y,
+        adds: false,
     }];
     project(&device, n, &there, &factors, &slots, &mut workspace).unwrap();
     let found = get(&device, &y, n * 9);

@@ -24,6 +24,9 @@ const TILE_THREADS: u32 = 256;
 /// Warps of a block that multiplies few vectors.
 pub(super) const WARPS: u32 = 4;
 
+/// Parts of the sum of a row in bands, as `bands.cu` has them.
+const BANDS_PARTS: usize = 32;
+
 /// Matrices of a launch at most.
 pub(super) const SLOTS: usize = 4;
 
@@ -37,6 +40,8 @@ pub(super) struct Target {
     pub live: usize,
     /// Where they go as integers as well.
     pub rounded: Option<Rounded>,
+    /// Whether they are added to what is there.
+    pub adds: bool,
 }
 
 /// Where products are rounded to integers by the launch that computes them.
@@ -145,7 +150,7 @@ struct Slot {
     y_width: u32,
     split: u32,
     blocks: u32,
-    unused: u32,
+    adds: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -164,7 +169,7 @@ impl Product {
     }
 }
 
-// SAFETY: as `products.cu` declares it, without padding.
+// SAFETY: as `products.cuh` declares it, without padding.
 unsafe impl Arguments for Product {}
 
 #[derive(Clone, Copy)]
@@ -179,6 +184,8 @@ struct BandsSlot {
     live: u32,
     y_width: u32,
     blocks: u32,
+    adds: u32,
+    unused: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -456,11 +463,12 @@ pub(super) fn product_of<D: Device>(
             live: count("rows", to.live)?,
             y_width: rows,
             split,
-            blocks: match tiled {
-                true => rows.div_ceil(TILE as u32),
-                false => rows.div_ceil(WARPS / split),
+            blocks: match (tiled, n) {
+                (true, _) => rows.div_ceil(TILE as u32),
+                (false, 1) => rows.div_ceil(WARPS / split * blocks.format.rows_of_one()),
+                (false, _) => rows.div_ceil(WARPS / split),
             },
-            unused: 0,
+            adds: to.adds.into(),
         })
     };
     let slots: Result<Vec<Slot>, DeviceError> = matrices.iter().take(SLOTS).map(slot).collect();
@@ -511,8 +519,11 @@ fn multiply_bands<D: Device>(
     parts: &[(&BandsPart<D>, Integers, Target)],
 ) -> Result<(), DeviceError> {
     const NAMES: [&str; 4] = ["bands_1", "bands_2", "bands_4", "bands_8"];
-    /// Blocks that a multiprocessor runs at a time at most; each takes tile after tile.
-    const AT_A_TIME: usize = 8;
+    /// Threads of a block, and of one that is alone on its multiprocessor.
+    const THREADS: u32 = 512;
+    const ALONE: u32 = 1024;
+    /// Blocks that a multiprocessor runs at a time, by its registers; each takes tile after tile, with its tables.
+    const AT_A_TIME: usize = 2;
     let mut slots = Vec::with_capacity(SLOTS);
     let (mut blocks, mut shared) = (0, 0);
     for &(part, integers, to) in parts {
@@ -531,6 +542,8 @@ fn multiply_bands<D: Device>(
             live: count("rows", to.live)?,
             y_width: rows,
             blocks: count("tiles", of_part)?,
+            adds: to.adds.into(),
+            unused: 0,
         });
         blocks += of_part;
         shared = part.table_bytes().max(shared);
@@ -545,16 +558,24 @@ fn multiply_bands<D: Device>(
         slots: std::array::from_fn(|i| slots[i]),
     };
     let (index, together) = together(n);
-    let (kernel, together) = match tiled {
-        true => (
-            Kernel::<BandsProduct>::new("bands_tiles", TILE_THREADS),
-            TILE,
-        ),
-        false => (Kernel::new(NAMES[index], 256), together),
+    let sums = 2 * BANDS_PARTS * 32 * F32;
+    let (kernel, together, sums) = match tiled {
+        true => {
+            let kernel = Kernel::<BandsProduct>::new("bands_tiles", TILE_THREADS);
+            (kernel, TILE, 0)
+        }
+        false if n == 1 && blocks <= device.multiprocessors() => {
+            (Kernel::new("bands_1_alone", ALONE), together, sums)
+        }
+        false => {
+            let kernel = Kernel::new(NAMES[index], THREADS);
+            (kernel, together, together * sums)
+        }
     };
+    let shared = shared.next_multiple_of(16) + sums;
     let grid = [count("tiles", blocks)?, groups(n, together)?, 1];
     // SAFETY: warps read the tiles of matrices with the integers of `n` vectors of their columns, whole bands, and write those
     // of their rows that are wanted, for which the spans have room; tables are no longer than the launch says, which has room
-    // for something always.
+    // for something always, and for the sums of as many vectors as a block has.
     unsafe { device.launch(&kernel, grid, shared.max(16), &arguments) }
 }

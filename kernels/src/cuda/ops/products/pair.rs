@@ -12,7 +12,7 @@ struct Pair {
     meeting: Span,
 }
 
-// SAFETY: as `products.cu` declares it, without padding.
+// SAFETY: as `products.cuh` declares it, without padding.
 unsafe impl Arguments for Pair {}
 
 /// Vectors at most, which are one group: a block that rounds what others have computed counts those of one.
@@ -25,8 +25,9 @@ pub(super) const MEETING: usize = 2;
 /// of one format, at most four each time, with few vectors, on a device that says how many blocks it has at a time. Integers
 /// of the second time's vectors are made by the first, or they are read as floats.
 ///
-/// The grid has no more blocks than that, so that each that is waited for runs. It is launched like others: nothing else of
-/// this device's stream runs beside it, and what other programs run on it is not known here.
+/// The grid has no more blocks than that, so that each that is waited for runs. It is launched like others: of this device's
+/// stream, what is in front ends by itself and what is behind begins when all of its blocks have; what other programs run is not
+/// known here.
 pub(super) fn multiply_pair<D: Device>(
     device: &D,
     meeting: &D::Memory,

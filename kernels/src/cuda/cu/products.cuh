@@ -1,0 +1,387 @@
+// Products of matrices in blocks with vectors, and rows of such matrices as numbers.
+//
+// A unit is what a lane takes of a row at a time: sixteen bytes of codes.
+//
+// One warp or several of a block add up a row. Which numbers a lane adds, and in which order, depends on the matrix alone:
+// neither on how many vectors there are nor on how many blocks. Every sum is written as `fmaf`, so that no compiler rounds
+// the same sum otherwise for another number of vectors.
+#pragma once
+#include "blocks.cuh"
+
+namespace products {
+
+constexpr int WARPS = 4;
+
+// How a warp goes over rows. With one vector, what is read of it serves two rows at a time, and more loads are under way; where
+// codes of four bits keep the units busy, more warps do better.
+template <class Format, int COUNT> struct OfWarp {
+    static constexpr bool NIBBLES = Format::UNIT == 32;
+    static constexpr int ROWS = COUNT == 1 && !NIBBLES ? 2 : 1;
+    static constexpr int UNITS = COUNT == 1 && NIBBLES ? 8 : COUNT < 4 ? 4 : 1;
+    // Blocks of a multiprocessor that have registers.
+    static constexpr int BLOCKS = NIBBLES ? 8 : 7;
+};
+
+// A vector of several that there is: a place behind the last is given the last, whose product is not kept.
+DEVICE uint32_t vector_of(const Vectors &a, uint32_t first, int j) {
+    const uint32_t t = first + j;
+    return t < a.n ? t : a.n - 1;
+}
+
+DEVICE int dot(const int w[4], int4 x, int sum) {
+    sum = __dp4a(w[0], x.x, sum);
+    sum = __dp4a(w[1], x.y, sum);
+    sum = __dp4a(w[2], x.z, sum);
+    return __dp4a(w[3], x.w, sum);
+}
+
+// 32 bytes of codes and one scale.
+struct Q8_0 {
+    static constexpr uint32_t UNIT = 16;
+
+    template <int COUNT>
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const int4 q = read<int4>(w.codes, block_of(w, row, unit, 16));
+        const int codes[4] = {q.x, q.y, q.z, q.w};
+        const float scale = float_of_half(read<uint16_t>(w.scales, block_of(w, row, unit / 2, 32)));
+        UNROLL
+        for (int j = 0; j < COUNT; j++) {
+            const size_t vector = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32);
+            const int sum = dot(codes, read<int4>(a.codes, vector * 2 + unit), 0);
+            sums[j] = fmaf(scale * a.steps[vector + unit / 2], static_cast<float>(sum), sums[j]);
+        }
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        const float scale = float_of_half(read<uint16_t>(w.scales, block_of(w, row, i / 32, 32)));
+        return static_cast<float>(read<int8_t>(w.codes, block_of(w, row, i, 1))) * scale;
+    }
+};
+
+// Sixteen bytes of four-bit codes, 8 above their values, and one scale.
+struct Q4_0 {
+    static constexpr uint32_t UNIT = 32;
+
+    template <int COUNT>
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const size_t block = block_of(w, row, unit, 32);
+        const Codes codes = nibbles(w, block);
+        const float scale = float_of_half(read<uint16_t>(w.scales, block));
+        UNROLL
+        for (int j = 0; j < COUNT; j++) {
+            const size_t at = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32) + unit;
+            int sum = dot(codes.first, read<int4>(a.codes, 2 * at), 0);
+            sum = dot(codes.second, read<int4>(a.codes, 2 * at + 1), sum);
+            sum -= 8 * (first_sum(a.sums[at]) + second_sum(a.sums[at]));
+            sums[j] = fmaf(scale * a.steps[at], static_cast<float>(sum), sums[j]);
+        }
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        const size_t block = block_of(w, row, i / 32, 32);
+        const float scale = float_of_half(read<uint16_t>(w.scales, block));
+        return scale * static_cast<float>(nibble(w, block, i % 32) - 8);
+    }
+};
+
+template <int COUNT>
+DEVICE void add_with_minimum(const Vectors &a, const Codes &codes, const ScaleMinimum &of, uint32_t unit, uint32_t first,
+                             float *sums) {
+    UNROLL
+    for (int j = 0; j < COUNT; j++) {
+        const size_t at = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32) + unit;
+        int sum = dot(codes.first, read<int4>(a.codes, 2 * at), 0);
+        sum = dot(codes.second, read<int4>(a.codes, 2 * at + 1), sum);
+        const int total = first_sum(a.sums[at]) + second_sum(a.sums[at]);
+        const float offset = of.minimum * static_cast<float>(total);
+        sums[j] = fmaf(a.steps[at], fmaf(of.scale, static_cast<float>(sum), -offset), sums[j]);
+    }
+}
+
+struct Q4K {
+    static constexpr uint32_t UNIT = 32;
+
+    template <int COUNT>
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const Codes codes = nibbles(w, block_of(w, row, unit, 32));
+        add_with_minimum<COUNT>(a, codes, scale_and_minimum(w, row, unit), unit, first, sums);
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        const ScaleMinimum of = scale_and_minimum(w, row, i / 32);
+        const int code = nibble(w, block_of(w, row, i / 32, 32), i % 32);
+        return __fadd_rn(__fmul_rn(of.scale, static_cast<float>(code)), -of.minimum);
+    }
+};
+
+// As q4_k, with fifth bits in a further plane.
+struct Q5K {
+    static constexpr uint32_t UNIT = 32;
+
+    template <int COUNT>
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const size_t block = block_of(w, row, unit, 32);
+        Codes codes = nibbles(w, block);
+        add_fifth_bits(codes, read<uint32_t>(w.high, block));
+        add_with_minimum<COUNT>(a, codes, scale_and_minimum(w, row, unit), unit, first, sums);
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        const size_t block = block_of(w, row, i / 32, 32);
+        const ScaleMinimum of = scale_and_minimum(w, row, i / 32);
+        const uint32_t fifth = read<uint32_t>(w.high, block) >> (i % 4 * 8 + i % 16 / 4 + i % 32 / 16 * 4);
+        const int code = nibble(w, block, i % 32) | static_cast<int>((fifth & 1) << 4);
+        return __fadd_rn(__fmul_rn(of.scale, static_cast<float>(code)), -of.minimum);
+    }
+};
+
+// With the high two bits of codes in a further plane; codes are 32 above their values. Every sixteen numbers have a scale of
+// eight bits.
+struct Q6K {
+    static constexpr uint32_t UNIT = 32;
+
+    template <int COUNT>
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const size_t block = block_of(w, row, unit, 32);
+        Codes codes = nibbles(w, block);
+        add_high_bits(codes, read<uint2>(w.high, block));
+        const uint16_t scales = read<uint16_t>(w.scales, block);
+        const int of_first = static_cast<int8_t>(scales & 255), of_second = static_cast<int8_t>(scales >> 8);
+        const float super = float_of_half(read<uint16_t>(w.supers, block_of(w, row, unit / 8, 256)));
+        UNROLL
+        for (int j = 0; j < COUNT; j++) {
+            const size_t at = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32) + unit;
+            const uint32_t totals = a.sums[at];
+            const int low = dot(codes.first, read<int4>(a.codes, 2 * at), 0) - 32 * first_sum(totals);
+            const int top = dot(codes.second, read<int4>(a.codes, 2 * at + 1), 0) - 32 * second_sum(totals);
+            // Below 2^24, and so a float: 32 numbers of 127 by 32 by 128.
+            const int sum = low * of_first + top * of_second;
+            sums[j] = fmaf(super * a.steps[at], static_cast<float>(sum), sums[j]);
+        }
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        const size_t block = block_of(w, row, i / 32, 32);
+        const uint32_t high = read<uint32_t>(w.high, 2 * block + i % 32 / 16) >> (i % 4 * 8 + i % 16 / 4 * 2);
+        const int code = nibble(w, block, i % 32) | static_cast<int>((high & 3) << 4);
+        const float super = float_of_half(read<uint16_t>(w.supers, block_of(w, row, i / 256, 256)));
+        const float scale = super * static_cast<float>(read<int8_t>(w.scales, block_of(w, row, i / 16, 16)));
+        return scale * static_cast<float>(code - 32);
+    }
+};
+
+// What other formats are held as: codes of eight bits, and for every sixteen a scale and, where there is that plane, a minimum.
+struct Wide {
+    static constexpr uint32_t UNIT = 16;
+
+    template <int COUNT>
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const size_t block = block_of(w, row, unit, 16);
+        const int4 q = read<int4>(w.codes, block);
+        const int codes[4] = {q.x, q.y, q.z, q.w};
+        const float scale = read<float>(w.scales, block);
+        const bool offset = w.supers != nullptr;
+        const float minimum = offset ? read<float>(w.supers, block) : 0.0f;
+        UNROLL
+        for (int j = 0; j < COUNT; j++) {
+            const size_t vector = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32);
+            const int sum = dot(codes, read<int4>(a.codes, vector * 2 + unit), 0);
+            const float step = a.steps[vector + unit / 2];
+            float product = scale * static_cast<float>(sum);
+            if (offset) {
+                const uint32_t totals = a.sums[vector + unit / 2];
+                const int total = unit % 2 ? second_sum(totals) : first_sum(totals);
+                product = fmaf(minimum, static_cast<float>(total), product);
+            }
+            sums[j] = fmaf(step, product, sums[j]);
+        }
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        const size_t block = block_of(w, row, i / 16, 16);
+        const float code = static_cast<float>(read<int8_t>(w.codes, block_of(w, row, i, 1)));
+        const float product = __fmul_rn(read<float>(w.scales, block), code);
+        return w.supers == nullptr ? product : __fadd_rn(product, read<float>(w.supers, block));
+    }
+};
+
+struct AsFloat {
+    typedef uint32_t Bits;
+    DEVICE float of(uint32_t bits) { return __uint_as_float(bits); }
+};
+
+struct AsHalf {
+    typedef uint16_t Bits;
+    DEVICE float of(uint16_t bits) { return float_of_half(bits); }
+};
+
+struct AsBf16 {
+    typedef uint16_t Bits;
+    DEVICE float of(uint16_t bits) { return float_of_bf16(bits); }
+};
+
+// Numbers as they are, with zeros up to sixteen bytes behind the last of a row.
+template <class As> struct Floats {
+    typedef typename As::Bits Bits;
+    static constexpr uint32_t UNIT = 16 / sizeof(Bits);
+
+    template <int COUNT>
+    DEVICE void add(const Vectors &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const uint4 q = read<uint4>(w.codes, block_of(w, row, unit, UNIT));
+        const uint32_t words[4] = {q.x, q.y, q.z, q.w};
+        float numbers[UNIT];
+        UNROLL
+        for (uint32_t i = 0; i < UNIT; i++)
+            numbers[i] = As::of(static_cast<Bits>(words[i * sizeof(Bits) / 4] >> i * sizeof(Bits) * 8 % 32));
+        const uint32_t column = unit * UNIT;
+        // Whether vectors begin at sixteen bytes, each of them.
+        const bool aligned = a.width % UNIT == 0;
+        UNROLL
+        for (int j = 0; j < COUNT; j++) {
+            const float *x = a.x + static_cast<size_t>(vector_of(a, first, j)) * a.width + column;
+            if (aligned) {
+                UNROLL
+                for (uint32_t i = 0; i < UNIT; i += 4) {
+                    const float4 four = read<float4>(x, i / 4);
+                    sums[j] = fmaf(numbers[i], four.x, sums[j]);
+                    sums[j] = fmaf(numbers[i + 1], four.y, sums[j]);
+                    sums[j] = fmaf(numbers[i + 2], four.z, sums[j]);
+                    sums[j] = fmaf(numbers[i + 3], four.w, sums[j]);
+                }
+            } else {
+                UNROLL
+                for (uint32_t i = 0; i < UNIT; i++)
+                    if (column + i < a.width) sums[j] = fmaf(numbers[i], x[i], sums[j]);
+            }
+        }
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        return As::of(read<Bits>(w.codes, block_of(w, row, i, 1)));
+    }
+};
+
+// Rounds products of 32 rows to integers in the block that arrives there last: it sees what all others have written, which
+// need not run at the same time. The next matrix then reads them without a launch in between.
+template <int COUNT> DEVICE void round_behind_others(const Slot &slot, uint32_t row, uint32_t of_block, uint32_t first) {
+    SHARED(uint32_t, is_last, 1);
+    const uint32_t which = row / 32;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const uint32_t blocks = ceil_div(min(32u, slot.rows - 32 * which), of_block);
+        is_last[0] = atomicAdd(slot.arrived + which, 1u) + 1 == blocks;
+        if (is_last[0]) slot.arrived[which] = 0;
+    }
+    __syncthreads();
+    if (!is_last[0]) return;
+    __threadfence();
+    const uint32_t lane = threadIdx.x % WARP, i = 32 * which + lane;
+    for (uint32_t j = threadIdx.x / WARP; j < COUNT && first + j < slot.vectors.n; j += WARPS) {
+        // Past the cache of this multiprocessor, which may have been filled before others wrote.
+        const volatile float *y = slot.y + static_cast<size_t>(first + j) * slot.y_width;
+        const uint64_t at = static_cast<uint64_t>(first + j) * ceil_div(slot.rows, 32) + which;
+        vectors::quantise_one(slot.to, at, i < slot.rows ? y[i] : 0.0f);
+    }
+}
+
+// The rows of block `block` of those of one matrix after the other, with the vectors of a group.
+template <class Format, int COUNT> DEVICE void multiply(const Product &product, uint32_t block, uint32_t group) {
+    constexpr int ROWS = OfWarp<Format, COUNT>::ROWS;
+    SHARED(float, room, WARPS * ROWS * COUNT);
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const Slot &slot = slot_of(product, &block);
+    const uint32_t split = slot.split, of_block = WARPS / split * ROWS;
+    const uint32_t row = block * of_block + warp / split * ROWS;
+    const Vectors &a = slot.vectors;
+    const uint32_t first = group * COUNT;
+    float sums[ROWS][COUNT] = {};
+    if (row < slot.live) {
+        const uint32_t units = ceil_div(a.width, Format::UNIT);
+        UNROLL_BY((OfWarp<Format, COUNT>::UNITS))
+        for (uint32_t unit = warp % split * WARP + lane; unit < units; unit += split * WARP) {
+            UNROLL
+            for (int i = 0; i < ROWS; i++)
+                Format::template add<COUNT>(a, slot.w, min(row + i, slot.live - 1), unit, first, sums[i]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < ROWS; i++) {
+        UNROLL
+        for (int j = 0; j < COUNT; j++) {
+            const float sum = sum_of_warp(sums[i][j]);
+            if (lane == 0) room[(warp * ROWS + i) * COUNT + j] = row + i < slot.live ? sum : 0.0f;
+        }
+    }
+    __syncthreads();
+    const uint32_t mine = threadIdx.x / COUNT, j = threadIdx.x % COUNT;
+    const uint32_t to = block * of_block + mine;
+    if (mine < of_block && to < slot.rows && first + j < a.n) {
+        const uint32_t first_warp = mine / ROWS * split, i = mine % ROWS;
+        float sum = 0;
+        for (uint32_t part = 0; part < split; part++) sum += room[((first_warp + part) * ROWS + i) * COUNT + j];
+        put_product(slot.y + static_cast<size_t>(first + j) * slot.y_width + to, slot.adds, sum);
+    }
+    if (slot.arrived != nullptr) round_behind_others<COUNT>(slot, block * of_block, of_block, first);
+}
+
+// The grid goes over blocks and over groups of vectors.
+template <class Format, int COUNT> DEVICE void multiply(const Product &product) {
+    multiply<Format, COUNT>(product, blockIdx.x, blockIdx.y);
+}
+
+// Products with vectors, and then products with what these are.
+struct Pair {
+    Product first;
+    Product second;
+    // See `meet_blocks`.
+    uint32_t *meeting;
+};
+
+// All blocks of a product with at most `COUNT` vectors, by turns of a grid of any size. One group of vectors: more would be
+// counted together where products are rounded.
+template <class Format, int COUNT> DEVICE void multiply_by_turns(const Product &product) {
+    uint32_t blocks = 0;
+    for (uint32_t i = 0; i < product.count; i++) blocks += product.slots[i].blocks;
+    for (uint32_t turn = blockIdx.x; turn < blocks; turn += gridDim.x) {
+        multiply<Format, COUNT>(product, turn, 0);
+        // What a turn has in shared memory is read to its end.
+        __syncthreads();
+    }
+}
+
+template <class Format, int COUNT> DEVICE void multiply_pair(const Pair &pair) {
+    multiply_by_turns<Format, COUNT>(pair.first);
+    meet_blocks(pair.meeting);
+    multiply_by_turns<Format, COUNT>(pair.second);
+}
+
+struct Embed {
+    Planes w;
+    // [rows, width].
+    float *out;
+    uint32_t width;
+    float factor;
+    // Rows of the matrix, and where they go.
+    uint32_t count;
+    uint32_t unused;
+    uint32_t rows[128];
+    uint32_t to[128];
+};
+
+template <class Format> DEVICE void embed(const Embed &a) {
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.width) return;
+    const uint32_t which = blockIdx.y;
+    a.out[static_cast<size_t>(a.to[which]) * a.width + i] = Format::number(a.w, a.rows[which], i) * a.factor;
+}
+
+}  // namespace products
+
+// Kernels of a format, with registers for so many blocks of four vectors as spill none.
+#define KERNELS_OF_PRODUCTS(name, Format, of_four)                             \
+    KERNEL_OF_BLOCKS(name##_1, Product, 128, (OfWarp<Format, 1>::BLOCKS)) { multiply<Format, 1>(a); } \
+    KERNEL_OF_BLOCKS(name##_2, Product, 128, 6) { multiply<Format, 2>(a); }    \
+    KERNEL_OF_BLOCKS(name##_4, Product, 128, of_four) { multiply<Format, 4>(a); } \
+    KERNEL_OF_BLOCKS(name##_8, Product, 128, 4) { multiply<Format, 8>(a); }    \
+    KERNEL(name##_embed, Embed, 128) { embed<Format>(a); }
