@@ -112,12 +112,14 @@ fn no_bit_tells_whether_operations_are_joined() {
 }
 
 /// What a token takes: of the demo model, which has eight blocks of numbers in half precision, and of models of two blocks in
-/// q8_0, dense, in low rank in every slot, and with shared bases but for O and down. What changes with the token is its
-/// embedding, the rotation of its position, and of each block where its keys and values go and how many are attended to.
+/// q8_0, dense, in low rank in every slot, and with shared bases but for O and down; and of an elastic one with all of its
+/// refinements. What changes with the token is its embedding, refined or not, the rotation of its position, and of each block where
+/// its keys and values go and how many are attended to.
 const DEMO: Took = took(84, 2 + 2 * 8, 124);
 const DENSE: Took = took(24, 2 + 2 * 2, 43);
 const LOW_RANK: Took = took(32, 2 + 2 * 2, 71);
 const SHARED: Took = took(28, 2 + 2 * 2, 51);
+const ELASTIC: Took = took(46, 3 + 2 * 2, 90);
 
 const fn took(joined: u64, changed: u64, apart: u64) -> Took {
     Took {
@@ -156,6 +158,28 @@ fn a_token_takes_so_many_launches() {
         let file = ModelFile::open(&artifact).unwrap();
         assert_eq!(same(&file, &tokens, KvType::F16), expected, "{method}");
     }
+}
+
+/// What is refined takes a product for all slots of an input, however many they are.
+#[test]
+fn refinements_take_few_launches() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        ffn: 192,
+        ..TinyModel::default()
+    };
+    let source = scratch.file("model.gguf", tiny.bytes());
+    let text = scratch.file("words.txt", material::words(20_000));
+    let artifact = scratch.path("elastic.htz");
+    htc!["compile", &source, "-o", &artifact, "--calibration", &text]
+        .args(["--file-size", "130000", "--planes", "2"])
+        .args(["--context", "32", "--calibration-tokens", "2048"])
+        .args(["--effort", "fast"])
+        .run()
+        .ok();
+    let tokens: Vec<u32> = (0..20).map(|i| 3 + i * 7 % 290).collect();
+    let file = ModelFile::open(&artifact).unwrap();
+    assert_eq!(same(&file, &tokens, KvType::F16), ELASTIC);
 }
 
 /// Of a greedy text nothing but tokens comes back from the device.
