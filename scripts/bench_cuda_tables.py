@@ -13,6 +13,11 @@ def number(value, pattern="{:.1f}", scale=1.0):
     return "" if value is None else pattern.format(value * scale)
 
 
+def three(value, scale=1.0):
+    """With three digits at least, none of them a power of ten."""
+    return number(value, "{:.0f}" if value is not None and value * scale >= 100 else "{:.3g}", scale)
+
+
 def token_bytes(result):
     return result["token_bytes"]["weights"] + result["token_bytes"]["kv"]
 
@@ -40,13 +45,13 @@ def show_decode(results):
             f"{options['shape']} {options['form']}",
             f"{speed['median']:.1f} ({speed['low']:.1f} to {speed['high']:.1f})",
             number(token_bytes(result), "{:.1f}", 1e-6),
-            number(result["decode"]["bytes_per_second"], "{:.3g}", 1e-9),
+            three(result["decode"]["bytes_per_second"], 1e-9),
             number(result["decode"]["of_copy"], "{:.0f} %", 100),
             f"{number(gain, '{:.2f}')} / {number(saved, '{:.2f}')}",
             number(per_token.get("launches"), "{:.0f}"),
             number((prefill.get("tokens_per_second") or {}).get("median"), "{:.0f}"),
-            number(prefill.get("tflops"), "{:.3g}"),
-            number(energy.get("joules_per_token"), "{:.3g}"),
+            three(prefill.get("tflops")),
+            three(energy.get("joules_per_token")),
         ])
     heads = ["model", "tokens/s", "MB a token", "GB/s", "of a copy", "faster / fewer bytes", "launches",
              "prefill, tokens/s", "TFLOP/s", "J a token"]
@@ -61,8 +66,8 @@ def show_slots(results):
             rows.append([
                 f"{result['options']['shape']} {slot['slot']}, {result['options']['form']}",
                 number(slot["bytes"], "{:.2f}", 1e-6),
-                number(slot["low_rank_bytes_per_second"]["median"], "{:.3g}", 1e-9),
-                number(slot["dense_bytes_per_second"]["median"], "{:.3g}", 1e-9),
+                three(slot["low_rank_bytes_per_second"]["median"], 1e-9),
+                three(slot["dense_bytes_per_second"]["median"], 1e-9),
                 spread(ratio),
                 spread(slot["one_launch_time_ratio"]),
             ])
