@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread::available_parallelism;
+use std::thread::{Builder, available_parallelism};
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
@@ -159,7 +159,10 @@ fn side_by_side<J: Sync, R: Send>(jobs: &[J], work: impl Fn(&J) -> R + Sync) -> 
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(jobs.len()) {
-            scope.spawn(take_turns);
+            // Where the system gives no more threads, those that there are do the rest.
+            if Builder::new().spawn_scoped(scope, take_turns).is_err() {
+                break;
+            }
         }
         take_turns();
     });

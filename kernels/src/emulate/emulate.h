@@ -80,7 +80,6 @@ static inline float reduce(Exchange kind, int line, float value) { return shuffl
 #define DEVICE static inline
 #define UNROLL
 #define UNROLL_BY(times)
-#define __restrict__
 #define __forceinline__ inline
 
 #define __syncthreads() emulate::barrier(__LINE__)

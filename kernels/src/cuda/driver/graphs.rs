@@ -130,7 +130,11 @@ impl Shared {
         }
         let overlap = state.overlap;
         let made = match self.make(state, step) {
-            Err(_) if overlap && !state.overlap => self.make(state, step)?,
+            // Where it fails without, too, that was not it.
+            Err(_) if overlap && !state.overlap => {
+                let again = self.make(state, step);
+                again.inspect_err(|_| state.overlap = true)?
+            }
             made => made?,
         };
         let kept = &mut state.graphs.kept;

@@ -20,6 +20,15 @@ const TOGETHER: usize = 8;
 const LEAST_SPLIT: usize = 32;
 const SPLITS: usize = 64;
 
+/// Rows for which there is room for all splits from the beginning.
+const FEW: usize = 32;
+
+/// Numbers of the partial sums of attention of so many rows, where coordinates are at most as many as a head has numbers. A pass that
+/// checks many rows by the bits of single steps may have more.
+pub fn partial_numbers(rows: usize, heads: usize, size: usize) -> usize {
+    rows.max(SPLITS * rows.min(FEW)) * heads * (2 + 2 * size)
+}
+
 /// Shared memory that every device gives a block.
 const SHARED: usize = 48 << 10;
 
@@ -179,8 +188,8 @@ pub fn attend<D: Device>(
         false => (end, 1),
     };
     let numbers = [rows, heads, splits, 2 + wide];
-    // For all splits that rows may come to have, so that it stays where it is from token to token.
-    let most = if few { SPLITS } else { splits };
+    // For all splits that few rows may come to have, so that it stays where it is from token to token.
+    let most = if few && rows <= FEW { SPLITS } else { splits };
     let needed = [rows, heads, most, 2 + wide]
         .iter()
         .try_fold(F32, |n, &count| n.checked_mul(count));

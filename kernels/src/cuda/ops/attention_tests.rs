@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+use half::f16;
+
 use super::kv::{KvHeads, KvNumbers, KvRows};
 use super::*;
 use crate::cpu::Attention;
 use crate::cuda::Emulated;
 
-/// Rows of queries behind a context, of one kv head in f32.
+/// Rows of queries behind a context, of one kv head in f32 or f16.
 struct Case {
+    numbers: KvNumbers,
     /// Query heads that read it.
     group: usize,
     size: usize,
@@ -101,12 +104,18 @@ impl Case {
         let (size, positions) = (self.size, self.start + self.rows);
         let shape = KvHeads { heads: 1, size };
         let [keys, values] = [0.37, 0.91].map(|by| {
-            let numbers: Vec<f32> = (0..positions * size).map(|i| wave(i, by)).collect();
-            numbers
+            let numbers = (0..positions * size).map(|i| f16::from_f32(wave(i, by)).to_f32());
+            numbers.collect::<Vec<f32>>()
         });
         let held = [&keys, &values].map(|numbers| {
-            let rows = KvRows::new(&device, KvNumbers::F32, shape, positions).unwrap();
-            let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+            let rows = KvRows::new(&device, self.numbers, shape, positions).unwrap();
+            let bytes: Vec<u8> = match self.numbers {
+                KvNumbers::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+                _ => {
+                    let halves = numbers.iter().map(|&x| f16::from_f32(x));
+                    halves.flat_map(f16::to_le_bytes).collect()
+                }
+            };
             device.upload(&bytes, rows.memory(), 0).unwrap();
             rows
         });
@@ -131,8 +140,9 @@ impl Case {
 /// Rows before and behind the end from where on pieces of a context have twice as many positions, of one batch.
 #[test]
 fn a_long_context_has_longer_pieces() {
-    for window in [None, Some(90)] {
+    for (window, numbers) in [(None, KvNumbers::F16), (Some(90), KvNumbers::F32)] {
         let case = Case {
+            numbers,
             group: 1,
             size: 8,
             start: 2046,
@@ -148,6 +158,7 @@ fn a_long_context_has_longer_pieces() {
 fn heads_of_any_number_and_size() {
     for (group, size) in [(8, 8), (6, 20), (5, 12), (2, 256), (1, 1024)] {
         let case = Case {
+            numbers: KvNumbers::F32,
             group,
             size,
             start: 70,

@@ -17,7 +17,9 @@ mod matrix;
 mod matrix_tests;
 mod products;
 
-pub use attention::{AttentionRoom, Held, HeldLow, Joined, Queries, attend, attention, importance};
+pub use attention::{
+    AttentionRoom, Held, HeldLow, Joined, Queries, attend, attention, importance, partial_numbers,
+};
 pub use elementwise::{
     Gate, RopeShape, RowsShape, activate, add, add_rows, hadamard, rms_norm, rope, rotate_to,
     softcap,

@@ -87,11 +87,13 @@ impl Need {
 }
 
 /// Buffers of a batch: the residual stream thrice, queries and what they attend to, keys and values, gate and up; and the
-/// integers that products read, a quarter of the widest and its scales.
+/// integers that products read, a quarter of the widest and its scales; and what the pieces of contexts leave of attention.
 fn activations(hyper: &HyperParameters, rows: usize) -> u64 {
     let heads = 2 * (hyper.heads + hyper.kv_heads) * hyper.head_size;
     let row = 3 * hyper.width + heads + 2 * hyper.ffn + hyper.ffn.max(hyper.width) / 2;
+    let partial = ops::partial_numbers(rows, hyper.heads, hyper.head_size);
     let numbers = (row as u64).saturating_mul(rows as u64);
+    let numbers = numbers.saturating_add(partial as u64);
     4 * numbers.saturating_add(hyper.vocabulary as u64)
 }
 

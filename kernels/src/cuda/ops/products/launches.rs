@@ -169,7 +169,7 @@ impl Product {
     }
 }
 
-// SAFETY: as `products.cuh` declares it, without padding.
+// SAFETY: as `blocks.cuh` declares it, without padding.
 unsafe impl Arguments for Product {}
 
 #[derive(Clone, Copy)]
@@ -522,7 +522,7 @@ fn multiply_bands<D: Device>(
     /// Threads of a block, and of one that is alone on its multiprocessor.
     const THREADS: u32 = 512;
     const ALONE: u32 = 1024;
-    /// Blocks that a multiprocessor runs at a time, by its registers; each takes tile after tile, with its tables.
+    /// Blocks that a multiprocessor runs at a time at most, with one vector; each takes tile after tile, with its tables.
     const AT_A_TIME: usize = 2;
     let mut slots = Vec::with_capacity(SLOTS);
     let (mut blocks, mut shared) = (0, 0);
