@@ -203,6 +203,7 @@ KERNEL_OF_BLOCKS(q4_0_tiles, Product, 256, 3) { multiply_tile<TilesQ4_0>(a); }
 KERNEL_OF_BLOCKS(q4_k_tiles, Product, 256, 3) { multiply_tile<TilesQ4K>(a); }
 KERNEL_OF_BLOCKS(q5_k_tiles, Product, 256, 3) { multiply_tile<TilesQ5K>(a); }
 KERNEL_OF_BLOCKS(q6_k_tiles, Product, 256, 3) { multiply_tile<TilesQ6K>(a); }
-KERNEL_OF_BLOCKS(wide_tiles, Product, 256, 3) { multiply_tile<TilesWide>(a); }
+// Scales and minima take more registers than three blocks have.
+KERNEL_OF_BLOCKS(wide_tiles, Product, 256, 2) { multiply_tile<TilesWide>(a); }
 
 }  // namespace products
