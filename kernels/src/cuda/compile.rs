@@ -2,15 +2,15 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::num::NonZero;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread::{Builder, available_parallelism};
+use std::sync::OnceLock;
+use std::thread::available_parallelism;
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
 use super::code::{Architecture, CodeForm, CodeImage, KernelCode};
 use super::device::DeviceError;
 use super::source::{HEADERS, OPTIONS, Source, UNITS, digest};
+use crate::Pool;
 
 /// Every function that is called below, looked for once.
 const FUNCTIONS: &[&str] = &[
@@ -89,12 +89,16 @@ impl Compiler {
         let jobs: Vec<(Architecture, &Source)> = all
             .flat_map(|&architecture| UNITS.iter().map(move |unit| (architecture, unit)))
             .collect();
-        let mut images = Vec::new();
-        let compiled = side_by_side(&jobs, |&(architecture, unit)| {
-            self.unit(unit, architecture, further)
+        let mut compiled: Vec<_> = jobs.into_iter().map(|job| (job, None)).collect();
+        threads()?.chunks_mut(&mut compiled, 1, |_, chunk| {
+            for ((architecture, unit), made) in chunk {
+                *made = Some(self.unit(unit, *architecture, further));
+            }
         });
-        for (&(architecture, unit), compiled) in jobs.iter().zip(compiled) {
-            let Compiled { cubin, ptx, .. } = compiled?;
+        let mut images = Vec::new();
+        for ((architecture, unit), made) in compiled {
+            let Some(made) = made else { continue };
+            let Compiled { cubin, ptx, .. } = made?;
             for (form, bytes) in [(CodeForm::Cubin, cubin), (CodeForm::Ptx, ptx)] {
                 images.push(CodeImage {
                     architecture,
@@ -141,34 +145,15 @@ impl Compiler {
     }
 }
 
-/// What `work` gives of each job, in their order, by as many threads as there are processors, eight at most: who waits for kernels
-/// when a device is first opened has no pool yet.
-fn side_by_side<J: Sync, R: Send>(jobs: &[J], work: impl Fn(&J) -> R + Sync) -> Vec<R> {
+/// As many threads as there are processors, eight at most, for who has no pool yet; one where the system gives no more.
+fn threads() -> Result<Pool, DeviceError> {
     const MOST: usize = 8;
     let threads = available_parallelism().map_or(1, NonZero::get).min(MOST);
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let take_turns = || {
-        while let (at, Some(job)) = {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            (at, jobs.get(at))
-        } {
-            let result = work(job);
-            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-            done.push((at, result));
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(jobs.len()) {
-            // Where the system gives no more threads, those that there are do the rest.
-            if Builder::new().spawn_scoped(scope, take_turns).is_err() {
-                break;
-            }
-        }
-        take_turns();
-    });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_by_key(|&(at, _)| at);
-    done.into_iter().map(|(_, result)| result).collect()
+    let pool = Pool::new(threads).or_else(|_| Pool::new(1));
+    pool.map_err(|error| DeviceError::Driver {
+        doing: "compiling kernels",
+        message: error.to_string(),
+    })
 }
 
 fn load() -> Result<Compiler, String> {
