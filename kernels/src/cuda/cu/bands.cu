@@ -213,19 +213,15 @@ DEVICE void put_product(const Slot &slot, uint32_t vector, uint32_t row, float p
     *y = slot.adds ? __fadd_rn(*y, wanted) : wanted;
 }
 
-// The bands of a warp, part by part.
-struct Turns {
-    uint32_t bands, warps;
+// The band that a warp has behind another, part by part; the number of all bands behind the last.
+DEVICE uint32_t band_behind(const Tiles &w, uint32_t warps, uint32_t b) {
+    if (b + PARTS < w.bands) return b + PARTS;
+    const uint32_t part = b % PARTS + warps;
+    return part < PARTS ? part : w.bands;
+}
 
-    DEVICE uint32_t behind(const Turns &of, uint32_t b) {
-        if (b + PARTS < of.bands) return b + PARTS;
-        const uint32_t part = b % PARTS + of.warps;
-        return part < PARTS ? part : of.bands;
-    }
-
-    // Where a band's words are, and its code; no band where there are no more.
-    DEVICE uint2 code(const Turns &of, const Tiles &w, uint32_t b) { return b < of.bands ? w.codes[b] : uint2{0, 0}; }
-};
+// Where a band's words are, and its code; no words where there is no such band.
+DEVICE uint2 band_code(const Tiles &w, uint32_t b) { return b < w.bands ? w.codes[b] : uint2{0, 0}; }
 
 // With room in shared memory for the tables, and behind them for two sums of every row and part of each vector.
 template <int COUNT> DEVICE void multiply(const Product &a) {
@@ -237,14 +233,13 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
     const Tiles &w = slot.w;
     const uint32_t tiles = ceil_div(w.rows, WARP);
     float *room = reinterpret_cast<float *>(tables + ceil_div(w.table_bytes, 16) * 16);
-    const Turns turns = {w.bands, warps};
     bring_tables(w, tables);
     for (uint32_t tile = index; tile < tiles; tile += slot.blocks) {
         const uint32_t row = tile * WARP + lane;
         const Place at = place_of(w, row);
         // A band's words are loaded a turn ahead, and where they are is known two ahead.
-        uint32_t ahead = Turns::behind(turns, warp);
-        uint2 of = Turns::code(turns, w, warp), next = Turns::code(turns, w, ahead);
+        uint32_t ahead = band_behind(w, warps, warp);
+        uint2 of = band_code(w, warp), next = band_code(w, ahead);
         uint32_t words[AHEAD];
         load_ahead(of.y, w.words + of.x + at.own, words);
         for (uint32_t part = warp; part < PARTS; part += warps) {
@@ -254,8 +249,8 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
                 const uint32_t *band = w.words + of.x;
                 uint32_t words_ahead[AHEAD];
                 load_ahead(next.y, w.words + next.x + at.own, words_ahead);
-                if (ahead < w.bands) ahead = Turns::behind(turns, ahead);
-                const uint2 behind = Turns::code(turns, w, ahead);
+                if (ahead < w.bands) ahead = band_behind(w, warps, ahead);
+                const uint2 behind = band_code(w, ahead);
                 int quads[8];
                 unpack_band(of.y, band, at, words, tables + (of.y >> 8), quads);
                 const bool is_trellis = of.y & TRELLIS;

@@ -345,23 +345,19 @@ impl Shared {
     /// As many positions as fit, a tile at most, and then as many of the `group` of heads that read a kv head. `codes` are the
     /// bytes of a row's.
     fn most(group: usize, size: usize, ranks: [usize; 2], codes: usize) -> Shared {
+        let of = |together: usize, tile: usize| Shared {
+            together,
+            tile,
+            bytes: Shared::bytes(together, tile, size, ranks, codes),
+        };
         let tiles = (0..=TILE.ilog2()).rev().map(|log| 1_usize << log);
-        let all = tiles.flat_map(|tile| {
+        let mut all = tiles.flat_map(|tile| {
             let heads = (1..=TOGETHER.min(group)).rev();
             let heads = heads.filter(|&together| group.is_multiple_of(together));
-            heads.map(move |together| Shared {
-                together,
-                tile,
-                bytes: Shared::bytes(together, tile, size, ranks, codes),
-            })
+            heads.map(move |together| of(together, tile))
         });
-        let least = Shared {
-            together: 1,
-            tile: 1,
-            bytes: Shared::bytes(1, 1, size, ranks, codes),
-        };
-        let mut fits = all.filter(|shared| shared.bytes <= SHARED);
-        fits.next().unwrap_or(least)
+        let fits = all.find(|shared| shared.bytes <= SHARED);
+        fits.unwrap_or_else(|| of(1, 1))
     }
 
     /// As `attend` lays them out.
