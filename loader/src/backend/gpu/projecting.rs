@@ -1,0 +1,45 @@
+//! Products of slots, which are kept or added.
+
+use htc_kernels::cuda::{Device, ops};
+
+use super::super::{Factor, Slot};
+use super::{Gpu, GpuBuffer, device_error};
+use crate::error::ExecError;
+
+impl<D: Device> Gpu<D> {
+    /// Every slot, whose products are at its `y` or are added to what is there.
+    pub(super) fn project_to(
+        &mut self,
+        n: usize,
+        x: &GpuBuffer<D>,
+        factors: &[Factor<'_, ops::DeviceMatrix<D>>],
+        slots: &[Slot<'_, Self>],
+        adds: bool,
+    ) -> Result<(), ExecError> {
+        let mut first = Vec::with_capacity(factors.len());
+        for factor in factors {
+            first.push(ops::Factor {
+                matrix: factor.weight,
+                rows: factor.rows,
+                rank: factor.rank,
+            });
+        }
+        let mut second = Vec::with_capacity(slots.len());
+        for slot in slots {
+            second.push(ops::Slot {
+                matrix: slot.weight,
+                rows: slot.rows,
+                cols: slot.cols,
+                input: slot.input,
+                y: slot.y.memory()?,
+                adds,
+            });
+        }
+        let x = x.memory()?;
+        let before = self.finish_but(x)?;
+        let (before, device) = (before.producer(), &self.device);
+        let room = &mut self.products;
+        let projected = ops::project_behind(device, before, (n, x), &first, &second, room);
+        projected.map_err(device_error)
+    }
+}
