@@ -389,3 +389,96 @@ fn fragments_are_multiplied_where_they_lie() {
         );
     }
 }
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct FloatFragmentTrial {
+    rows: Span,
+    columns: Span,
+    products: Span,
+    bf16: u32,
+    by_lanes: u32,
+}
+
+// SAFETY: as `trial.cpp` declares it, without padding.
+unsafe impl Arguments for FloatFragmentTrial {}
+
+const FLOAT_FRAGMENT_TRIAL: Kernel<FloatFragmentTrial> = Kernel::new("float_fragment_trial", 32);
+
+/// What a warp adds to `before [16, 8]`, of rows `[16, 16]` and columns `[16, 8]`.
+fn add_float_fragments(
+    device: &Emulated,
+    [rows, columns]: [&[u16]; 2],
+    before: &[f32],
+    [bf16, by_lanes]: [bool; 2],
+) -> Vec<f32> {
+    let put = |numbers: &[u16]| {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let memory = device.allocate(bytes.len()).unwrap();
+        device.upload(&bytes, &memory, 0).unwrap();
+        memory
+    };
+    let (rows, columns) = (put(rows), put(columns));
+    let products = super::ops::put(device, before).unwrap();
+    let arguments = FloatFragmentTrial {
+        rows: rows.span("rows", 0, 512).unwrap(),
+        columns: columns.span("columns", 0, 256).unwrap(),
+        products: products.span("products", 0, 512).unwrap(),
+        bf16: bf16.into(),
+        by_lanes: by_lanes.into(),
+    };
+    // SAFETY: the kernel reads 16 by 16 and 16 by 8 numbers of sixteen bits, and changes 16 by 8 floats.
+    unsafe {
+        device
+            .launch(&FLOAT_FRAGMENT_TRIAL, [1, 1, 1], 0, &arguments)
+            .unwrap()
+    };
+    super::ops::get(device, &products, before.len()).unwrap()
+}
+
+/// Every place of the fragments by itself, and all at once: also as a device does it that has no tensor cores, with the same bits.
+#[test]
+fn fragments_of_floats_are_multiplied_where_they_lie() {
+    let device = Emulated::new(10);
+    let before: Vec<f32> = (0..128).map(|i| 1000.0 * i as f32).collect();
+    for bf16 in [false, true] {
+        let bits = |x: f32| match bf16 {
+            true => half::bf16::from_f32(x).to_bits(),
+            false => half::f16::from_f32(x).to_bits(),
+        };
+        let of = |index: usize| (index * 37 % 101) as f32 - 50.0;
+        let columns: Vec<u16> = (0..128).map(|i| bits(i as f32)).collect();
+        for place in 0..256 {
+            let mut rows = [0; 256];
+            rows[place] = bits(3.0);
+            let (row, k) = (place / 16, place % 16);
+            let mut expected = before.clone();
+            for (column, sum) in expected[8 * row..][..8].iter_mut().enumerate() {
+                *sum += 3.0 * (8 * k + column) as f32;
+            }
+            for by_lanes in [false, true] {
+                let how = [bf16, by_lanes];
+                let found = add_float_fragments(&device, [&rows, &columns], &before, how);
+                assert_eq!(found, expected, "row {row}, number {k}");
+            }
+        }
+        let rows: Vec<u16> = (0..256).map(|i| bits(of(i))).collect();
+        let product = |place: usize| {
+            let of = |k: usize| of(place / 8 * 16 + k) * (8 * k + place % 8) as f32;
+            before[place] + (0..16).map(of).sum::<f32>()
+        };
+        let expected: Vec<f32> = (0..128).map(product).collect();
+        for by_lanes in [false, true] {
+            let how = [bf16, by_lanes];
+            let found = add_float_fragments(&device, [&rows, &columns], &before, how);
+            assert_eq!(found, expected);
+        }
+        // What is rounded, too.
+        let rows: Vec<u16> = (0..256).map(|i| bits((i as f32).sin())).collect();
+        let columns: Vec<u16> = (0..128).map(|i| bits((i as f32).cos())).collect();
+        let [found, by_lanes] = [false, true].map(|by_lanes| {
+            add_float_fragments(&device, [&rows, &columns], &before, [bf16, by_lanes])
+        });
+        assert_eq!(found, by_lanes);
+    }
+}

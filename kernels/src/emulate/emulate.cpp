@@ -246,6 +246,7 @@ const char *name_of(emulate::Exchange kind) {
     case Exchange::ShuffleXor: return "__shfl_xor_sync";
     case Exchange::Sum: return "sum_of_warp";
     case Exchange::Max: return "max_of_warp";
+    case Exchange::Together: return "what a warp does together";
     }
     return "?";
 }
@@ -289,6 +290,11 @@ void meet_lanes(unsigned index) {
         values[lane] = block->fibres[first + lane].value;
     }
     if (last.kind == Exchange::Sum || last.kind == Exchange::Max) reduced(values, last.kind);
+    if (last.kind == Exchange::Together) {
+        void *own[WARP];
+        for (unsigned lane = 0; lane < WARP; lane++) own[lane] = reinterpret_cast<const Meeting *>(values[lane])->own;
+        reinterpret_cast<const Meeting *>(values[0])->act(own);
+    }
     for (int lane = 0; lane < WARP; lane++) {
         if (!(last.mask >> lane & 1)) continue;
         Fibre &fibre = block->fibres[first + lane];

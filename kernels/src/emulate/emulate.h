@@ -39,7 +39,7 @@ struct Place {
 extern Place place;
 
 // What lanes of a warp do together; `line` tells two calls apart.
-enum class Exchange { Shuffle, ShuffleXor, Sum, Max };
+enum class Exchange { Shuffle, ShuffleXor, Sum, Max, Together };
 uint64_t exchange(Exchange kind, int line, uint32_t mask, uint64_t value, int lane);
 void barrier(int line);
 // Lets other threads go on, of other blocks, too, for which the one that runs waits.
@@ -59,6 +59,17 @@ template <class T> T shuffle(Exchange kind, int line, uint32_t mask, T value, in
 
 // The sum or the largest of a number of every lane, as lanes have it that exchange with those 16, 8, 4, 2 and 1 apart.
 static inline float reduce(Exchange kind, int line, float value) { return shuffle(kind, line, 0xffffffffu, value, 0); }
+
+// What all lanes of a warp do at once, where all of them are: `act` is told what each of them has.
+typedef void Act(void *const lanes[32]);
+struct Meeting {
+    Act *act;
+    void *own;
+};
+static inline void together(int line, Act *act, void *own) {
+    Meeting meeting = {act, own};
+    exchange(Exchange::Together, line, 0xffffffffu, reinterpret_cast<uintptr_t>(&meeting), 0);
+}
 
 }  // namespace emulate
 
@@ -152,4 +163,16 @@ static inline uint16_t half_of_float(float value) {
     uint16_t bits;
     memcpy(&bits, &half, 2);
     return bits;
+}
+static inline uint32_t halves_of_floats(float first, float second) {
+    return half_of_float(first) | static_cast<uint32_t>(half_of_float(second)) << 16;
+}
+// To the nearest, ties to even.
+static inline uint32_t bf16_of_float(float value) {
+    const uint32_t bits = __float_as_uint(value);
+    if (value != value) return 0x7fff;
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+static inline uint32_t bf16s_of_floats(float first, float second) {
+    return bf16_of_float(first) | bf16_of_float(second) << 16;
 }

@@ -1,4 +1,5 @@
 // A kernel that does what none may, for the tests of the emulation.
+#include "../cuda/cu/parts.cuh"
 
 struct Trial {
     float *to;
@@ -109,6 +110,40 @@ KERNEL(fragment_trial, FragmentTrial, 32) {
     case 0: add_products(sums, x); break;
     case 1: add_products_of_half<0>(sums, x); break;
     default: add_products_of_half<1>(sums, x); break;
+    }
+    for (uint32_t i = 0; i < 4; i++) a.products[(i < 2 ? group : group + 8) * 8 + of * 2 + (i & 1)] = sums[i];
+}
+
+// As `FragmentTrial`, of numbers of sixteen bits.
+struct FloatFragmentTrial {
+    // [16, 16], [16, 8] and [16, 8].
+    const uint16_t *rows;
+    const uint16_t *columns;
+    float *products;
+    // Of bf16, or in half precision.
+    uint32_t bf16;
+    // By exchanges, as a device without tensor cores has it.
+    uint32_t by_lanes;
+};
+
+KERNEL(float_fragment_trial, FloatFragmentTrial, 32) {
+    const uint32_t group = threadIdx.x >> 2, of = threadIdx.x % 4;
+    Fragment x = {};
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t row = i < 2 || (4 <= i && i < 6) ? group : group + 8;
+        const uint32_t column = of * 2 + (i & 1) + (i < 4 ? 0 : 8);
+        x.rows[i / 2] |= static_cast<uint32_t>(a.rows[row * 16 + column]) << i % 2 * 16;
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t row = of * 2 + (i & 1) + (i < 2 ? 0 : 8), column = group;
+        x.columns[i / 2] |= static_cast<uint32_t>(a.columns[row * 8 + column]) << i % 2 * 16;
+    }
+    float sums[4];
+    for (uint32_t i = 0; i < 4; i++) sums[i] = a.products[(i < 2 ? group : group + 8) * 8 + of * 2 + (i & 1)];
+    if (a.bf16) {
+        a.by_lanes ? parts::add_products_by_lanes<parts::Bf16>(sums, x) : parts::add_products<parts::Bf16>(sums, x);
+    } else {
+        a.by_lanes ? parts::add_products_by_lanes<parts::Half>(sums, x) : parts::add_products<parts::Half>(sums, x);
     }
     for (uint32_t i = 0; i < 4; i++) a.products[(i < 2 ? group : group + 8) * 8 + of * 2 + (i & 1)] = sums[i];
 }

@@ -10,6 +10,7 @@
 #include "../cuda/cu/products.cu"
 #include "../cuda/cu/supers.cu"
 #include "../cuda/cu/floats.cu"
+#include "../cuda/cu/float_tiles.cu"
 #include "../cuda/cu/pairs.cu"
 #include "../cuda/cu/tiles.cu"
 #include "../cuda/cu/bands.cu"

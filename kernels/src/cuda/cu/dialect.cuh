@@ -86,6 +86,18 @@ DEVICE uint16_t half_of_float(float value) {
     return bits;
 }
 
+// Two numbers in half precision or as bf16, the first in the low half.
+DEVICE uint32_t halves_of_floats(float first, float second) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+}
+DEVICE uint32_t bf16s_of_floats(float first, float second) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+}
+
 #endif
 
 // Threads that exchange numbers without a barrier.

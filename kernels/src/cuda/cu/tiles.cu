@@ -4,9 +4,7 @@
 // the codes of 32 are fetched, which is all loads of them, how they are unpacked, and where a product goes. Zeros stand for rows
 // and blocks that are not there.
 //
-// Weights that are floats have none of these kernels. Their vectors are floats, too: rounded to half precision they would lose what
-// the sums keep, and split into parts that are exact they would depend on how tensor cores round sums of floats, which is
-// said nowhere.
+// Weights that are floats have tiles of their own: `float_tiles.cu`.
 #include "blocks.cuh"
 #include "tiles.cuh"
 

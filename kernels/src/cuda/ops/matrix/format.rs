@@ -112,16 +112,26 @@ impl Format {
         }
     }
 
-    /// The name of its kernel for many vectors, if it has one: that of a format whose products read integers.
-    pub fn tiles(self) -> Option<&'static str> {
+    /// The name of its kernel for many vectors.
+    pub fn tiles(self) -> &'static str {
         match self {
-            Format::F32 | Format::F16 | Format::BF16 => None,
-            Format::Q8_0 => Some("q8_0_tiles"),
-            Format::Q4_0 => Some("q4_0_tiles"),
-            Format::Q4K => Some("q4_k_tiles"),
-            Format::Q5K => Some("q5_k_tiles"),
-            Format::Q6K => Some("q6_k_tiles"),
-            Format::Wide | Format::WideMinimum => Some("wide_tiles"),
+            Format::F32 => "f32_tiles",
+            Format::F16 => "f16_tiles",
+            Format::BF16 => "bf16_tiles",
+            Format::Q8_0 => "q8_0_tiles",
+            Format::Q4_0 => "q4_0_tiles",
+            Format::Q4K => "q4_k_tiles",
+            Format::Q5K => "q5_k_tiles",
+            Format::Q6K => "q6_k_tiles",
+            Format::Wide | Format::WideMinimum => "wide_tiles",
+        }
+    }
+
+    /// Rows of a tile of many vectors, as `tiles.cuh` and `float_tiles.cu` have them.
+    pub fn rows_of_tile(self) -> u32 {
+        match self {
+            Format::F16 | Format::BF16 => 128,
+            _ => 64,
         }
     }
 

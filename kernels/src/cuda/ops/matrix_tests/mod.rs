@@ -4,6 +4,7 @@
 
 mod bands_tests;
 mod blocks_tests;
+mod float_tiles_tests;
 mod project_tests;
 mod tiles_tests;
 

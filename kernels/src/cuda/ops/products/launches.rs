@@ -17,7 +17,7 @@ const TOGETHER: usize = 8;
 /// fewer, and the bits of single steps. It is a foreseen number, not a measured one.
 const TILED: usize = 32;
 
-/// Rows and vectors of a tile, and threads of its block, as `tiles.cuh` has them.
+/// Rows of a tile in bands, vectors of a tile, and threads of its block, as `tiles.cuh` and `float_tiles.cu` have them.
 const TILE: usize = 64;
 const TILE_THREADS: u32 = 256;
 
@@ -464,7 +464,7 @@ pub(super) fn product_of<D: Device>(
             y_width: rows,
             split,
             blocks: match (tiled, n) {
-                (true, _) => rows.div_ceil(TILE as u32),
+                (true, _) => rows.div_ceil(blocks.format.rows_of_tile()),
                 (false, 1) => rows.div_ceil(WARPS / split * blocks.format.rows_of_one()),
                 (false, _) => rows.div_ceil(WARPS / split),
             },
@@ -494,13 +494,15 @@ fn multiply_blocks<D: Device>(
     let Some(&(first, ..)) = matrices.first() else {
         return Ok(());
     };
-    let tiles = first.format.tiles().filter(|_| tiled);
-    let arguments = product_of(n, tiles.is_some(), matrices)?;
+    let arguments = product_of(n, tiled, matrices)?;
     let blocks = arguments.blocks();
     let (index, together) = together(n);
-    let (kernel, together) = match tiles {
-        Some(name) => (Kernel::<Product>::new(name, TILE_THREADS), TILE),
-        None => {
+    let (kernel, together) = match tiled {
+        true => {
+            let kernel = Kernel::<Product>::new(first.format.tiles(), TILE_THREADS);
+            (kernel, TILE)
+        }
+        false => {
             let name = first.format.kernels()[index];
             (Kernel::new(name, WARPS * 32), together)
         }

@@ -1,0 +1,233 @@
+// Products of matrices of floats with many vectors, in tiles of 128 rows by 64 vectors, or of 64 by 64 for f32, by tensor cores.
+//
+// Numbers of vectors are taken in parts of sixteen bits (`parts.cuh`), those of f32 matrices, too. A block of threads goes along
+// its rows 32 numbers at a time; while these are multiplied, the next are on their way into registers. Products of 32
+// numbers are added up by tensor cores and then to those before them, in their order: a row has the same bits with a vector wherever
+// that stands among however many others, though not those of products that are added up by lanes.
+//
+// Thirty-two numbers of a row are four times sixteen bytes, and a lane multiplies one of them: which numbers tensor cores take
+// together is all the same to the sum, as long as they are those of rows and of vectors alike.
+#include "blocks.cuh"
+#include "parts.cuh"
+
+namespace products {
+namespace float_tiles {
+
+constexpr uint32_t VECTORS = 64, THREADS = 256;
+// Numbers of a row in shared memory at a time, and how many a lane has.
+constexpr uint32_t NUMBERS = 32, CHUNK = 8, CHUNKS = NUMBERS / CHUNK;
+static_assert(VECTORS * CHUNKS == THREADS, "each thread brings a chunk of a vector");
+// Sixteen rows and eight vectors are multiplied together. Four warps share the rows of a tile, two the vectors, and a warp has
+// so many times eight of these.
+constexpr uint32_t WARPS_OF_ROWS = 4, COLUMN_GROUPS = 4, OF_WARP_VECTORS = 8 * COLUMN_GROUPS;
+static_assert(WARPS_OF_ROWS * (VECTORS / OF_WARP_VECTORS) * WARP == THREADS, "warps have the whole tile");
+
+// A tile of rows of which a warp has so many times sixteen.
+template <uint32_t GROUPS> struct Tile {
+    static constexpr uint32_t ROW_GROUPS = GROUPS, OF_WARP_ROWS = 16 * GROUPS, ROWS = WARPS_OF_ROWS * OF_WARP_ROWS;
+    // Chunks of rows that a thread brings.
+    static constexpr uint32_t EACH = ROWS * CHUNKS / THREADS;
+};
+
+// Numbers in half precision: vectors are scaled, 32 numbers alike, and have 22 bits.
+struct OfHalf : Tile<2> {
+    typedef parts::Half Type;
+    static constexpr uint32_t WORDS = 1;
+    static constexpr int ROW_PARTS = 1, PARTS = 2;
+    static constexpr bool SCALED = true;
+
+    DEVICE void take(const uint4 raw[WORDS], uint4 to[ROW_PARTS]) { to[0] = raw[0]; }
+};
+
+// Vectors are exact.
+struct OfBf16 : Tile<2> {
+    typedef parts::Bf16 Type;
+    static constexpr uint32_t WORDS = 1;
+    static constexpr int ROW_PARTS = 1, PARTS = 3;
+    static constexpr bool SCALED = false;
+
+    DEVICE void take(const uint4 raw[WORDS], uint4 to[ROW_PARTS]) { to[0] = raw[0]; }
+};
+
+template <class Type, int COUNT> DEVICE void split_chunk(const float x[CHUNK], uint4 to[COUNT]) {
+    uint32_t words[CHUNK / 2][COUNT];
+    UNROLL
+    for (uint32_t i = 0; i < CHUNK / 2; i++) parts::split<Type, COUNT>(x[2 * i], x[2 * i + 1], words[i]);
+    UNROLL
+    for (int part = 0; part < COUNT; part++) to[part] = {words[0][part], words[1][part], words[2][part], words[3][part]};
+}
+
+// Both are exact: three parts of each take the registers of more rows. Of their products those are left out that are below the last bit of the largest.
+struct OfFloat : Tile<1> {
+    typedef parts::Bf16 Type;
+    static constexpr uint32_t WORDS = 2;
+    static constexpr int ROW_PARTS = 3, PARTS = 3;
+    static constexpr bool SCALED = false;
+
+    DEVICE void take(const uint4 raw[WORDS], uint4 to[ROW_PARTS]) {
+        const float x[CHUNK] = {__uint_as_float(raw[0].x), __uint_as_float(raw[0].y), __uint_as_float(raw[0].z),
+                                __uint_as_float(raw[0].w), __uint_as_float(raw[1].x), __uint_as_float(raw[1].y),
+                                __uint_as_float(raw[1].z), __uint_as_float(raw[1].w)};
+        split_chunk<Type, ROW_PARTS>(x, to);
+    }
+};
+
+// Shared memory: [parts, rows, chunks], the same of vectors, and by what their products are multiplied.
+struct Room {
+    uint4 *rows, *vectors;
+    float *steps;
+};
+
+// Eight numbers of a row as they are stored; zeros for those that are not there.
+template <class Format> DEVICE void fetch_row(const Slot &slot, uint32_t row, uint32_t chunk, uint4 to[Format::WORDS]) {
+    constexpr uint32_t UNIT = CHUNK / Format::WORDS;
+    UNROLL
+    for (uint32_t i = 0; i < Format::WORDS; i++) {
+        const uint32_t unit = chunk * Format::WORDS + i;
+        const bool exists = row < slot.live && unit * UNIT < slot.vectors.width;
+        to[i] = exists ? read<uint4>(slot.w.codes, block_of(slot.w, row, unit, UNIT)) : uint4{0, 0, 0, 0};
+    }
+}
+
+DEVICE void fetch_vector(const Vectors &a, uint32_t vector, uint32_t chunk, float to[CHUNK]) {
+    const uint32_t column = chunk * CHUNK;
+    const float *x = a.x + static_cast<size_t>(vector) * a.width + column;
+    if (vector < a.n && a.width % CHUNK == 0 && column < a.width) {
+        const float4 first = read<float4>(x, 0), second = read<float4>(x, 1);
+        to[0] = first.x, to[1] = first.y, to[2] = first.z, to[3] = first.w;
+        to[4] = second.x, to[5] = second.y, to[6] = second.z, to[7] = second.w;
+        return;
+    }
+    UNROLL
+    for (uint32_t i = 0; i < CHUNK; i++) to[i] = vector < a.n && column + i < a.width ? x[i] : 0.0f;
+}
+
+// Four threads in a row have 32 numbers of a vector.
+template <class Format> DEVICE void put_vector(const Room &room, uint32_t vector, uint32_t chunk, float x[CHUNK]) {
+    if (Format::SCALED) {
+        uint32_t largest = 0;
+        UNROLL
+        for (uint32_t i = 0; i < CHUNK; i++) largest = max(largest, __float_as_uint(x[i]) & 0x7fffffffu);
+        for (int apart = 2; apart > 0; apart /= 2) {
+            const uint32_t other = __shfl_xor_sync(EVERY_LANE, largest, apart);
+            largest = max(largest, other);
+        }
+        const parts::Scale scale = parts::scale_of(largest);
+        UNROLL
+        for (uint32_t i = 0; i < CHUNK; i++) x[i] = largest < 0x7f800000u ? x[i] * scale.to : 0.0f;
+        if (chunk == 0) room.steps[vector] = scale.back;
+    }
+    uint4 parts[Format::PARTS];
+    split_chunk<typename Format::Type, Format::PARTS>(x, parts);
+    UNROLL
+    for (int part = 0; part < Format::PARTS; part++) room.vectors[(part * VECTORS + vector) * CHUNKS + chunk] = parts[part];
+}
+
+// Adds the products of two times sixteen numbers of a row and a vector.
+template <class Format>
+DEVICE void add_both(const uint4 &near, const uint4 &far, const uint4 &column, float sums[4]) {
+    parts::add_products<typename Format::Type>(sums, {{near.x, far.x, near.y, far.y}, {column.x, column.y}});
+    parts::add_products<typename Format::Type>(sums, {{near.z, far.z, near.w, far.w}, {column.z, column.w}});
+}
+
+// Adds the products of what is in shared memory, those of a warp's rows and vectors.
+template <class Format>
+DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, float sums[Format::ROW_GROUPS][COLUMN_GROUPS][4]) {
+    constexpr int PARTS = Format::PARTS, ROW_PARTS = Format::ROW_PARTS;
+    const uint32_t lane = threadIdx.x % WARP, group = lane / 4, of = lane % 4;
+    UNROLL
+    for (uint32_t r = 0; r < Format::ROW_GROUPS; r++) {
+        uint4 near[ROW_PARTS], far[ROW_PARTS];
+        UNROLL
+        for (int part = 0; part < ROW_PARTS; part++) {
+            const uint4 *from = room.rows + (part * Format::ROWS + first_row + 16 * r + group) * CHUNKS + of;
+            near[part] = from[0];
+            far[part] = from[8 * CHUNKS];
+        }
+        UNROLL
+        for (uint32_t i = 0; i < COLUMN_GROUPS; i++) {
+            const uint32_t vector = first_vector + 8 * i;
+            float products[4] = {};
+            // The smallest first.
+            UNROLL
+            for (int both = PARTS - 1; both >= 0; both--) {
+                UNROLL
+                for (int part = 0; part < ROW_PARTS && part <= both; part++) {
+                    const uint4 column = room.vectors[((both - part) * VECTORS + vector + group) * CHUNKS + of];
+                    add_both<Format>(near[part], far[part], column, products);
+                }
+            }
+            UNROLL
+            for (int j = 0; j < 4; j++) {
+                const float step = Format::SCALED ? room.steps[vector + 2 * of + j % 2] : 1.0f;
+                sums[r][i][j] = fmaf(step, products[j], sums[r][i][j]);
+            }
+        }
+    }
+}
+
+// The grid goes over the tiles of one matrix after the other, and over groups of vectors.
+template <class Format> DEVICE void multiply(const Product &product) {
+    constexpr uint32_t ROWS = Format::ROWS, EACH = Format::EACH;
+    SHARED(uint4, of_rows, Format::ROW_PARTS * ROWS * CHUNKS);
+    SHARED(uint4, of_vectors, Format::PARTS * VECTORS * CHUNKS);
+    SHARED(float, steps, VECTORS);
+    const Room room = {of_rows, of_vectors, steps};
+    uint32_t index = blockIdx.x;
+    const Slot &slot = slot_of(product, &index);
+    const Vectors &a = slot.vectors;
+    const uint32_t first_row = index * ROWS, first_vector = blockIdx.y * VECTORS;
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const uint32_t own = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    const uint32_t warp_row = warp % WARPS_OF_ROWS * Format::OF_WARP_ROWS;
+    const uint32_t warp_vector = warp / WARPS_OF_ROWS * OF_WARP_VECTORS;
+    // Vectors that are not there are zeros; where a warp has no others it has nothing to multiply.
+    const bool multiplies = first_vector + warp_vector < a.n && first_row + warp_row < slot.live;
+    float sums[Format::ROW_GROUPS][COLUMN_GROUPS][4] = {};
+    uint4 raw[EACH][Format::WORDS];
+    float x[CHUNK];
+    const auto fetch = [&](uint32_t at) {
+        UNROLL
+        for (uint32_t i = 0; i < EACH; i++) fetch_row<Format>(slot, first_row + own + i * (ROWS / EACH), at + chunk, raw[i]);
+        fetch_vector(a, first_vector + own, at + chunk, x);
+    };
+    const uint32_t chunks = ceil_div(a.width, CHUNK);
+    fetch(0);
+    for (uint32_t done = 0; done < chunks; done += CHUNKS) {
+        UNROLL
+        for (uint32_t i = 0; i < EACH; i++) {
+            uint4 parts[Format::ROW_PARTS];
+            Format::take(raw[i], parts);
+            UNROLL
+            for (int part = 0; part < Format::ROW_PARTS; part++)
+                room.rows[(part * ROWS + own + i * (ROWS / EACH)) * CHUNKS + chunk] = parts[part];
+        }
+        put_vector<Format>(room, own, chunk, x);
+        __syncthreads();
+        if (done + CHUNKS < chunks) fetch(done + CHUNKS);
+        if (multiplies) add<Format>(room, warp_row, warp_vector, sums);
+        __syncthreads();
+    }
+    UNROLL
+    for (uint32_t r = 0; r < Format::ROW_GROUPS; r++) {
+        UNROLL
+        for (uint32_t i = 0; i < COLUMN_GROUPS; i++) {
+            UNROLL
+            for (uint32_t j = 0; j < 4; j++) {
+                const uint32_t row = first_row + warp_row + 16 * r + lane / 4 + j / 2 * 8;
+                const uint32_t vector = first_vector + warp_vector + 8 * i + lane % 4 * 2 + j % 2;
+                if (row >= slot.rows || vector >= a.n) continue;
+                float *y = slot.y + static_cast<size_t>(vector) * slot.y_width + row;
+                put_product(y, slot.adds, row < slot.live ? sums[r][i][j] : 0.0f);
+            }
+        }
+    }
+}
+
+}  // namespace float_tiles
+
+KERNEL_OF_BLOCKS(f32_tiles, Product, 256, 2) { float_tiles::multiply<float_tiles::OfFloat>(a); }
+KERNEL_OF_BLOCKS(f16_tiles, Product, 256, 2) { float_tiles::multiply<float_tiles::OfHalf>(a); }
+KERNEL_OF_BLOCKS(bf16_tiles, Product, 256, 2) { float_tiles::multiply<float_tiles::OfBf16>(a); }
+
+}  // namespace products

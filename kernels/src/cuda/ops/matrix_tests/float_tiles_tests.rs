@@ -1,0 +1,173 @@
+//! Products of matrices of floats with many vectors, which tensor cores multiply in parts.
+
+use super::tiles_tests::bits;
+use super::*;
+use crate::Matrix;
+use crate::cpu::Input;
+use crate::reference;
+
+const FLOAT: [DType; FLOATS] = [DType::F32, DType::F16, DType::BF16];
+
+fn stored(dtype: DType, numbers: &[f32]) -> Vec<u8> {
+    let to = |&x: &f32| match dtype {
+        DType::F32 => x.to_le_bytes().to_vec(),
+        DType::F16 => half::f16::from_f32(x).to_le_bytes().to_vec(),
+        _ => half::bf16::from_f32(x).to_le_bytes().to_vec(),
+    };
+    numbers.iter().flat_map(to).collect()
+}
+
+/// The products, each within `PRODUCT` of the sum of magnitudes of what is added up.
+fn check(dtype: DType, [rows, cols]: [usize; 2], w: &[f32], x: &[f32], what: &str) -> Vec<f32> {
+    let bytes = stored(dtype, w);
+    let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
+    let device = Emulated::new(rows as u64);
+    let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+    let mut workspace = Workspace::default();
+    let y = products(&device, &held, x, &mut workspace);
+    let mut numbers = vec![0.0; rows * cols];
+    for (i, row) in numbers.chunks_exact_mut(cols.max(1)).enumerate() {
+        reference::embed(w, i, row).unwrap();
+    }
+    for (t, y) in y.chunks_exact(rows).enumerate() {
+        for (i, &y) in y.iter().enumerate() {
+            let (row, x) = (&numbers[i * cols..][..cols], &x[t * cols..][..cols]);
+            let terms = || {
+                row.iter()
+                    .zip(x)
+                    .map(|(&w, &x)| f64::from(w) * f64::from(x))
+            };
+            let (sum, magnitude) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+            let error = (f64::from(y) - sum).abs();
+            assert!(
+                error <= PRODUCT * magnitude + 1e-37,
+                "{dtype} {what}, row {i} of {rows}, vector {t}: {y} for {sum}"
+            );
+        }
+    }
+    y
+}
+
+/// Below, at and behind the ends of tiles of rows and of vectors and of what is read at a time.
+#[test]
+fn products_of_tiles_of_floats_agree_with_sums_in_double_precision() {
+    let mut random = Random(41);
+    for dtype in FLOAT {
+        for (rows, cols, n) in [
+            (1, 1, 32),
+            (5, 7, 33),
+            (64, 8, 40),
+            (65, 31, 64),
+            (127, 32, 65),
+            (128, 33, 36),
+            (130, 260, 70),
+            (3, 1030, 129),
+        ] {
+            let (w, x) = (random.numbers(rows * cols), random.numbers(n * cols));
+            check(dtype, [rows, cols], &w, &x, "of any shape");
+        }
+    }
+}
+
+/// Large and small numbers, next to each other and apart, and those that half precision does not have.
+#[test]
+fn parts_keep_numbers_of_any_magnitude() {
+    let mut random = Random(42);
+    let (rows, cols, n) = (20, 96, 34);
+    for dtype in FLOAT {
+        let w = random.numbers(rows * cols);
+        for (what, exponents) in [
+            ("large", [100, 100]),
+            ("beyond half precision", [17, 17]),
+            ("small", [-30, -30]),
+            ("tiny", [-110, -110]),
+            ("next to each other", [-12, 12]),
+            ("as outliers are", [0, 10]),
+        ] {
+            let magnitude = |i: usize| 2.0_f32.powi(exponents[usize::from(i % 7 == 0)]);
+            let x = random.numbers(n * cols);
+            let x: Vec<f32> = (0..n * cols).map(|i| x[i] * magnitude(i)).collect();
+            check(dtype, [rows, cols], &w, &x, what);
+        }
+        // Thirty-two of each magnitude.
+        let x = random.numbers(n * cols);
+        let of = |i: usize| x[i] * [1e30, 1.0, 1e-30][i % cols / 32];
+        let x: Vec<f32> = (0..n * cols).map(of).collect();
+        check(dtype, [rows, cols], &w, &x, "apart");
+    }
+}
+
+/// Whole numbers that single precision adds up exactly have exact products.
+#[test]
+fn whole_numbers_are_exact() {
+    let mut random = Random(43);
+    let (rows, cols, n) = (70, 64, 33);
+    let mut whole = |count: usize, below: u32| -> Vec<f32> {
+        let of = |_| (random.bits() % below) as f32 - (below / 2) as f32;
+        (0..count).map(of).collect()
+    };
+    let (w, x) = (whole(rows * cols, 200), whole(n * cols, 1200));
+    for dtype in FLOAT {
+        let y = check(dtype, [rows, cols], &w, &x, "whole");
+        for (t, y) in y.chunks_exact(rows).enumerate() {
+            for (i, &y) in y.iter().enumerate() {
+                let (w, x) = (&w[i * cols..][..cols], &x[t * cols..][..cols]);
+                let sum: f64 = w.iter().zip(x).map(|(&w, &x)| f64::from(w * x)).sum();
+                assert_eq!(f64::from(y), sum, "{dtype}");
+            }
+        }
+    }
+}
+
+/// What is behind a factor: rows beyond the rank are zero, leading rows and columns are a matrix of their own, products are
+/// added to what is there, and several matrices are in one launch.
+#[test]
+fn slots_of_floats_are_multiplied_in_tiles() {
+    let mut random = Random(44);
+    let device = Emulated::new(44);
+    let mut workspace = Workspace::default();
+    let (width, rows, rank, n, of_slot) = (52, 75, 70, 40, [131, 9]);
+    for dtype in FLOAT {
+        let make = |random: &mut Random, rows: usize, cols: usize| {
+            stored(dtype, &random.numbers(rows * cols))
+        };
+        let a_bytes = make(&mut random, 90, width);
+        let a = Matrix::new(dtype, 90, width, &a_bytes).unwrap();
+        let b_bytes = of_slot.map(|rows| make(&mut random, rows + 3, 90));
+        let b = [0, 1].map(|i| Matrix::new(dtype, of_slot[i] + 3, 90, &b_bytes[i]).unwrap());
+        let hold = |w| DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+        let (held_a, held_b) = (hold(a), b.map(hold));
+        let x = random.numbers(n * width);
+        let there = put(&device, &x);
+        let before = of_slot.map(|rows| random.numbers(n * rows));
+        let y = [0, 1].map(|i| put(&device, &before[i]));
+        let factors = [Factor {
+            matrix: &held_a,
+            rows,
+            rank,
+        }];
+        let slots = [0, 1].map(|i| Slot {
+            matrix: &held_b[i],
+            rows: of_slot[i],
+            cols: rows,
+            input: Input::Inner(0),
+            y: &y[i],
+            adds: i == 0,
+        });
+        project(&device, n, &there, &factors, &slots, &mut workspace).unwrap();
+        let leading = hold(a.first_rows(rows).unwrap());
+        let mut inner = products(&device, &leading, &x, &mut workspace);
+        inner
+            .chunks_exact_mut(rows)
+            .for_each(|row| row[rank..].fill(0.0));
+        for i in [0, 1] {
+            let second = b[i].first_rows(of_slot[i]).unwrap();
+            let second = hold(second.first_cols(rows).unwrap());
+            let alone = products(&device, &second, &inner, &mut workspace);
+            let expected = alone.iter().zip(&before[i]);
+            let expected = expected.map(|(&y, &before)| if i == 0 { before + y } else { y });
+            let found = get(&device, &y[i], n * of_slot[i]);
+            assert_eq!(bits(&found), bits(&expected.collect::<Vec<_>>()), "{dtype}");
+        }
+    }
+}
