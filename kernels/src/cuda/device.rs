@@ -227,6 +227,9 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// Multiprocessors: blocks that run side by side, at the least.
     fn multiprocessors(&self) -> usize;
 
+    /// Bytes of shared memory that a block may ask for at most.
+    fn shared_of_block(&self) -> usize;
+
     /// Blocks of a kernel, with so much dynamic shared memory each, that are on the device at a time where nothing else is: a
     /// grid whose blocks wait for one another has no more. Zero where the device does not say.
     ///

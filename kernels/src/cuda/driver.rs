@@ -293,6 +293,10 @@ impl Device for Cuda {
         self.shared.found.multiprocessors.max(1)
     }
 
+    fn shared_of_block(&self) -> usize {
+        self.shared.found.shared_bytes
+    }
+
     fn resident<A: Arguments>(
         &self,
         kernel: &Kernel<A>,

@@ -257,6 +257,10 @@ impl Device for Emulated {
         4
     }
 
+    fn shared_of_block(&self) -> usize {
+        227 << 10
+    }
+
     fn resident<A: Arguments>(
         &self,
         kernel: &Kernel<A>,

@@ -32,6 +32,7 @@ pub const HEADERS: &[Source] = sources! {
 /// What is compiled, each on its own.
 pub const UNITS: &[Source] = sources! {
     "attention" from "attention.cu",
+    "attention_tiles" from "attention_tiles.cu",
     "bands" from "bands.cu",
     "elementwise" from "elementwise.cu",
     "float_tiles" from "float_tiles.cu",

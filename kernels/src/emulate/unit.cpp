@@ -4,6 +4,7 @@
 
 #include "../cuda/cu/elementwise.cu"
 #include "../cuda/cu/attention.cu"
+#include "../cuda/cu/attention_tiles.cu"
 #include "../cuda/cu/kv.cu"
 #include "../cuda/cu/vectors.cu"
 #include "../cuda/cu/fused.cu"

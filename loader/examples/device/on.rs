@@ -343,6 +343,10 @@ impl<D: Device> Device for Counted<D> {
         self.device.multiprocessors()
     }
 
+    fn shared_of_block(&self) -> usize {
+        self.device.shared_of_block()
+    }
+
     fn resident<A: Arguments>(
         &self,
         kernel: &Kernel<A>,

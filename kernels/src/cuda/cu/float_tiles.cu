@@ -4,9 +4,6 @@
 // its rows 32 numbers at a time; while these are multiplied, the next are on their way into registers. Products of 32
 // numbers are added up by tensor cores and then to those before them, in their order: a row has the same bits with a vector wherever
 // that stands among however many others, though not those of products that are added up by lanes.
-//
-// Thirty-two numbers of a row are four times sixteen bytes, and a lane multiplies one of them: which numbers tensor cores take
-// together is all the same to the sum, as long as they are those of rows and of vectors alike.
 #include "blocks.cuh"
 #include "parts.cuh"
 
@@ -14,8 +11,8 @@ namespace products {
 namespace float_tiles {
 
 constexpr uint32_t VECTORS = 64, THREADS = 256;
-// Numbers of a row in shared memory at a time, and how many a lane has.
-constexpr uint32_t NUMBERS = 32, CHUNK = 8, CHUNKS = NUMBERS / CHUNK;
+using parts::CHUNK;
+using parts::CHUNKS;
 static_assert(VECTORS * CHUNKS == THREADS, "each thread brings a chunk of a vector");
 // Sixteen rows and eight vectors are multiplied together. Four warps share the rows of a tile, two the vectors, and a warp has
 // so many times eight of these.
@@ -49,14 +46,6 @@ struct OfBf16 : Tile<2> {
     DEVICE void take(const uint4 raw[WORDS], uint4 to[ROW_PARTS]) { to[0] = raw[0]; }
 };
 
-template <class Type, int COUNT> DEVICE void split_chunk(const float x[CHUNK], uint4 to[COUNT]) {
-    uint32_t words[CHUNK / 2][COUNT];
-    UNROLL
-    for (uint32_t i = 0; i < CHUNK / 2; i++) parts::split<Type, COUNT>(x[2 * i], x[2 * i + 1], words[i]);
-    UNROLL
-    for (int part = 0; part < COUNT; part++) to[part] = {words[0][part], words[1][part], words[2][part], words[3][part]};
-}
-
 // Both are exact: three parts of each take the registers of more rows. Of their products those are left out that are below the last bit of the largest.
 struct OfFloat : Tile<1> {
     typedef parts::Bf16 Type;
@@ -68,7 +57,7 @@ struct OfFloat : Tile<1> {
         const float x[CHUNK] = {__uint_as_float(raw[0].x), __uint_as_float(raw[0].y), __uint_as_float(raw[0].z),
                                 __uint_as_float(raw[0].w), __uint_as_float(raw[1].x), __uint_as_float(raw[1].y),
                                 __uint_as_float(raw[1].z), __uint_as_float(raw[1].w)};
-        split_chunk<Type, ROW_PARTS>(x, to);
+        parts::split_chunk<Type, ROW_PARTS>(x, to);
     }
 };
 
@@ -104,30 +93,11 @@ DEVICE void fetch_vector(const Vectors &a, uint32_t vector, uint32_t chunk, floa
 
 // Four threads in a row have 32 numbers of a vector.
 template <class Format> DEVICE void put_vector(const Room &room, uint32_t vector, uint32_t chunk, float x[CHUNK]) {
-    if (Format::SCALED) {
-        uint32_t largest = 0;
-        UNROLL
-        for (uint32_t i = 0; i < CHUNK; i++) largest = max(largest, __float_as_uint(x[i]) & 0x7fffffffu);
-        for (int apart = 2; apart > 0; apart /= 2) {
-            const uint32_t other = __shfl_xor_sync(EVERY_LANE, largest, apart);
-            largest = max(largest, other);
-        }
-        const parts::Scale scale = parts::scale_of(largest);
-        UNROLL
-        for (uint32_t i = 0; i < CHUNK; i++) x[i] = largest < 0x7f800000u ? x[i] * scale.to : 0.0f;
-        if (chunk == 0) room.steps[vector] = scale.back;
-    }
     uint4 parts[Format::PARTS];
-    split_chunk<typename Format::Type, Format::PARTS>(x, parts);
+    const float step = parts::split_of_four<typename Format::Type, Format::PARTS, Format::SCALED>(x, parts);
+    if (Format::SCALED && chunk == 0) room.steps[vector] = step;
     UNROLL
     for (int part = 0; part < Format::PARTS; part++) room.vectors[(part * VECTORS + vector) * CHUNKS + chunk] = parts[part];
-}
-
-// Adds the products of two times sixteen numbers of a row and a vector.
-template <class Format>
-DEVICE void add_both(const uint4 &near, const uint4 &far, const uint4 &column, float sums[4]) {
-    parts::add_products<typename Format::Type>(sums, {{near.x, far.x, near.y, far.y}, {column.x, column.y}});
-    parts::add_products<typename Format::Type>(sums, {{near.z, far.z, near.w, far.w}, {column.z, column.w}});
 }
 
 // Adds the products of what is in shared memory, those of a warp's rows and vectors.
@@ -154,7 +124,7 @@ DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, flo
                 UNROLL
                 for (int part = 0; part < ROW_PARTS && part <= both; part++) {
                     const uint4 column = room.vectors[((both - part) * VECTORS + vector + group) * CHUNKS + of];
-                    add_both<Format>(near[part], far[part], column, products);
+                    parts::add_chunks<typename Format::Type>(products, near[part], far[part], column);
                 }
             }
             UNROLL

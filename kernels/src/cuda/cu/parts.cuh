@@ -128,4 +128,43 @@ DEVICE Scale scale_of(uint32_t largest) {
     return {__uint_as_float((268u - exponent) << 23), __uint_as_float((exponent - 14u) << 23)};
 }
 
+// Numbers that a lane multiplies of 32: sixteen bytes of sixteen bits.
+constexpr uint32_t CHUNK = 8, CHUNKS = 32 / CHUNK;
+
+template <class Type, int COUNT> DEVICE void split_chunk(const float x[CHUNK], uint4 to[COUNT]) {
+    uint32_t words[CHUNK / 2][COUNT];
+    UNROLL
+    for (uint32_t i = 0; i < CHUNK / 2; i++) split<Type, COUNT>(x[2 * i], x[2 * i + 1], words[i]);
+    UNROLL
+    for (int part = 0; part < COUNT; part++) to[part] = {words[0][part], words[1][part], words[2][part], words[3][part]};
+}
+
+// Thirty-two numbers, of which four lanes in a row have a chunk each: all of them scaled alike where `SCALED` says so. By what their
+// products are multiplied.
+template <class Type, int COUNT, bool SCALED> DEVICE float split_of_four(float x[CHUNK], uint4 to[COUNT]) {
+    float back = 1;
+    if (SCALED) {
+        uint32_t largest = 0;
+        UNROLL
+        for (uint32_t i = 0; i < CHUNK; i++) largest = max(largest, __float_as_uint(x[i]) & 0x7fffffffu);
+        for (int apart = 2; apart > 0; apart /= 2) {
+            const uint32_t other = __shfl_xor_sync(EVERY_LANE, largest, apart);
+            largest = max(largest, other);
+        }
+        const Scale scale = scale_of(largest);
+        UNROLL
+        for (uint32_t i = 0; i < CHUNK; i++) x[i] = largest < 0x7f800000u ? x[i] * scale.to : 0.0f;
+        back = scale.back;
+    }
+    split_chunk<Type, COUNT>(x, to);
+    return back;
+}
+
+// Adds the products of chunks that four lanes in a row have of two rows and of a column, 32 numbers of each: which of them are taken
+// together is all the same to the sum, as long as they are those of rows and of columns alike.
+template <class Type> DEVICE void add_chunks(float sums[4], const uint4 &near, const uint4 &far, const uint4 &column) {
+    add_products<Type>(sums, {{near.x, far.x, near.y, far.y}, {column.x, column.y}});
+    add_products<Type>(sums, {{near.z, far.z, near.w, far.w}, {column.z, column.w}});
+}
+
 }  // namespace parts

@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+mod tiles;
+
+pub(super) use tiles::Tiles;
+
 use super::kv::{Coordinates, KvHeads, KvNumbers, KvRows, RowsArgument};
 use super::{F32, bytes, count, floats, get, misfit};
 use crate::cpu::Attention;
@@ -18,7 +22,7 @@ const TOGETHER: usize = 8;
 
 /// Positions of a split at least, and splits of a context at most, as `attention.cu` has them, where its end says how many one has.
 const LEAST_SPLIT: usize = 32;
-const SPLITS: usize = 64;
+pub(super) const SPLITS: usize = 64;
 
 /// Rows for which there is room for all splits from the beginning.
 const FEW: usize = 32;
@@ -63,6 +67,22 @@ pub struct AttentionRoom<D: Device> {
 impl<D: Device> Default for AttentionRoom<D> {
     fn default() -> Self {
         AttentionRoom { partial: None }
+    }
+}
+
+impl<D: Device> AttentionRoom<D> {
+    /// Room for so many numbers.
+    fn partial(&mut self, device: &D, numbers: &[usize]) -> Result<Arc<D::Memory>, DeviceError> {
+        let needed = numbers
+            .iter()
+            .try_fold(F32, |n, &count| n.checked_mul(count));
+        // No device has so many bytes.
+        let needed = needed.unwrap_or(usize::MAX);
+        let partial = match self.partial.take() {
+            Some(memory) if bytes(&*memory, "partial sums", 0, &[needed], 1).is_ok() => memory,
+            _ => Arc::new(device.allocate(needed)?),
+        };
+        Ok(Arc::clone(self.partial.insert(partial)))
     }
 }
 
@@ -138,7 +158,8 @@ pub struct Queries {
 /// shape of `q`. Query head `h` reads kv head `h / (heads / kv heads)`.
 ///
 /// A context is split among blocks, each of which leaves its largest score, its sum of weights and its weighted sums; a second
-/// launch joins them, as in flash decoding (Dao et al. 2023). Coordinates have weighted sums of their own, which
+/// launch joins them, as in flash decoding (Dao et al. 2023). Many rows are taken in tiles, by tensor cores, where all are held in
+/// full. Coordinates have weighted sums of their own, which
 /// are expanded there (OjaKV, section 3.2).
 ///
 /// # Errors
@@ -178,6 +199,10 @@ pub fn attend<D: Device>(
         size,
     } = held.full[0].shape();
     let group = check(held, queries, attention)?;
+    if let Some(tiles) = Tiles::of(device, queries, held) {
+        let joined = tiles.attend(device, queries, (q, held), attention, room)?;
+        return Ok(Some(joined));
+    }
     let low = low_arguments(held)?;
     let wide = size + low.ranks[1];
     let end = held.start + rows;
@@ -190,21 +215,12 @@ pub fn attend<D: Device>(
     let numbers = [rows, heads, splits, 2 + wide];
     // For all splits that few rows may come to have, so that it stays where it is from token to token.
     let most = if few && rows <= FEW { SPLITS } else { splits };
-    let needed = [rows, heads, most, 2 + wide]
-        .iter()
-        .try_fold(F32, |n, &count| n.checked_mul(count));
-    // No device has so many bytes.
-    let needed = needed.unwrap_or(usize::MAX);
-    let partial = match room.partial.take() {
-        Some(memory) if bytes(&*memory, "partial sums", 0, &[needed], 1).is_ok() => memory,
-        _ => Arc::new(device.allocate(needed)?),
-    };
-    let partial = room.partial.insert(partial);
+    let partial = room.partial(device, &[rows, heads, most, 2 + wide])?;
     let [codes, _] = held.full[0].numbers().row_bytes(size);
     let shared = Shared::most(group, size, low.ranks, codes);
     let arguments = Attend {
         q: floats(q, "queries", &[rows, heads, size])?,
-        partial: floats(&**partial, "partial sums", &numbers)?,
+        partial: floats(&*partial, "partial sums", &numbers)?,
         keys: held.full[0].argument()?,
         values: held.full[1].argument()?,
         low: low.coordinates,
@@ -238,7 +254,7 @@ pub fn attend<D: Device>(
     // writes the record of each of its heads; the spans say all are there. Its shared memory is laid out as counted.
     unsafe { device.launch(&KERNEL, grid, shared.bytes, &arguments)? };
     let joined = Joined {
-        partial: Arc::clone(partial),
+        partial,
         rows,
         heads,
         kv_heads,
@@ -271,9 +287,9 @@ impl<D: Device> Joined<D> {
         self.size
     }
 
-    /// Shared memory for two numbers of each split.
+    /// Shared memory of a block.
     pub(super) fn shared(&self) -> usize {
-        2 * self.splits * F32
+        shared_of_splits(self.splits)
     }
 
     /// A block for each head of each row.
@@ -332,6 +348,16 @@ fn splits_of(start: usize, end: usize) -> usize {
         end.div_ceil(split)
     };
     (start + 1..=end).map(of).max().unwrap_or(1)
+}
+
+/// Shared memory of a block that joins splits: two numbers of each.
+pub(super) fn shared_of_splits(splits: usize) -> usize {
+    2 * splits * F32
+}
+
+/// Shared memory of a block that attends to a split of rows in full.
+pub(super) fn shared_of_a_split(group: usize, size: usize, numbers: KvNumbers) -> usize {
+    Shared::most(group, size, [0, 0], numbers.row_bytes(size)[0]).bytes
 }
 
 /// Heads and positions that a block has at a time, and the shared memory for them.

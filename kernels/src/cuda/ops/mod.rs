@@ -3,9 +3,12 @@
 //! Numbers are `f32` unless it says otherwise, one after the other from the beginning of an allocation, which may be
 //! longer.
 
+mod asked;
 mod attention;
 #[cfg(all(test, feature = "emulated"))]
 mod attention_tests;
+#[cfg(all(test, feature = "emulated"))]
+mod attention_tiles_tests;
 mod elementwise;
 mod embed;
 mod faults;
@@ -17,6 +20,7 @@ mod matrix;
 mod matrix_tests;
 mod products;
 
+pub use asked::{HEAD, asked};
 pub use attention::{
     AttentionRoom, Held, HeldLow, Joined, Queries, attend, attention, importance, partial_numbers,
 };

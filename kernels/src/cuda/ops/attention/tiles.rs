@@ -1,0 +1,171 @@
+//! Attention of many rows, by tensor cores, in tiles of queries.
+
+use super::super::kv::{KvNumbers, RowsArgument};
+use super::super::{F32, count, floats, misfit};
+use super::{AttentionRoom, Held, Joined, Queries, SPLITS};
+use crate::cpu::Attention;
+use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
+
+/// From so many rows on there are tiles: weights, too, are multiplied in tiles then.
+const LEAST: usize = 32;
+
+/// Queries and positions of a tile, as `attention_tiles.cu` has them, and threads of its block.
+const QUERIES: usize = 64;
+const POSITIONS: usize = 32;
+const THREADS: u32 = 128;
+
+/// Numbers of a head at most: the largest that models have, and that queries leave room for.
+const MOST_SIZE: usize = 256;
+
+/// Positions of a split at least, and rows times splits at most, which is foreseen for few rows with all their splits.
+const LEAST_SPLIT: usize = 256;
+const MOST_RECORDS: usize = super::FEW * SPLITS;
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct AttendTiles {
+    q: Span,
+    partial: Span,
+    keys: RowsArgument,
+    values: RowsArgument,
+    rows: u32,
+    heads: u32,
+    kv_heads: u32,
+    size: u32,
+    start: u32,
+    window: u32,
+    splits: u32,
+    split: u32,
+    scale: f32,
+    softcap: f32,
+}
+
+// SAFETY: as `attention_tiles.cu` declares it, without padding.
+unsafe impl Arguments for AttendTiles {}
+
+/// How many rows are attended to.
+pub(in super::super) struct Tiles {
+    kernel: &'static str,
+    /// Shared memory of a block.
+    pub shared: usize,
+    /// Numbers of values that a block has.
+    wide: usize,
+    splits: usize,
+    /// Positions of a split.
+    split: usize,
+}
+
+impl Tiles {
+    /// Those of a batch, where there are enough rows, all of them are held in full, and the device has room for a tile.
+    pub fn of<D: Device>(device: &D, queries: Queries, held: &Held<'_, D>) -> Option<Tiles> {
+        let in_full = held.low.as_ref().is_none_or(|low| low.compressed == 0);
+        if queries.apart || queries.rows < LEAST || !in_full {
+            return None;
+        }
+        let size = held.full[0].shape().size;
+        let tiles = Tiles::of_heads(size, held.full[0].numbers())?;
+        if tiles.shared > device.shared_of_block() {
+            return None;
+        }
+        let end = held.start + queries.rows;
+        let blocks = tiles.blocks(queries, size);
+        let wanted = (2 * device.multiprocessors()).div_ceil(blocks.max(1));
+        let most = (MOST_RECORDS / queries.rows).min(end.div_ceil(LEAST_SPLIT));
+        let splits = wanted.min(most).max(1);
+        let split = end.div_ceil(splits).next_multiple_of(POSITIONS);
+        let splits = end.div_ceil(split);
+        Some(Tiles {
+            splits,
+            split,
+            ..tiles
+        })
+    }
+
+    /// For heads of so many numbers, which are held so; one split.
+    pub fn of_heads(size: usize, numbers: KvNumbers) -> Option<Tiles> {
+        if size > MOST_SIZE {
+            return None;
+        }
+        // Parts of queries, of keys and of values.
+        let (names, [parts, kv_parts]) = match numbers {
+            KvNumbers::F16 => (
+                ["attend_tiles_of_halves_64", "attend_tiles_of_halves_128"],
+                [2, 1],
+            ),
+            _ => (["attend_tiles_64", "attend_tiles_128"], [3, 3]),
+        };
+        let (kernel, wide) = match size {
+            ..=64 => (names[0], 64),
+            _ => (names[1], 128),
+        };
+        let row = size.next_multiple_of(32);
+        let queries = parts * QUERIES * row * 2 + QUERIES * (row / 32) * F32;
+        let shared = queries + kv_parts * POSITIONS * (row + wide) * 2;
+        Some(Tiles {
+            kernel,
+            shared,
+            wide,
+            splits: 1,
+            split: 0,
+        })
+    }
+
+    /// Blocks of one split.
+    fn blocks(&self, queries: Queries, size: usize) -> usize {
+        queries.rows.div_ceil(QUERIES) * queries.heads * size.div_ceil(self.wide)
+    }
+
+    /// Leaves what the splits of contexts say.
+    pub fn attend<D: Device>(
+        &self,
+        device: &D,
+        queries: Queries,
+        (q, held): (&D::Memory, &Held<'_, D>),
+        attention: &Attention,
+        room: &mut AttentionRoom<D>,
+    ) -> Result<Joined<D>, DeviceError> {
+        let Queries { rows, heads, .. } = queries;
+        let shape = held.full[0].shape();
+        let size = shape.size;
+        let joined = Joined {
+            partial: room.partial(device, &[rows, heads, self.splits, 2 + size])?,
+            rows,
+            heads,
+            kv_heads: shape.heads,
+            size,
+            splits: self.splits,
+        };
+        let numbers = [rows, heads, self.splits, 2 + size];
+        let arguments = AttendTiles {
+            q: floats(q, "queries", &[rows, heads, size])?,
+            partial: floats(&*joined.partial, "partial sums", &numbers)?,
+            keys: held.full[0].argument()?,
+            values: held.full[1].argument()?,
+            rows: count("rows", rows)?,
+            heads: count("heads", heads)?,
+            kv_heads: count("heads", shape.heads)?,
+            size: count("a head", size)?,
+            start: count("positions", held.start)?,
+            window: count("positions", attention.window.unwrap_or(0).min(1 << 30))?,
+            splits: count("splits", self.splits)?,
+            split: count("positions", self.split)?,
+            scale: attention.scale,
+            softcap: attention.softcap.unwrap_or(0.0),
+        };
+        let end = held.start + rows;
+        // Positions are compared with the ends of tiles and of windows.
+        if end > 1 << 30 {
+            return Err(misfit("positions", end, 1 << 30));
+        }
+        let grid = [
+            count("tiles of queries", rows.div_ceil(QUERIES) * heads)?,
+            count("splits", self.splits)?,
+            count("parts of a head", size.div_ceil(self.wide))?,
+        ];
+        let kernel = Kernel::<AttendTiles>::new(self.kernel, THREADS);
+        // SAFETY: a block reads the queries of a head that there are and rows below `start + rows`, all of which are in full, and
+        // writes the records of these queries; the spans say all are there. Its shared memory is laid out as counted.
+        unsafe { device.launch(&kernel, grid, self.shared, &arguments)? };
+        Ok(joined)
+    }
+}

@@ -1,0 +1,284 @@
+//! Attention of many rows on an emulated device, against sums in double precision over what is held.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use super::kv::{KvHeads, KvNumbers, KvRows};
+use super::*;
+use crate::cpu::Attention;
+use crate::cuda::{Emulated, EmulatedMemory};
+
+/// Rows of queries behind a context.
+#[derive(Clone, Copy)]
+struct Case {
+    numbers: KvNumbers,
+    kv_heads: usize,
+    /// Query heads that read one of them.
+    group: usize,
+    size: usize,
+    start: usize,
+    rows: usize,
+    window: Option<usize>,
+    softcap: Option<f32>,
+    /// Of keys and of values.
+    magnitudes: [f32; 2],
+}
+
+const SMALL: Case = Case {
+    numbers: KvNumbers::F16,
+    kv_heads: 1,
+    group: 1,
+    size: 32,
+    start: 0,
+    rows: 40,
+    window: None,
+    softcap: None,
+    magnitudes: [1.0, 1.0],
+};
+
+/// Keys and values as they are held, `[kv heads, positions, size]`.
+struct Filled {
+    rows: [KvRows<Emulated>; 2],
+    numbers: [Vec<f32>; 2],
+    q: Vec<f32>,
+}
+
+impl Case {
+    fn positions(&self) -> usize {
+        self.start + self.rows
+    }
+
+    fn fill(&self, device: &Emulated) -> Filled {
+        let shape = KvHeads {
+            heads: self.kv_heads,
+            size: self.size,
+        };
+        let (positions, row) = (self.positions(), self.kv_heads * self.size);
+        let filled = [0, 1].map(|side| {
+            // Room for more than is there, which is no number.
+            let rows = KvRows::new(device, self.numbers, shape, positions + 3).unwrap();
+            let of = |i: usize| self.magnitudes[side] * (i as f32 * [0.37, 0.91][side]).sin();
+            let x = put(device, &(0..positions * row).map(of).collect::<Vec<_>>());
+            let faults = Faults::new(device, 1).unwrap();
+            append(device, &rows, [0, positions, 0], &x.unwrap(), (&faults, 0)).unwrap();
+            assert_eq!(faults.take(device).unwrap(), None);
+            let wide = device.allocate(F32 * positions * row).unwrap();
+            widen(device, &rows, [0, positions], &wide, [0, positions]).unwrap();
+            let numbers = get(device, &wide, positions * row).unwrap();
+            (rows, numbers)
+        });
+        let [(keys, of_keys), (values, of_values)] = filled;
+        let q = (0..self.rows * row * self.group).map(|i| 3.0 * (i as f32 * 0.53).sin());
+        Filled {
+            rows: [keys, values],
+            numbers: [of_keys, of_values],
+            q: q.collect(),
+        }
+    }
+
+    fn attention(&self) -> Attention {
+        Attention {
+            scale: 1.0 / (self.size as f32).sqrt() / self.magnitudes[0],
+            softcap: self.softcap,
+            window: self.window,
+        }
+    }
+
+    /// Of rows `at ..`, `rows` in one batch.
+    fn found(&self, device: &Emulated, filled: &Filled, at: usize, rows: usize) -> Vec<f32> {
+        let heads = self.kv_heads * self.group;
+        let row = heads * self.size;
+        let q = put(device, &filled.q[at * row..(at + rows) * row]).unwrap();
+        let out: EmulatedMemory = put(device, &vec![-77.0; rows * row]).unwrap();
+        let queries = Queries {
+            rows,
+            heads,
+            apart: false,
+        };
+        let held = Held {
+            full: [&filled.rows[0], &filled.rows[1]],
+            low: None,
+            start: self.start + at,
+        };
+        let mut room = AttentionRoom::default();
+        attention(
+            device,
+            queries,
+            &q,
+            &held,
+            &self.attention(),
+            &mut room,
+            &out,
+        )
+        .unwrap();
+        get(device, &out, rows * row).unwrap()
+    }
+
+    fn expected(&self, filled: &Filled) -> Vec<f64> {
+        let (size, heads) = (self.size, self.kv_heads * self.group);
+        let Attention { scale, softcap, .. } = self.attention();
+        let of_query = |(index, q): (usize, &[f32])| {
+            let (end, head) = (self.start + index / heads + 1, index % heads / self.group);
+            let first = self.window.map_or(0, |window| end.saturating_sub(window));
+            let row = |side: usize, p: usize| {
+                &filled.numbers[side][(head * self.positions() + p) * size..][..size]
+            };
+            let score = |p: usize| -> f64 {
+                let terms = q.iter().zip(row(0, p));
+                let terms = terms.map(|(&q, &k)| f64::from(q) * f64::from(k));
+                let score = f64::from(scale) * terms.sum::<f64>();
+                softcap.map_or(score, |cap| {
+                    f64::from(cap) * (score / f64::from(cap)).tanh()
+                })
+            };
+            let scores: Vec<f64> = (first..end).map(score).collect();
+            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            let mut out = vec![0.0; size];
+            for (p, weight) in weights.iter().enumerate() {
+                for (out, &v) in out.iter_mut().zip(row(1, first + p)) {
+                    *out += weight * f64::from(v) / sum;
+                }
+            }
+            out
+        };
+        let all = filled.q.chunks_exact(size).enumerate();
+        all.flat_map(of_query).collect()
+    }
+
+    fn agrees(&self, what: &str) {
+        let device = Emulated::new(5);
+        let filled = self.fill(&device);
+        let found = self.found(&device, &filled, 0, self.rows);
+        let bound = 2e-6 * f64::from(self.magnitudes[1]);
+        for (i, (found, expected)) in found.iter().zip(self.expected(&filled)).enumerate() {
+            assert!(
+                (f64::from(*found) - expected).abs() < bound,
+                "{what}, number {i}: {found} for {expected}"
+            );
+        }
+    }
+}
+
+const NUMBERS: [KvNumbers; 4] = [
+    KvNumbers::F16,
+    KvNumbers::F32,
+    KvNumbers::Q8_0,
+    KvNumbers::Q4_0,
+];
+
+/// Batches that end within tiles of queries and of positions and at their ends, behind nothing and behind something.
+#[test]
+fn tiles_of_queries_agree_for_rows_of_every_type() {
+    for numbers in NUMBERS {
+        for (start, rows) in [(0, 32), (0, 64), (0, 65), (31, 33), (70, 130)] {
+            let case = Case {
+                numbers,
+                start,
+                rows,
+                ..SMALL
+            };
+            case.agrees(&format!("{numbers:?} {start} {rows}"));
+        }
+    }
+}
+
+/// Heads that are whole chunks and not, of more numbers than a block has of values, and several of them.
+#[test]
+fn tiles_of_queries_agree_for_heads_of_any_number_and_size() {
+    for (kv_heads, group, size) in [
+        (2, 3, 64),
+        (1, 2, 20),
+        (3, 1, 13),
+        (1, 1, 80),
+        (2, 2, 128),
+        (1, 1, 200),
+        (1, 1, 256),
+    ] {
+        for numbers in [KvNumbers::F16, KvNumbers::F32] {
+            let case = Case {
+                numbers,
+                kv_heads,
+                group,
+                size,
+                start: 5,
+                ..SMALL
+            };
+            case.agrees(&format!("{numbers:?} {kv_heads} {group} {size}"));
+        }
+    }
+    // Larger heads than tiles are made for.
+    let case = Case { size: 264, ..SMALL };
+    case.agrees("264");
+}
+
+#[test]
+fn tiles_of_queries_see_a_window_and_are_capped() {
+    for (window, softcap) in [
+        (Some(1), None),
+        (Some(30), None),
+        (Some(33), Some(2.0)),
+        (None, Some(0.5)),
+        (Some(500), None),
+    ] {
+        for start in [0, 100] {
+            let case = Case {
+                start,
+                rows: 70,
+                window,
+                softcap,
+                ..SMALL
+            };
+            case.agrees(&format!("{window:?} {softcap:?} {start}"));
+        }
+    }
+}
+
+/// Keys and values that are large, and small ones, which half precision has as they are.
+#[test]
+fn tiles_of_queries_keep_what_cells_hold() {
+    for (numbers, magnitudes) in [
+        (KvNumbers::F16, [1e4, 1e4]),
+        (KvNumbers::F16, [1e-2, 1e-3]),
+        (KvNumbers::F32, [1e20, 1e10]),
+        (KvNumbers::F32, [1e-20, 1e-10]),
+        (KvNumbers::Q8_0, [1e3, 1e-3]),
+    ] {
+        let case = Case {
+            numbers,
+            magnitudes,
+            ..SMALL
+        };
+        case.agrees(&format!("{numbers:?} {magnitudes:?}"));
+    }
+}
+
+/// A long context is split among blocks; a row has the same bits wherever it stands among as many others.
+#[test]
+fn rows_of_tiles_have_their_bits_wherever_they_stand() {
+    let long = Case {
+        start: 1500,
+        rows: 33,
+        ..SMALL
+    };
+    long.agrees("long");
+    for window in [None, Some(50)] {
+        let case = Case {
+            start: 10,
+            rows: 150,
+            window,
+            ..SMALL
+        };
+        let device = Emulated::new(6);
+        let filled = case.fill(&device);
+        let whole = case.found(&device, &filled, 0, case.rows);
+        for (at, rows) in [(0, 32), (1, 40), (37, 64), (85, 65)] {
+            let found = case.found(&device, &filled, at, rows);
+            assert_eq!(
+                found,
+                whole[at * case.size..][..rows * case.size],
+                "{rows} from {at} on"
+            );
+        }
+    }
+}
