@@ -10,6 +10,9 @@ mod launches;
 mod pair;
 mod producer;
 
+#[cfg(test)]
+pub(super) use launches::BANDS;
+pub(super) use launches::shared_of_bands;
 use launches::{Order, Target, Targets, Vectors, lay, multiply, round};
 use pair::{MEETING, multiply_pair};
 pub use producer::{Gated, Norm, Producer};

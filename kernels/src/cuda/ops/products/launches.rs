@@ -514,13 +514,20 @@ fn multiply_blocks<D: Device>(
     unsafe { device.launch(&kernel, grid, 0, &arguments) }
 }
 
+/// Kernels of matrices in bands with one, two, four and eight vectors.
+pub(in super::super) const BANDS: [&str; 4] = ["bands_1", "bands_2", "bands_4", "bands_8"];
+
+/// Shared memory of their blocks: the tables of codes, and for each vector two sums of every part of every row.
+pub(in super::super) fn shared_of_bands(tables: usize, together: usize) -> usize {
+    tables.next_multiple_of(16) + together * 2 * BANDS_PARTS * 32 * F32
+}
+
 fn multiply_bands<D: Device>(
     device: &D,
     n: usize,
     tiled: bool,
     parts: &[(&BandsPart<D>, Integers, Target)],
 ) -> Result<(), DeviceError> {
-    const NAMES: [&str; 4] = ["bands_1", "bands_2", "bands_4", "bands_8"];
     /// Threads of a block, and of one that is alone on its multiprocessor.
     const THREADS: u32 = 512;
     const ALONE: u32 = 1024;
@@ -560,21 +567,19 @@ fn multiply_bands<D: Device>(
         slots: std::array::from_fn(|i| slots[i]),
     };
     let (index, together) = together(n);
-    let sums = 2 * BANDS_PARTS * 32 * F32;
-    let (kernel, together, sums) = match tiled {
+    let (kernel, together, shared) = match tiled {
         true => {
             let kernel = Kernel::<BandsProduct>::new("bands_tiles", TILE_THREADS);
-            (kernel, TILE, 0)
-        }
-        false if n == 1 && blocks <= device.multiprocessors() => {
-            (Kernel::new("bands_1_alone", ALONE), together, sums)
+            (kernel, TILE, shared.next_multiple_of(16))
         }
         false => {
-            let kernel = Kernel::new(NAMES[index], THREADS);
-            (kernel, together, together * sums)
+            let kernel = match n == 1 && blocks <= device.multiprocessors() {
+                true => Kernel::new("bands_1_alone", ALONE),
+                false => Kernel::new(BANDS[index], THREADS),
+            };
+            (kernel, together, shared_of_bands(shared, together))
         }
     };
-    let shared = shared.next_multiple_of(16) + sums;
     let grid = [count("tiles", blocks)?, groups(n, together)?, 1];
     // SAFETY: warps read the tiles of matrices with the integers of `n` vectors of their columns, whole bands, and write those
     // of their rows that are wanted, for which the spans have room; tables are no longer than the launch says, which has room
