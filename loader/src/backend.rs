@@ -37,6 +37,7 @@ pub use reference::{Reference, ReferenceKv, ReferenceRotation, ReferenceWeight};
 
 use crate::error::ExecError;
 use crate::kv::{Energies, Kept, Kv, KvError, KvPlan, LayerBases};
+use crate::sampling::Draw;
 use crate::tensor::Tensor;
 
 /// Executes on an NVIDIA GPU.
@@ -182,6 +183,29 @@ pub trait Backend: Send + Sized {
     /// # Errors
     /// [`ExecError`] of the device.
     fn found_largest(&mut self) -> Result<Option<Vec<(u32, f32)>>, ExecError> {
+        Ok(None)
+    }
+
+    /// Begins to draw a token from the first `numbers` numbers, so that they need not be [read](Backend::read); whether it does. The
+    /// default does not.
+    ///
+    /// # Errors
+    /// [`ExecError`] of the device.
+    fn begin_draw(
+        &mut self,
+        of: &Self::Buffer,
+        numbers: usize,
+        draw: &Draw,
+    ) -> Result<bool, ExecError> {
+        let _ = (of, numbers, draw);
+        Ok(false)
+    }
+
+    /// The token that was [drawn](Backend::begin_draw); nothing where a number is not finite.
+    ///
+    /// # Errors
+    /// [`ExecError`] of the device.
+    fn drawn(&mut self) -> Result<Option<u32>, ExecError> {
         Ok(None)
     }
 

@@ -272,7 +272,7 @@ impl<'a, B: Backend> Generator<'a, B> {
             return Ok(token);
         }
         self.session.follow()?;
-        let wanted = self.sampler.wants();
+        let wanted = self.sampler.wants_one();
         let Some(unread) = self.unread else {
             let logits = self.session.last_logits_for(wanted)?;
             return Ok(self.sampler.sample_from(logits)?);

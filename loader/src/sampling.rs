@@ -40,6 +40,30 @@ impl Default for SamplingOptions {
     }
 }
 
+/// What of the logits a sampler needs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Wants {
+    /// Each of them.
+    All,
+    /// So many of the largest.
+    Largest(usize),
+    /// The token that is drawn from them.
+    Drawn(Draw),
+}
+
+/// How a token is drawn, by [options](SamplingOptions) that are not greedy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draw {
+    /// Divides the logits; more than 0.
+    pub temperature: f32,
+    /// Number of tokens kept; 0 keeps all.
+    pub top_k: usize,
+    /// Keeps the smallest set of tokens whose probability reaches this; 1 keeps all.
+    pub top_p: f32,
+    /// The number of `[0, 1)` that decides, of the tokens that are kept in the order of their ids.
+    pub uniform: f64,
+}
+
 /// What a token is chosen by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Logits<'a> {
@@ -48,6 +72,8 @@ pub enum Logits<'a> {
     /// As many of the largest as the sampler [wants](Sampler::wants), with their tokens, the largest first and of equal ones that of the
     /// lower id. All of them are finite, and so are the others.
     Largest(&'a [(u32, f32)]),
+    /// The token that was [drawn](Draw) from them, all of which are finite.
+    Drawn(u32),
 }
 
 /// Why there is no sample.
@@ -150,20 +176,44 @@ impl Sampler {
         self.sample_from(Logits::All(logits))
     }
 
-    /// How many of the largest logits are all that it looks at; nothing where that is each of them.
-    pub fn wants(&self) -> Option<usize> {
+    /// What it needs to say what it [draws from](Sampler::distribution_from).
+    pub fn wants(&self) -> Wants {
         match (self.options.temperature, self.options.top_k) {
-            (0.0, _) => Some(1),
-            (_, 0) => None,
-            (_, k) => Some(k),
+            (0.0, _) => Wants::Largest(1),
+            (_, 0) => Wants::All,
+            (_, k) => Wants::Largest(k),
         }
     }
 
-    /// [`Sampler::sample`] of as many logits as it [wants](Sampler::wants), or of all.
+    /// What it needs for one [sample](Sampler::sample_from).
+    pub fn wants_one(&self) -> Wants {
+        let SamplingOptions {
+            temperature,
+            top_k,
+            top_p,
+            ..
+        } = self.options;
+        if temperature == 0.0 {
+            return Wants::Largest(1);
+        }
+        Wants::Drawn(Draw {
+            temperature,
+            top_k,
+            top_p,
+            // The one that comes next.
+            uniform: uniform(&mut self.generator.clone()),
+        })
+    }
+
+    /// [`Sampler::sample`] of as many logits as it [wants](Sampler::wants_one), or of more.
     ///
     /// # Errors
     /// As [`Sampler::sample`].
     pub fn sample_from(&mut self, logits: Logits) -> Result<u32, SamplingError> {
+        if let Logits::Drawn(token) = logits {
+            uniform(&mut self.generator);
+            return Ok(token);
+        }
         let best = self.keep_of(logits)?;
         match self.options.temperature {
             0.0 => Ok(best.token),
@@ -176,6 +226,7 @@ impl Sampler {
         let largest = match logits {
             Logits::All(logits) => return self.keep(logits),
             Logits::Largest(largest) => largest,
+            Logits::Drawn(token) => &[(token, 0.0)],
         };
         let all = largest.iter();
         let mut all = all.map(|&(token, logit)| Candidate { logit, token });
@@ -256,7 +307,7 @@ impl Sampler {
             ((f64::from(candidate.logit) - f64::from(best.logit)) / temperature).exp()
         };
         let total: f64 = self.candidates.iter().map(weight).sum();
-        let mut remaining = self.uniform() * total;
+        let mut remaining = uniform(&mut self.generator) * total;
         for candidate in &self.candidates {
             let weight = weight(candidate);
             if remaining < weight {
@@ -267,11 +318,11 @@ impl Sampler {
         // Rounding can leave a remainder at the end; the best token cannot be wrong.
         best.token
     }
+}
 
-    /// A number of [0, 1), with the 53 bits of a double's significand.
-    fn uniform(&mut self) -> f64 {
-        (self.generator.next_u64() >> 11) as f64 / (1u64 << 53) as f64
-    }
+/// A number of [0, 1), with the 53 bits of a double's significand.
+fn uniform(generator: &mut Pcg64Mcg) -> f64 {
+    (generator.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 #[cfg(test)]

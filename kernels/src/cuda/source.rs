@@ -34,6 +34,7 @@ pub const UNITS: &[Source] = sources! {
     "attention" from "attention.cu",
     "attention_tiles" from "attention_tiles.cu",
     "bands" from "bands.cu",
+    "draw" from "draw.cu",
     "elementwise" from "elementwise.cu",
     "float_tiles" from "float_tiles.cu",
     "floats" from "floats.cu",

@@ -116,6 +116,14 @@ template <class T> static inline T atomicMin(T *to, T value) {
     return before;
 }
 
+template <class T> static inline T atomicMax(T *to, T value) {
+    const T before = *to;
+    if (value > before) *to = value;
+    return before;
+}
+
+static inline uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static inline uint64_t max(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static inline uint32_t min(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static inline uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
 

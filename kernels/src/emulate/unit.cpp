@@ -16,3 +16,4 @@
 #include "../cuda/cu/tiles.cu"
 #include "../cuda/cu/bands.cu"
 #include "../cuda/cu/sampling.cu"
+#include "../cuda/cu/draw.cu"

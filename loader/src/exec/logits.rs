@@ -3,7 +3,7 @@
 use super::{Session, project};
 use crate::backend::Backend;
 use crate::error::ExecError;
-use crate::sampling::Logits;
+use crate::sampling::{Logits, Wants};
 
 impl<B: Backend> Session<B> {
     /// Reads `tokens`, any number of them, after what was read before: the logits `[vocabulary]`
@@ -17,16 +17,12 @@ impl<B: Backend> Session<B> {
         self.last_logits()
     }
 
-    /// As [`Session::step`], with no more of the logits than a sampler wants ([`wants`](crate::sampling::Sampler::wants)), where the
-    /// device can choose them.
+    /// As [`Session::step`], with no more of the logits than a sampler wants ([`Sampler::wants`](crate::sampling::Sampler::wants),
+    /// [`wants_one`](crate::sampling::Sampler::wants_one)), where the device can choose them, or the token itself.
     ///
     /// # Errors
     /// As [`Session::step`].
-    pub fn step_for(
-        &mut self,
-        tokens: &[u32],
-        wanted: Option<usize>,
-    ) -> Result<Logits<'_>, ExecError> {
+    pub fn step_for(&mut self, tokens: &[u32], wanted: Wants) -> Result<Logits<'_>, ExecError> {
         self.read_all(tokens)?;
         self.last_logits_for(wanted)
     }
@@ -99,23 +95,37 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// As [`Session::last_logits`], with no more of them than a sampler wants ([`wants`](crate::sampling::Sampler::wants)), where the
-    /// device can choose them.
+    /// As [`Session::last_logits`], with what of them is wanted where the device can choose it, else all of them. Of few enough that are
+    /// drawn from it gives these, as what is drawn is then the same everywhere.
     ///
     /// # Errors
     /// As [`Session::last_logits`].
-    pub fn last_logits_for(&mut self, wanted: Option<usize>) -> Result<Logits<'_>, ExecError> {
-        let (Some(wanted), Some(row)) = (wanted, self.rows.checked_sub(1)) else {
+    pub fn last_logits_for(&mut self, wanted: Wants) -> Result<Logits<'_>, ExecError> {
+        let Some(row) = self.rows.checked_sub(1) else {
             return self.last_logits().map(Logits::All);
         };
         let numbers = self.project_logits(row, row + 1)?;
-        let sought = self
-            .backend
-            .seek_largest(&self.buffers.logits, numbers, wanted);
-        self.settle()?;
-        if sought? && let Some(found) = self.backend.found_largest()? {
-            self.largest = found;
-            return Ok(Logits::Largest(&self.largest));
+        let (backend, logits) = (&mut self.backend, &self.buffers.logits);
+        let largest = match wanted {
+            Wants::Largest(most) => most,
+            Wants::Drawn(draw) => draw.top_k,
+            Wants::All => 0,
+        };
+        if largest > 0 && backend.seek_largest(logits, numbers, largest)? {
+            self.settle()?;
+            if let Some(found) = self.backend.found_largest()? {
+                self.largest = found;
+                return Ok(Logits::Largest(&self.largest));
+            }
+        } else if let Wants::Drawn(draw) = wanted
+            && backend.begin_draw(logits, numbers, &draw)?
+        {
+            self.settle()?;
+            if let Some(token) = self.backend.drawn()? {
+                return Ok(Logits::Drawn(token));
+            }
+        } else {
+            self.settle()?;
         }
         let (logits, room) = (&self.buffers.logits, &mut self.room);
         self.backend.read(logits, numbers, room).map(Logits::All)

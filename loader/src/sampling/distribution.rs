@@ -1,6 +1,6 @@
 //! What a sampler would draw from, and how a token that somebody else drew becomes a draw of one's own.
 
-use super::{Candidate, Logits, Sampler, SamplingError};
+use super::{Candidate, Logits, Sampler, SamplingError, uniform};
 
 /// Tokens with their probabilities, in the order of their ids.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -82,7 +82,7 @@ impl Sampler {
     pub fn judge(&mut self, own: &Distribution, draft: &Distribution, token: u32) -> Judged {
         let (p, q) = (own.of(token), draft.of(token));
         // A certain one takes no random number, so that greedy drafts leave the generator alone.
-        if p >= q || self.uniform() * q < p {
+        if p >= q || uniform(&mut self.generator) * q < p {
             return Judged::Accepted;
         }
         let more = |&(token, p): &(u32, f64)| (token, (p - draft.of(token)).max(0.0));
@@ -97,7 +97,7 @@ impl Sampler {
 
     /// One of some tokens, whose weights have this sum.
     fn pick(&mut self, from: impl Iterator<Item = (u32, f64)>, total: f64) -> u32 {
-        let mut remaining = self.uniform() * total;
+        let mut remaining = uniform(&mut self.generator) * total;
         let mut last = 0;
         for (token, weight) in from {
             if remaining < weight {

@@ -6,7 +6,7 @@ use htc_formats::DType;
 use htc_formats::source::ModelFile;
 use htc_loader::backend::{Emulated, EmulatedDevice, Gpu};
 use htc_loader::kv::KvType;
-use htc_loader::sampling::Logits;
+use htc_loader::sampling::{Logits, Sampler, SamplingOptions, Wants};
 use htc_loader::{Model, Session};
 use htc_tests::npy::Array;
 use htc_tests::{Scratch, TinyModel, htc, material};
@@ -182,20 +182,31 @@ fn refinements_take_few_launches() {
     assert_eq!(same(&file, &tokens, KvType::F16), ELASTIC);
 }
 
-/// Of a greedy text nothing but tokens comes back from the device.
+/// Of a text nothing but tokens comes back from the device, or few logits.
 #[test]
 fn a_token_is_chosen_on_the_device() {
     let scratch = Scratch::new();
     let file = scratch.file("model.gguf", TinyModel::default().bytes());
     let file = ModelFile::open(file).unwrap();
     let [(_, mut session), _] = both(&file, KvType::F16);
-    for (wanted, largest) in [
-        (Some(1), true),
-        (Some(64), true),
-        (Some(65), false),
-        (None, false),
+    let of = |temperature, top_k| {
+        let mut options = SamplingOptions::default();
+        (options.temperature, options.top_k) = (temperature, top_k);
+        Sampler::new(options).unwrap()
+    };
+    for (sampler, expected) in [
+        (of(0.0, 0), "largest"),
+        (of(1.0, 64), "largest"),
+        (of(1.0, 65), "drawn"),
+        (of(1.0, 0), "drawn"),
     ] {
-        let found = session.step_for(&[5], wanted).unwrap();
-        assert_eq!(matches!(found, Logits::Largest(_)), largest, "{wanted:?}");
+        let found = match session.step_for(&[5], sampler.wants_one()).unwrap() {
+            Logits::Largest(_) => "largest",
+            Logits::Drawn(_) => "drawn",
+            Logits::All(_) => "all",
+        };
+        assert_eq!(found, expected, "{sampler:?}");
     }
+    let all = session.step_for(&[5], Wants::All).unwrap();
+    assert!(matches!(all, Logits::All(_)));
 }

@@ -9,6 +9,7 @@ mod attention;
 mod attention_tests;
 #[cfg(all(test, feature = "emulated"))]
 mod attention_tiles_tests;
+mod draw;
 mod elementwise;
 mod embed;
 mod faults;
@@ -24,6 +25,7 @@ pub use asked::{HEAD, asked};
 pub use attention::{
     AttentionRoom, Held, HeldLow, Joined, Queries, attend, attention, importance, partial_numbers,
 };
+pub use draw::{Draw, Drawing};
 pub use elementwise::{
     Gate, RopeShape, RowsShape, activate, add, add_rows, hadamard, rms_norm, rope, rotate_to,
     softcap,

@@ -24,6 +24,7 @@ use self::pending::Pending;
 use super::{Attention, Backend, Factor, HeadShape, Slot, refine_one_by_one};
 use crate::error::ExecError;
 use crate::kv::{Energies, Kept, Kv, KvPlan, LayerBases};
+use crate::sampling::Draw;
 use crate::tensor::Tensor;
 
 /// Positions of a batch at most that is begun as one.
@@ -38,6 +39,7 @@ pub struct Gpu<D: Device> {
     products: ops::Workspace<D>,
     attention: ops::AttentionRoom<D>,
     largest: ops::Largest<D>,
+    drawing: ops::Drawing<D>,
     faults: Option<ops::Faults<D>>,
     /// Whether keys or values were written since faults were looked for.
     unchecked: bool,
@@ -58,6 +60,7 @@ impl<D: Device> Gpu<D> {
             products: ops::Workspace::default(),
             attention: ops::AttentionRoom::default(),
             largest: ops::Largest::default(),
+            drawing: ops::Drawing::default(),
             faults: None,
             unchecked: false,
             apart: false,
@@ -228,6 +231,29 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn found_largest(&mut self) -> Result<Option<Vec<(u32, f32)>>, ExecError> {
         self.largest.take(&self.device).map_err(device_error)
+    }
+
+    fn begin_draw(
+        &mut self,
+        of: &GpuBuffer<D>,
+        numbers: usize,
+        draw: &Draw,
+    ) -> Result<bool, ExecError> {
+        self.finish()?;
+        let of = (of.memory()?.as_ref(), numbers);
+        let draw = ops::Draw {
+            temperature: draw.temperature,
+            top_k: draw.top_k,
+            top_p: draw.top_p,
+            uniform: draw.uniform,
+        };
+        let begun = self.drawing.begin(&self.device, of, &draw);
+        begun.map_err(device_error)?;
+        Ok(true)
+    }
+
+    fn drawn(&mut self) -> Result<Option<u32>, ExecError> {
+        self.drawing.take(&self.device).map_err(device_error)
     }
 
     fn embed(
