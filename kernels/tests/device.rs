@@ -310,7 +310,7 @@ fn banded(codes: &Codes, rows: usize) -> Vec<u8> {
     packer.finish()
 }
 
-/// Tensor cores give the bits that exchanges of a warp give, and both what the oracle has.
+/// Tensor cores give the bits that exchanges of a warp give where products are of integers, and both what the oracle has.
 #[test]
 fn many_vectors_are_multiplied_the_same_with_tensor_cores_and_without() {
     let Some(with) = device(|options| options.tensor_cores = true) else {
@@ -360,6 +360,55 @@ fn many_vectors_are_multiplied_the_same_with_tensor_cores_and_without() {
                 error <= 1e-4 * expected.abs().max(1.0),
                 "{dtype}: {found} for {expected}"
             );
+        }
+    }
+}
+
+/// Products of floats, which tensor cores add up in a way of their own: within a bound of what the oracle has, and exact where single
+/// precision is.
+#[test]
+fn many_vectors_are_multiplied_with_floats() {
+    let [Some(with), Some(without)] =
+        [true, false].map(|tensor_cores| device(|options| options.tensor_cores = tensor_cores))
+    else {
+        return;
+    };
+    let (rows, cols, n) = (130, 700, 70);
+    let whole = |count: usize, below: usize| -> Vec<f32> {
+        let of = |i: usize| (i * 7919 % below) as f32 - (below / 2) as f32;
+        (0..count).map(of).collect()
+    };
+    for (exact, w, x) in [
+        (false, waves(rows * cols), waves(n * cols + 7)[7..].to_vec()),
+        (true, whole(rows * cols, 31), whole(n * cols, 257)),
+    ] {
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let mut bytes = vec![0; dtype.matrix_bytes(rows, cols).unwrap()];
+            encode(dtype, &w, &mut bytes).unwrap();
+            let matrix = Matrix::new(dtype, rows, cols, &bytes).unwrap();
+            let mut row = vec![0.0; cols];
+            for device in [&with, &without] {
+                let held = DeviceMatrix::new(device, Source::Blocks(matrix)).unwrap();
+                let (x_there, y) = (put(device, &x), device.allocate(4 * n * rows).unwrap());
+                let mut workspace = ops::Workspace::default();
+                ops::product(device, 0..n, &held, &x_there, &y, &mut workspace).unwrap();
+                let found = get(device, &y, n * rows);
+                for i in 0..rows {
+                    reference::embed(matrix, i, &mut row).unwrap();
+                    for (t, x) in x.chunks_exact(cols).enumerate() {
+                        let terms = || {
+                            row.iter()
+                                .zip(x)
+                                .map(|(&w, &x)| f64::from(w) * f64::from(x))
+                        };
+                        let (sum, magnitude) =
+                            (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+                        let error = (f64::from(found[t * rows + i]) - sum).abs();
+                        let bound = if exact { 0.0 } else { 2e-6 * magnitude };
+                        assert!(error <= bound, "{dtype}, row {i}, vector {t}: {error}");
+                    }
+                }
+            }
         }
     }
 }

@@ -122,6 +122,11 @@ pub trait Executor: Sync {
         false
     }
 
+    /// What users should know of how work goes on it, if there is anything.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// What the device has for large matrices in float64, for those who compress models; none where that is the host's.
     fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
         None
@@ -220,6 +225,10 @@ impl<D: Device> Executor for OnGpu<D> {
 
     fn has_own_memory(&self) -> bool {
         true
+    }
+
+    fn remark(&self) -> Option<String> {
+        self.0.remark()
     }
 
     fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {

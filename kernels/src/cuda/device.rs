@@ -227,6 +227,11 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// Multiprocessors: blocks that run side by side, at the least.
     fn multiprocessors(&self) -> usize;
 
+    /// What users should know of how launches go on it, as that the driver makes no graphs of them.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// Bytes of shared memory that a block may ask for at most.
     fn shared_of_block(&self) -> usize;
 

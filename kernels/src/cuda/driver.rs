@@ -44,7 +44,7 @@ pub struct Options<'a> {
     /// Whether to wait for each launch, so that what goes wrong is told of the kernel that did it. Slow.
     pub waiting: bool,
     /// Whether kernels use tensor cores; else they are compiled here with exchanges of a warp in their place, which
-    /// give the same bits: slow, to hold one against the other. They do by default but where the environment has
+    /// give the same bits of integers, and of floats others within the same bounds: slow, to hold one against the other. They do by default but where the environment has
     /// `HTC_PLAIN_MMA=1`, so that any program and any test can be run both ways.
     pub tensor_cores: bool,
 }
@@ -291,6 +291,14 @@ impl Device for Cuda {
 
     fn multiprocessors(&self) -> usize {
         self.shared.found.multiprocessors.max(1)
+    }
+
+    fn remark(&self) -> Option<String> {
+        let state = locked(&self.shared.state);
+        let why = state.graphs.given_up()?;
+        Some(format!(
+            "the driver makes no graph of the launches for a token, which are begun one by one and take longer: {why}"
+        ))
     }
 
     fn shared_of_block(&self) -> usize {

@@ -292,8 +292,13 @@ void meet_lanes(unsigned index) {
     if (last.kind == Exchange::Sum || last.kind == Exchange::Max) reduced(values, last.kind);
     if (last.kind == Exchange::Together) {
         void *own[WARP];
-        for (unsigned lane = 0; lane < WARP; lane++) own[lane] = reinterpret_cast<const Meeting *>(values[lane])->own;
-        reinterpret_cast<const Meeting *>(values[0])->act(own);
+        Act *act = reinterpret_cast<const Meeting *>(values[0])->act;
+        for (unsigned lane = 0; lane < WARP; lane++) {
+            const Meeting &meeting = *reinterpret_cast<const Meeting *>(values[lane]);
+            if (meeting.act != act) return fail("%s at line %d is not the same for all lanes", name_of(last.kind), last.line);
+            own[lane] = meeting.own;
+        }
+        act(own);
     }
     for (int lane = 0; lane < WARP; lane++) {
         if (!(last.mask >> lane & 1)) continue;

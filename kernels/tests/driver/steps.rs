@@ -179,6 +179,7 @@ pub fn steps_without_graphs(log: &Path) {
     let device = open();
     let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
     for _ in 0..5 {
+        assert_eq!(device.remark().is_some(), device.steps().plain >= 3);
         step(&device, [&x, &y], 600, None).unwrap();
     }
     assert_eq!(get(&device, &x, 1), [101.0]);
@@ -188,6 +189,8 @@ pub fn steps_without_graphs(log: &Path) {
         .into_iter()
         .filter(|l| l == "a graph is refused");
     assert_eq!(refused.count(), 3);
+    let remark = device.remark().unwrap();
+    assert!(remark.starts_with("the driver makes no graph"), "{remark}");
     let device = open_with(|options| options.graphs = false).unwrap();
     let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
     step(&device, [&x, &y], 600, None).unwrap();

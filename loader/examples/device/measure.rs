@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use htc_formats::source::ModelFile;
 use htc_loader::live::{Energy, Follow, Governor, GovernorOptions, Law, LawOptions, Phase};
 use htc_loader::live::{SensorSpec, open};
+use htc_loader::sampling::Wants;
 use htc_loader::{Backend, ExecError, Model, Session};
 use serde_json::{Value, json};
 
@@ -52,7 +53,7 @@ pub struct Measure {
 
 /// Logits that are asked for with each token: the likeliest alone, as who takes it does. All of them would be copied to the
 /// host, which is no part of decoding.
-pub const WANTED: Option<usize> = Some(1);
+pub const WANTED: Wants = Wants::Largest(1);
 
 /// Tokens that a model is given: what they are does not matter, as long as they differ.
 pub fn tokens(vocabulary: usize, count: usize) -> Vec<u32> {

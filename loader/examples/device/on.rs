@@ -343,6 +343,10 @@ impl<D: Device> Device for Counted<D> {
         self.device.multiprocessors()
     }
 
+    fn remark(&self) -> Option<String> {
+        self.device.remark()
+    }
+
     fn shared_of_block(&self) -> usize {
         self.device.shared_of_block()
     }

@@ -35,6 +35,15 @@ fn a_model_is_executed_and_measured_through_a_driver() {
     let (cpu, cuda) = (perplexity("cpu"), perplexity("cuda"));
     assert!((cuda / cpu - 1.0).abs() < 5e-3, "{cuda} {cpu}");
     assert_ne!(cuda.to_bits(), cpu.to_bits());
+    // A driver that makes no graphs is named, once; the text is the same.
+    let run = htc!["run", &model, "-p", "the cat", "-n", "6", "--temp", "0"];
+    let run = run.args(["--ignore-eos", "--device", "cuda"]);
+    let run = run.env("HTC_FAKE", Some(Path::new("no-graphs")));
+    let one_by_one = machine.on(run).run().ok();
+    assert_eq!(one_by_one.stdout, expected.stdout);
+    let told = one_by_one.stderr.matches("makes no graph").count();
+    assert_eq!(told, 1, "{}", one_by_one.stderr);
+    assert!(!found.stderr.contains("makes no graph"), "{}", found.stderr);
     // The second of that number is not there.
     let run = htc![
         "run", &model, "-p", "the cat", "-n", "1", "--device", "cuda:9"

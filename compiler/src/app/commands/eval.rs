@@ -12,7 +12,7 @@ use htc_loader::{Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{
-    Failure, check_room, in_use, on_device, open_model, print_json, setting_of, source_of,
+    Failure, check_room, in_use, on_device, open_model, print_json, remark, setting_of, source_of,
     tokenizer_of,
 };
 use crate::app::cli::{Beside, EvalArgs};
@@ -170,6 +170,7 @@ impl Work for Measuring<'_> {
             },
         );
         bar.finish_and_clear();
+        remark(executor);
         result.map_err(|error| failed(args, error))
     }
 }

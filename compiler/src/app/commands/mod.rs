@@ -28,7 +28,7 @@ use htc_formats::map::{MapError, MappedFile};
 use htc_formats::source::{SourceError, is_in_folder};
 use htc_formats::vocab::VocabularyError;
 use htc_loader::adapt::AdaptError;
-use htc_loader::device::{ChoiceError, Work};
+use htc_loader::device::{ChoiceError, Executor, Work};
 use htc_loader::dial::{Fraction, Setting};
 use htc_loader::generate::GenerateError;
 use htc_loader::live::{EventsError, GovernorError, LawError, SensorError};
@@ -448,6 +448,13 @@ fn open_container(path: &Path) -> Result<Opened, Failure> {
         Ok(Opened::Htz(Box::new(Htz::open(path)?)))
     } else {
         Ok(Opened::Gguf(Gguf::open(path)?))
+    }
+}
+
+/// Says what users should know of how work went on a device.
+fn remark(executor: &impl Executor) {
+    if let Some(remark) = executor.remark() {
+        say!("htc: warning: {}", bounded(&remark));
     }
 }
 

@@ -22,8 +22,8 @@ use htc_loader::{Backend, Model, Pool, Session};
 use serde::Serialize;
 
 use super::{
-    Failure, check_room, ignore_closed_pipe, in_use, not_opened, on_device, print_json, setting_of,
-    tokenizer_of,
+    Failure, check_room, ignore_closed_pipe, in_use, not_opened, on_device, print_json, remark,
+    setting_of, tokenizer_of,
 };
 use crate::app::chat::{self, ChatError, Conversation, Message, Written};
 use crate::app::cli::{OnFullArg, RunArgs};
@@ -162,6 +162,7 @@ impl Work for Writing<'_> {
         })?;
         let followed = live.as_ref().is_some_and(Live::limits);
         let energy = live.and_then(Live::end);
+        remark(executor);
         let run = Run {
             summary,
             followed,

@@ -5,8 +5,9 @@
 // to those before them in single precision. Weights are of the largest score so far, as in FlashAttention-2 (Dao, "Faster attention with better
 // parallelism and work partitioning", 2023, section 3.1), and go from what scores are held in into what values are multiplied with.
 //
-// Tiles of positions begin at multiples of 32, and one that a row does not see changes none of its bits: they are the same in
-// whichever tile of queries it stands. A value that is no number would reach rows before it: none is let into a cache.
+// Tiles of positions begin at multiples of 32, and one that a row does not see changes none of its bits: where contexts are split alike
+// they are the same in whichever tile of queries it stands. A value that is no number would reach rows before it: none is let into a
+// cache.
 #include "kv.cuh"
 #include "parts.cuh"
 
@@ -36,8 +37,10 @@ struct AttendTiles {
     // Positions that one sees, itself included; 0 for all.
     uint32_t window;
     uint32_t splits;
-    // Positions of a split, whole tiles.
+    // Positions of a split, whole tiles, and where the first of them begins.
     uint32_t split;
+    uint32_t first;
+    uint32_t unused;
     float scale;
     float softcap;
 };
@@ -314,7 +317,7 @@ template <class Format, uint32_t WIDE> DEVICE void attend(const AttendTiles &a, 
     const uint32_t lane = threadIdx.x % WARP, query = threadIdx.x / WARP * OF_WARP, of = lane % 4;
     // Where the position behind the lane's first query is, and behind the last of the warp and of the tile.
     const uint32_t own = a.start + first + query + lane / 4 + 1, of_warp = a.start + first + query + OF_WARP;
-    const uint32_t end = a.start + min(first + QUERIES, a.rows), from = blockIdx.y * a.split;
+    const uint32_t end = a.start + min(first + QUERIES, a.rows), from = a.first + blockIdx.y * a.split;
     const uint32_t seen = a.window > 0 && a.start + first + 1 > a.window ? a.start + first + 1 - a.window : 0;
     const uint32_t last = min(end, from + a.split);
     float sums[WIDE / 8][4] = {};
@@ -356,7 +359,7 @@ template <class Format, uint32_t WIDE> DEVICE void attend(const AttendTiles &a, 
     }
 }
 
-// Blocks of a multiprocessor that have registers. Of three parts there is shared memory for no more on most devices.
+// Blocks of a multiprocessor that have registers: of three parts there is shared memory for one or two.
 KERNEL_OF_BLOCKS(attend_tiles_64, AttendTiles, THREADS, 2) {
     DYNAMIC_SHARED(uint8_t, memory);
     attend<InBf16, 64>(a, memory);

@@ -67,7 +67,8 @@ struct Room {
     float *steps;
 };
 
-// Eight numbers of a row as they are stored; zeros for those that are not there.
+// Eight numbers of a row as they are stored; zeros for those that are not there. Those behind the width in use, of the last eight, meet
+// zeros.
 template <class Format> DEVICE void fetch_row(const Slot &slot, uint32_t row, uint32_t chunk, uint4 to[Format::WORDS]) {
     constexpr uint32_t UNIT = CHUNK / Format::WORDS;
     UNROLL

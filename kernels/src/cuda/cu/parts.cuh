@@ -12,6 +12,8 @@ namespace parts {
 // Of what type parts are.
 struct Half {
     DEVICE uint32_t pair(float first, float second) { return halves_of_floats(first, second); }
+    // The first part of a number.
+    DEVICE uint32_t largest(float first, float second) { return pair(first, second); }
     DEVICE float first(uint32_t pair) { return float_of_half(static_cast<uint16_t>(pair & 0xffffu)); }
     DEVICE float second(uint32_t pair) { return float_of_half(static_cast<uint16_t>(pair >> 16)); }
 
@@ -27,6 +29,12 @@ struct Half {
 
 struct Bf16 {
     DEVICE uint32_t pair(float first, float second) { return bf16s_of_floats(first, second); }
+    // Numbers beyond the largest of bf16 have that, and a rest.
+    DEVICE float within(float x) {
+        const float most = __uint_as_float(0x7f7f0000u);
+        return fminf(fmaxf(x, -most), most);
+    }
+    DEVICE uint32_t largest(float first, float second) { return pair(within(first), within(second)); }
     DEVICE float first(uint32_t pair) { return __uint_as_float(pair << 16); }
     DEVICE float second(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
@@ -44,7 +52,7 @@ struct Bf16 {
 template <class Type, int COUNT> DEVICE void split(float first, float second, uint32_t to[COUNT]) {
     UNROLL
     for (int i = 0; i < COUNT; i++) {
-        to[i] = Type::pair(first, second);
+        to[i] = i == 0 ? Type::largest(first, second) : Type::pair(first, second);
         first -= Type::first(to[i]);
         second -= Type::second(to[i]);
     }

@@ -51,9 +51,17 @@ pub(super) struct Graphs {
     kept: Vec<Kept>,
     /// Steps that the driver could make none of and could launch.
     refused: u32,
+    /// Why, at last.
+    why: Option<DeviceError>,
 }
 
 impl Graphs {
+    /// Why the driver is not asked for graphs any more, if it is not.
+    pub(super) fn given_up(&self) -> Option<&DeviceError> {
+        let given_up = self.refused >= REFUSALS;
+        self.why.as_ref().filter(|_| given_up)
+    }
+
     /// Gives all of them back.
     ///
     /// # Safety
@@ -78,7 +86,8 @@ impl Shared {
     /// fault where one of the launches is. The context is current.
     pub(super) fn as_one(&self, state: &mut State) -> Result<(), DeviceError> {
         let asked = state.graphs.refused < REFUSALS;
-        if asked && let Ok(how) = self.graph(state) {
+        let made = asked.then(|| self.graph(state));
+        if let Some(Ok(how)) = made {
             let counts = &mut state.counts;
             match how {
                 How::Replayed => counts.replayed += 1,
@@ -97,7 +106,10 @@ impl Shared {
         }
         state.counts.plain += 1;
         let launched = self.plainly(state);
-        state.graphs.refused += u32::from(asked && launched.is_ok());
+        if let (Some(Err(why)), Ok(())) = (made, &launched) {
+            state.graphs.refused += 1;
+            state.graphs.why = Some(why);
+        }
         launched
     }
 

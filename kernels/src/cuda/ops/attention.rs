@@ -199,7 +199,7 @@ pub fn attend<D: Device>(
         size,
     } = held.full[0].shape();
     let group = check(held, queries, attention)?;
-    if let Some(tiles) = Tiles::of(device, queries, held) {
+    if let Some(tiles) = Tiles::of(device, queries, held, attention) {
         let joined = tiles.attend(device, queries, (q, held), attention, room)?;
         return Ok(Some(joined));
     }

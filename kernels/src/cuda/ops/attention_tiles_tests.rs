@@ -21,6 +21,8 @@ struct Case {
     softcap: Option<f32>,
     /// Of keys and of values.
     magnitudes: [f32; 2],
+    /// Whether rows have the bits that they have alone, and no tiles.
+    apart: bool,
 }
 
 const SMALL: Case = Case {
@@ -33,6 +35,7 @@ const SMALL: Case = Case {
     window: None,
     softcap: None,
     magnitudes: [1.0, 1.0],
+    apart: false,
 };
 
 /// Keys and values as they are held, `[kv heads, positions, size]`.
@@ -92,7 +95,7 @@ impl Case {
         let queries = Queries {
             rows,
             heads,
-            apart: false,
+            apart: self.apart,
         };
         let held = Held {
             full: [&filled.rows[0], &filled.rows[1]],
@@ -144,6 +147,38 @@ impl Case {
         };
         let all = filled.q.chunks_exact(size).enumerate();
         all.flat_map(of_query).collect()
+    }
+
+    /// The kernel that attends.
+    fn kernel(&self) -> &'static str {
+        let device = Emulated::new(4);
+        let filled = self.fill(&device);
+        device.begin_step().unwrap();
+        let (heads, rows) = (self.kv_heads * self.group, self.rows);
+        let q = device.allocate(F32 * rows * heads * self.size).unwrap();
+        let queries = Queries {
+            rows,
+            heads,
+            apart: self.apart,
+        };
+        let held = Held {
+            full: [&filled.rows[0], &filled.rows[1]],
+            low: None,
+            start: self.start,
+        };
+        let mut room = AttentionRoom::default();
+        attention(
+            &device,
+            queries,
+            &q,
+            &held,
+            &self.attention(),
+            &mut room,
+            &q,
+        )
+        .unwrap();
+        device.end_step().unwrap();
+        device.last_step()[0].kernel.unwrap()
     }
 
     fn agrees(&self, what: &str) {
@@ -253,6 +288,57 @@ fn tiles_of_queries_keep_what_cells_hold() {
     }
 }
 
+#[test]
+fn many_rows_have_tiles() {
+    for (numbers, size, expected) in [
+        (KvNumbers::F16, 13, "attend_tiles_of_halves_64"),
+        (KvNumbers::F16, 64, "attend_tiles_of_halves_64"),
+        (KvNumbers::F16, 65, "attend_tiles_of_halves_128"),
+        (KvNumbers::F16, 256, "attend_tiles_of_halves_128"),
+        (KvNumbers::F32, 64, "attend_tiles_64"),
+        (KvNumbers::Q8_0, 96, "attend_tiles_128"),
+        (KvNumbers::Q4_0, 256, "attend_tiles_128"),
+        (KvNumbers::F16, 257, "attend_split"),
+    ] {
+        let case = Case {
+            numbers,
+            size,
+            ..SMALL
+        };
+        assert_eq!(case.kernel(), expected, "{numbers:?} {size}");
+    }
+    let few = Case { rows: 31, ..SMALL };
+    let apart = Case {
+        apart: true,
+        ..SMALL
+    };
+    assert_eq!([few, apart].map(|case| case.kernel()), ["attend_split"; 2]);
+}
+
+/// A query that is no number has no attention, and all others have theirs.
+#[test]
+fn a_query_that_is_not_finite_stays_alone() {
+    let device = Emulated::new(8);
+    for odd in [f32::NAN, f32::INFINITY] {
+        for numbers in [KvNumbers::F16, KvNumbers::F32] {
+            let case = Case { numbers, ..SMALL };
+            let mut filled = case.fill(&device);
+            let expected = case.found(&device, &filled, 0, case.rows);
+            filled.q[17 * case.size + 3] = odd;
+            let found = case.found(&device, &filled, 0, case.rows);
+            let rows = found
+                .chunks_exact(case.size)
+                .zip(expected.chunks_exact(case.size));
+            for (row, (found, expected)) in rows.enumerate() {
+                match row {
+                    17 => assert!(found.iter().all(|x| x.is_nan()), "{numbers:?} {odd}"),
+                    _ => assert_eq!(found, expected, "{numbers:?} {odd} {row}"),
+                }
+            }
+        }
+    }
+}
+
 /// A long context is split among blocks; a row has the same bits wherever it stands among as many others.
 #[test]
 fn rows_of_tiles_have_their_bits_wherever_they_stand() {
@@ -262,6 +348,16 @@ fn rows_of_tiles_have_their_bits_wherever_they_stand() {
         ..SMALL
     };
     long.agrees("long");
+    // Rows that see nothing of the second split, and such that see nothing of the first.
+    for window in [None, Some(60)] {
+        let case = Case {
+            start: 100,
+            rows: 300,
+            window,
+            ..SMALL
+        };
+        case.agrees(&format!("two splits, {window:?}"));
+    }
     for window in [None, Some(50)] {
         let case = Case {
             start: 10,
@@ -279,6 +375,35 @@ fn rows_of_tiles_have_their_bits_wherever_they_stand() {
                 whole[at * case.size..][..rows * case.size],
                 "{rows} from {at} on"
             );
+        }
+    }
+}
+
+/// Where rows are attended to one by one, also across the change of pieces, cells in blocks give what they hold.
+#[test]
+fn pieces_of_a_long_context_in_blocks_agree() {
+    for (numbers, window) in [
+        (KvNumbers::Q8_0, None),
+        (KvNumbers::Q4_0, None),
+        (KvNumbers::Q8_0, Some(90)),
+    ] {
+        let case = Case {
+            numbers,
+            window,
+            group: 2,
+            start: 2046,
+            rows: 5,
+            apart: true,
+            ..SMALL
+        };
+        case.agrees(&format!("{numbers:?} {window:?}"));
+        let device = Emulated::new(7);
+        let filled = case.fill(&device);
+        let whole = case.found(&device, &filled, 0, case.rows);
+        let row = case.group * case.size;
+        for at in 0..case.rows {
+            let alone = case.found(&device, &filled, at, 1);
+            assert_eq!(alone, whole[at * row..][..row], "row {at}");
         }
     }
 }

@@ -21,7 +21,7 @@ mod matrix;
 mod matrix_tests;
 mod products;
 
-pub use asked::{HEAD, asked};
+pub use asked::asked;
 pub use attention::{
     AttentionRoom, Held, HeldLow, Joined, Queries, attend, attention, importance, partial_numbers,
 };

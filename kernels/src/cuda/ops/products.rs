@@ -1,8 +1,9 @@
 //! Products of matrices with vectors.
 //!
 //! A row of a batch of fewer than 32 has the same bits in each of these, also alone: what a kernel adds up, and in which
-//! order, depends on the matrix alone. Larger batches are multiplied by tensor cores, but where a [`Workspace`] was told to [keep rows apart](Workspace::keep_apart); a row has the same bits in each of these, too, wherever it
-//! stands, though others than in small ones.
+//! order, depends on the matrix alone. Larger batches are multiplied by tensor cores, but where a [`Workspace`] was told to
+//! [keep rows apart](Workspace::keep_apart); a row has the same bits in each of these, too, wherever it stands, though others than
+//! in small ones.
 
 use std::ops::Range;
 

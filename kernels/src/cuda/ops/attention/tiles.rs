@@ -36,6 +36,8 @@ struct AttendTiles {
     window: u32,
     splits: u32,
     split: u32,
+    first: u32,
+    unused: u32,
     scale: f32,
     softcap: f32,
 }
@@ -51,13 +53,19 @@ pub(in super::super) struct Tiles {
     /// Numbers of values that a block has.
     wide: usize,
     splits: usize,
-    /// Positions of a split.
+    /// Positions of a split, and where the first of them begins.
     split: usize,
+    first: usize,
 }
 
 impl Tiles {
     /// Those of a batch, where there are enough rows, all of them are held in full, and the device has room for a tile.
-    pub fn of<D: Device>(device: &D, queries: Queries, held: &Held<'_, D>) -> Option<Tiles> {
+    pub fn of<D: Device>(
+        device: &D,
+        queries: Queries,
+        held: &Held<'_, D>,
+        attention: &Attention,
+    ) -> Option<Tiles> {
         let in_full = held.low.as_ref().is_none_or(|low| low.compressed == 0);
         if queries.apart || queries.rows < LEAST || !in_full {
             return None;
@@ -67,21 +75,25 @@ impl Tiles {
         if tiles.shared > device.shared_of_block() {
             return None;
         }
-        let end = held.start + queries.rows;
+        // Of what the first row sees on.
+        let window = attention.window.unwrap_or(usize::MAX);
+        let seen = (held.start + 1).saturating_sub(window);
+        let first = seen / POSITIONS * POSITIONS;
+        let positions = held.start + queries.rows - first;
         let blocks = tiles.blocks(queries, size);
         let wanted = (2 * device.multiprocessors()).div_ceil(blocks.max(1));
-        let most = (MOST_RECORDS / queries.rows).min(end.div_ceil(LEAST_SPLIT));
+        let most = (MOST_RECORDS / queries.rows).min(positions.div_ceil(LEAST_SPLIT));
         let splits = wanted.min(most).max(1);
-        let split = end.div_ceil(splits).next_multiple_of(POSITIONS);
-        let splits = end.div_ceil(split);
+        let split = positions.div_ceil(splits).next_multiple_of(POSITIONS);
         Some(Tiles {
-            splits,
+            splits: positions.div_ceil(split),
             split,
+            first,
             ..tiles
         })
     }
 
-    /// For heads of so many numbers, which are held so; one split.
+    /// For heads of so many numbers, which are held so, whatever they see.
     pub fn of_heads(size: usize, numbers: KvNumbers) -> Option<Tiles> {
         if size > MOST_SIZE {
             return None;
@@ -105,8 +117,9 @@ impl Tiles {
             kernel,
             shared,
             wide,
-            splits: 1,
+            splits: 0,
             split: 0,
+            first: 0,
         })
     }
 
@@ -149,6 +162,8 @@ impl Tiles {
             window: count("positions", attention.window.unwrap_or(0).min(1 << 30))?,
             splits: count("splits", self.splits)?,
             split: count("positions", self.split)?,
+            first: count("positions", self.first)?,
+            unused: 0,
             scale: attention.scale,
             softcap: attention.softcap.unwrap_or(0.0),
         };

@@ -40,7 +40,7 @@ fn check(dtype: DType, [rows, cols]: [usize; 2], w: &[f32], x: &[f32], what: &st
             let (sum, magnitude) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
             let error = (f64::from(y) - sum).abs();
             assert!(
-                error <= PRODUCT * magnitude + 1e-37,
+                error <= PRODUCT * magnitude + 1e-42,
                 "{dtype} {what}, row {i} of {rows}, vector {t}: {y} for {sum}"
             );
         }
@@ -81,6 +81,8 @@ fn parts_keep_numbers_of_any_magnitude() {
             ("beyond half precision", [17, 17]),
             ("small", [-30, -30]),
             ("tiny", [-110, -110]),
+            ("the smallest", [-140, -140]),
+            ("the largest", [120, 120]),
             ("next to each other", [-12, 12]),
             ("as outliers are", [0, 10]),
         ] {
@@ -89,11 +91,29 @@ fn parts_keep_numbers_of_any_magnitude() {
             let x: Vec<f32> = (0..n * cols).map(|i| x[i] * magnitude(i)).collect();
             check(dtype, [rows, cols], &w, &x, what);
         }
-        // Thirty-two of each magnitude.
+        // What bf16 would round to infinity.
+        let mut x = random.numbers(n * cols);
+        x[5] = f32::MAX;
+        x[n * cols - 1] = -f32::MAX;
+        let quarter: Vec<f32> = w.iter().map(|w| w / 4.0).collect();
+        check(dtype, [rows, cols], &quarter, &x, "the largest of all");
+        if dtype == DType::F32 {
+            let mut large = w.clone();
+            large[cols + 7] = f32::MAX;
+            let x: Vec<f32> = x.iter().map(|x| x.clamp(-0.25, 0.25)).collect();
+            check(dtype, [rows, cols], &large, &x, "the largest weight of all");
+        }
+        // Thirty-two of each magnitude, of which the larger ones hide none.
         let x = random.numbers(n * cols);
-        let of = |i: usize| x[i] * [1e30, 1.0, 1e-30][i % cols / 32];
-        let x: Vec<f32> = (0..n * cols).map(of).collect();
-        check(dtype, [rows, cols], &w, &x, "apart");
+        for hidden in 0..3 {
+            let magnitudes: [f32; 3] = std::array::from_fn(|of| match of < hidden {
+                true => 0.0,
+                false => [1e30, 1.0, 1e-30][of],
+            });
+            let of = |i: usize| x[i] * magnitudes[i % cols / 32];
+            let x: Vec<f32> = (0..n * cols).map(of).collect();
+            check(dtype, [rows, cols], &w, &x, "apart");
+        }
     }
 }
 

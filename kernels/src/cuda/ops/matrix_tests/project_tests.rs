@@ -1,7 +1,7 @@
 //! Projections: dense slots and factorised ones, at leading ranks.
 
 use htc_formats::DType;
-use htc_formats::bands::{Banded, Bands, Codes, Packer};
+use htc_formats::bands::{Banded, Bands, ClassedBands, Codes, Packer, RowClass, RowClasses};
 use htc_formats::block::encode;
 
 use super::*;
@@ -356,41 +356,62 @@ fn projections_that_do_not_fit_are_refused() {
     assert!(run(1, 64, 64, 64, 0, 5).is_err());
 }
 
-/// What is added has the bits of a sum behind a product, for any number of vectors; rows that are not asked for stay.
+/// What is added has the bits of a sum behind a product, for any number of vectors, alone and in the launches of several; rows that
+/// are not asked for stay.
 #[test]
 fn products_are_added_to_what_is_there() {
     let mut random = Random(27);
     let device = Emulated::new(27);
     let mut workspace = Workspace::default();
-    let codes: Codes = "2:t3x4,l4x4".parse().unwrap();
-    let bytes = Packer::new(&codes, 11).finish();
+    let [codes, others]: [Codes; 2] =
+        ["2:t3x4,l4x4", "2:l3x5,t2x3"].map(|text| text.parse().unwrap());
+    let bytes = bands_tests::matrix(&mut random, &codes, 11);
     let banded = Banded::Whole(Bands::new(&codes, 11, &bytes).unwrap());
     let mut matrices = vec![DeviceMatrix::new(&device, Source::Bands(banded)).unwrap()];
-    for dtype in [DType::Q8_0, DType::Q4K, DType::F16] {
+    // Rows of two classes by turns, which go to where they belong.
+    let of_rows: Vec<u8> = (0..11).map(|row| row % 2).collect();
+    let classes = [(6, &codes), (5, &others)];
+    let of_classes = classes.map(|(rows, codes)| bands_tests::matrix(&mut random, codes, rows));
+    let classes = classes.map(|(rows, codes)| RowClass {
+        rows,
+        codes: codes.clone(),
+    });
+    let classes = RowClasses::new(classes.to_vec()).unwrap();
+    let bytes = classes.pack(&of_rows, &of_classes);
+    let classed = ClassedBands::new(&classes, 11, &bytes).unwrap();
+    let classed = Source::Bands(Banded::Classes(classed));
+    matrices.push(DeviceMatrix::new(&device, classed).unwrap());
+    for dtype in [DType::Q8_0, DType::Q4K, DType::F16, DType::Q8_0, DType::F32] {
         matrices.push(held(&device, &mut random, dtype, 11, 256).1);
     }
     for n in [1, 3, 8, 33] {
         let x = put(&device, &random.numbers(n * 256));
-        for matrix in &matrices {
-            let before = random.numbers(n * 11 + 1);
-            let mut of = |adds| {
-                let y = put(&device, &before);
-                let slot = Slot {
-                    matrix,
-                    rows: 11,
-                    cols: 256,
-                    input: Input::Vector,
-                    y: &y,
-                    adds,
-                };
-                project(&device, n, &x, &[], &[slot], &mut workspace).unwrap();
-                get(&device, &y, n * 11 + 1)
-            };
-            let (products, sums) = (of(false), of(true));
+        let before = random.numbers(n * 11 + 1);
+        let mut of = |matrices: &[(&DeviceMatrix<Emulated>, bool)]| -> Vec<Vec<f32>> {
+            let y: Vec<_> = matrices.iter().map(|_| put(&device, &before)).collect();
+            let slots = matrices.iter().zip(&y);
+            let slots = slots.map(|(&(matrix, adds), y)| Slot {
+                matrix,
+                rows: 11,
+                cols: 256,
+                input: Input::Vector,
+                y,
+                adds,
+            });
+            let slots: Vec<_> = slots.collect();
+            project(&device, n, &x, &[], &slots, &mut workspace).unwrap();
+            y.iter().map(|y| get(&device, y, n * 11 + 1)).collect()
+        };
+        let adds = [true, true, false, true].into_iter().cycle();
+        let together: Vec<_> = matrices.iter().zip(adds).collect();
+        let found = of(&together);
+        for (&(matrix, adds), found) in together.iter().zip(found) {
+            let [products, sums] = [false, true].map(|adds| of(&[(matrix, adds)]).remove(0));
             for (index, sum) in sums[..n * 11].iter().enumerate() {
                 assert_eq!(*sum, before[index] + products[index], "{n}");
             }
             assert_eq!(sums[n * 11], before[n * 11]);
+            assert_eq!(found, if adds { sums } else { products }, "{n}");
         }
     }
 }
