@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use htc_formats::htz::KernelCode;
 use htc_kernels::Pool;
+pub use htc_kernels::cuda::Which;
 use htc_kernels::cuda::{Device, DeviceError};
 use htc_kernels::linear::{Linear, LinearError};
 
@@ -16,7 +17,7 @@ use crate::backend::{Backend, Cpu, Gpu, Need, Planned, Reference};
 use crate::error::LoadError;
 use crate::model::Model;
 
-/// A device by its name: `auto`, `cpu`, `reference`, `cuda`, `cuda:1`, `emulated`.
+/// A device by its name: `auto`, `cpu`, `reference`, `cuda`, `cuda:1`, `cuda:GPU-…`, `emulated`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// A GPU where there is one, else the processor.
@@ -26,8 +27,8 @@ pub enum DeviceChoice {
     Cpu,
     /// The processor in float64, as plainly as it can be written: slow, for comparisons.
     Reference,
-    /// The NVIDIA GPU of this index.
-    Cuda(usize),
+    /// This NVIDIA GPU.
+    Cuda(Which),
     /// A GPU that the processor emulates: very slow, for tests.
     Emulated,
 }
@@ -36,17 +37,20 @@ impl FromStr for DeviceChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let unknown = || "a device is auto, cpu, cuda, cuda:N, reference or emulated".to_owned();
+        let unknown = || {
+            "a device is auto, cpu, cuda, cuda:N, cuda:GPU-IDENTIFIER, reference or emulated"
+                .to_owned()
+        };
         match text {
             "auto" => Ok(DeviceChoice::Auto),
             "cpu" => Ok(DeviceChoice::Cpu),
             "reference" => Ok(DeviceChoice::Reference),
-            "cuda" => Ok(DeviceChoice::Cuda(0)),
+            "cuda" => Ok(DeviceChoice::Cuda(Which::default())),
             "emulated" => Ok(DeviceChoice::Emulated),
             _ => {
-                let index = text.strip_prefix("cuda:").ok_or_else(unknown)?;
-                let index: usize = index.parse().map_err(|_| unknown())?;
-                Ok(DeviceChoice::Cuda(index))
+                let which = text.strip_prefix("cuda:").ok_or_else(unknown)?;
+                let which: Which = which.parse().map_err(|_| unknown())?;
+                Ok(DeviceChoice::Cuda(which))
             }
         }
     }
@@ -58,7 +62,7 @@ impl fmt::Display for DeviceChoice {
             DeviceChoice::Auto => f.write_str("auto"),
             DeviceChoice::Cpu => f.write_str("cpu"),
             DeviceChoice::Reference => f.write_str("reference"),
-            DeviceChoice::Cuda(index) => write!(f, "cuda:{index}"),
+            DeviceChoice::Cuda(which) => write!(f, "cuda:{which}"),
             DeviceChoice::Emulated => f.write_str("emulated"),
         }
     }
@@ -124,6 +128,11 @@ pub trait Executor: Sync {
 
     /// What users should know of how work goes on it, if there is anything.
     fn remark(&self) -> Option<String> {
+        None
+    }
+
+    /// A GPU's identifier, by which its management library knows it, too: whose heat and energy its work is.
+    fn identifier(&self) -> Option<String> {
         None
     }
 
@@ -231,6 +240,10 @@ impl<D: Device> Executor for OnGpu<D> {
         self.0.remark()
     }
 
+    fn identifier(&self) -> Option<String> {
+        self.0.identifier()
+    }
+
     fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
         self.0.linear()
     }
@@ -251,9 +264,9 @@ impl DeviceChoice {
         match self {
             DeviceChoice::Cpu => Ok(work.on(&OnCpu(Arc::clone(pool)))),
             DeviceChoice::Reference => Ok(work.on(&OnReference)),
-            DeviceChoice::Cuda(index) => on_cuda(index, pool, work).map_err(|(error, _)| error),
+            DeviceChoice::Cuda(which) => on_cuda(which, pool, work).map_err(|(error, _)| error),
             DeviceChoice::Emulated => on_emulated(pool, work),
-            DeviceChoice::Auto => on_cuda(0, pool, work).or_else(|(error, work)| {
+            DeviceChoice::Auto => on_cuda(Which::default(), pool, work).or_else(|(error, work)| {
                 // Of a build that knows no GPU nobody expects one.
                 if !matches!(error, ChoiceError::NotBuilt { .. }) {
                     told(&error);
@@ -264,16 +277,16 @@ impl DeviceChoice {
     }
 }
 
-/// The NVIDIA GPU of this index, with the kernels that `sealed` has for it, else those of the user's cache, which NVRTC fills.
+/// This NVIDIA GPU, with the kernels that `sealed` has for it, else those of the user's cache, which NVRTC fills.
 ///
 /// # Errors
 /// [`DeviceError`] where there is none, or there are no kernels for it.
 #[cfg(feature = "cuda")]
 pub fn open_cuda(
-    index: usize,
+    which: Which,
     sealed: Option<&KernelCode>,
 ) -> Result<crate::backend::CudaDevice, DeviceError> {
-    use htc_kernels::cuda::driver::{Options, Which};
+    use htc_kernels::cuda::driver::Options;
 
     let cache = htc_formats::folder::user_cache();
     let options = Options {
@@ -281,7 +294,7 @@ pub fn open_cuda(
         cache: cache.as_deref(),
         ..Options::default()
     };
-    crate::backend::CudaDevice::open(Which::Index(index), options)
+    crate::backend::CudaDevice::open(which, options)
 }
 
 /// The work comes back where there is no room for it.
@@ -300,19 +313,19 @@ fn on_gpu<D: Device, W: Work>(
 /// The work comes back where there is no device for it.
 #[cfg(feature = "cuda")]
 fn on_cuda<W: Work>(
-    index: usize,
+    which: Which,
     pool: &Arc<Pool>,
     work: W,
 ) -> Result<W::Outcome, (ChoiceError, W)> {
-    match open_cuda(index, work.kernels().as_ref()) {
+    match open_cuda(which, work.kernels().as_ref()) {
         Ok(device) => on_gpu(device, pool, work),
         Err(error) => Err((error.into(), work)),
     }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn on_cuda<W: Work>(index: usize, _: &Arc<Pool>, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
-    let device = DeviceChoice::Cuda(index);
+fn on_cuda<W: Work>(which: Which, _: &Arc<Pool>, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
+    let device = DeviceChoice::Cuda(which);
     let feature = "cuda";
     Err((ChoiceError::NotBuilt { device, feature }, work))
 }
@@ -336,11 +349,28 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for name in ["auto", "cpu", "reference", "cuda:0", "cuda:3", "emulated"] {
+        for name in [
+            "auto",
+            "cpu",
+            "reference",
+            "cuda:0",
+            "cuda:3",
+            "cuda:GPU-00112233-4455-6677-8899-aabbccddeeff",
+            "emulated",
+        ] {
             assert_eq!(name.parse::<DeviceChoice>().unwrap().to_string(), name);
         }
-        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
-        for name in ["", "gpu", "cuda:", "cuda:-1", "CPU", "cuda0"] {
+        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(Which::Index(0))));
+        for name in [
+            "",
+            "gpu",
+            "cuda:",
+            "cuda:-1",
+            "CPU",
+            "cuda0",
+            "cuda:GPU-00",
+            "cuda:GPU-",
+        ] {
             let error = name.parse::<DeviceChoice>().unwrap_err();
             assert!(error.starts_with("a device is auto"), "{error}");
         }
@@ -376,6 +406,6 @@ mod tests {
             }
         }
         // A machine has no such device, and says so; whoever leaves the choice gets the processor.
-        assert!(on(DeviceChoice::Cuda(4096)).is_err());
+        assert!(on(DeviceChoice::Cuda(Which::Index(4096))).is_err());
     }
 }

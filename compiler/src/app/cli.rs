@@ -185,7 +185,8 @@ pub struct CompileArgs {
     )]
     pub probe_layer: Option<usize>,
     /// Device that executes the model while it is calibrated on and candidates are measured, and that decomposes weights: cpu, cuda
-    /// or cuda:N, auto (a GPU where there is one). The last bits of an artifact are those of the device: the same gives the same
+    /// or cuda:N (a number or GPU-…), auto (a GPU where there is one). The last bits of an artifact are those of the device: the same
+    /// gives the same
     #[arg(long, value_name = "DEVICE", hide_short_help = true, help_heading = heading::CAREFUL, default_value = "cpu")]
     pub device: DeviceChoice,
     /// Replace OUT if it exists
@@ -330,8 +331,8 @@ pub struct KvArgs {
 /// Where a model is executed.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct DeviceArgs {
-    /// Device that executes the model: auto (a GPU where there is one), cpu, cuda or cuda:N, reference (the processor in
-    /// float64, slow)
+    /// Device that executes the model: auto (a GPU where there is one), cpu, cuda or cuda:N (a number, or GPU-… as nvidia-smi
+    /// -L has it), reference (the processor in float64, slow)
     #[arg(
         long,
         value_name = "DEVICE",

@@ -227,6 +227,11 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// Multiprocessors: blocks that run side by side, at the least.
     fn multiprocessors(&self) -> usize;
 
+    /// A GPU's identifier, by which its management library knows it, too.
+    fn identifier(&self) -> Option<String> {
+        None
+    }
+
     /// What users should know of how launches go on it, as that the driver makes no graphs of them.
     fn remark(&self) -> Option<String> {
         None

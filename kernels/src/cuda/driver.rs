@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream};
 
-pub use find::{Found, LEAST, Which};
+pub use super::which::Which;
+pub use find::{Found, LEAST};
 pub use linear::CudaLinear;
 pub use memory::CudaMemory;
 
@@ -291,6 +292,10 @@ impl Device for Cuda {
 
     fn multiprocessors(&self) -> usize {
         self.shared.found.multiprocessors.max(1)
+    }
+
+    fn identifier(&self) -> Option<String> {
+        Some(self.shared.found.identifier())
     }
 
     fn remark(&self) -> Option<String> {

@@ -23,6 +23,7 @@ pub mod source;
 mod step;
 #[cfg(all(test, feature = "emulated"))]
 mod tests;
+mod which;
 
 pub use device::{Arguments, Device, DeviceError, Kernel, Memory, Span, Unavailable};
 #[cfg(feature = "cuda")]
@@ -31,3 +32,4 @@ pub use driver::{Cuda, CudaLinear, CudaMemory};
 pub use emulated::{Emulated, EmulatedMemory, StepNode};
 #[cfg(any(feature = "cuda", feature = "emulated"))]
 pub use step::StepCounts;
+pub use which::Which;

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use htc_formats::source::ModelFile;
-use htc_loader::device::DeviceChoice;
+use htc_loader::device::{DeviceChoice, Which};
 use htc_loader::live::SensorSpec;
 use htc_loader::{Model, Pool};
 use serde_json::{Value, json};
@@ -111,7 +111,7 @@ impl Given {
     }
 
     fn device(&self) -> Outcome<DeviceChoice> {
-        self.or("device", DeviceChoice::Cuda(0))
+        self.or("device", DeviceChoice::Cuda(Which::Index(0)))
     }
 
     fn shape(&self) -> Outcome<Shape> {
@@ -166,11 +166,14 @@ impl Given {
 /// The sensor of a GPU by its identifier: the management library counts devices otherwise than CUDA.
 #[cfg(feature = "cuda")]
 fn nvml(choice: DeviceChoice) -> Outcome<Option<SensorSpec>> {
-    let DeviceChoice::Cuda(index) = choice else {
+    let DeviceChoice::Cuda(which) = choice else {
         return Ok(None);
     };
     let all = htc_loader::backend::CudaDevice::devices()?;
-    let found = all.iter().find(|found| found.index == index);
+    let found = all.iter().find(|found| match which {
+        Which::Index(index) => found.index == index,
+        Which::Uuid(uuid) => found.uuid == uuid,
+    });
     let text = found.map(|found| format!("nvml:{}", found.identifier()));
     Ok(text.map(|text| text.parse()).transpose()?)
 }
@@ -361,7 +364,7 @@ mod tests {
         for mut words in usual.into_iter().chain(compiled) {
             let what = words.remove(0);
             let mut given = Given::read(&words).unwrap();
-            assert_eq!(given.device().unwrap(), DeviceChoice::Cuda(0));
+            assert_eq!(given.device().unwrap(), DeviceChoice::Cuda(Which::Index(0)));
             // It has no sensor of its own that would have to be there.
             given.0.insert("device".to_owned(), "emulated".to_owned());
             match what.as_str() {

@@ -11,7 +11,7 @@ use htc_kernels::Pool;
 use htc_kernels::cuda::{Arguments, Device, DeviceError, Kernel};
 use htc_loader::Model;
 use htc_loader::backend::{Need, Planned};
-use htc_loader::device::{DeviceChoice, Executor, OnCpu, OnGpu, OnReference};
+use htc_loader::device::{DeviceChoice, Executor, OnCpu, OnGpu, OnReference, Which};
 use htc_loader::kv::KvKind;
 use serde_json::{Value, json};
 
@@ -129,7 +129,7 @@ pub fn execute(
     match choice {
         DeviceChoice::Cpu => task.on(&OnCpu(Arc::clone(pool))),
         DeviceChoice::Reference => task.on(&OnReference),
-        DeviceChoice::Cuda(index) => on_cuda(index, sealed, pool, task),
+        DeviceChoice::Cuda(which) => on_cuda(which, sealed, pool, task),
         DeviceChoice::Emulated => on_emulated(pool, task),
         DeviceChoice::Auto => Err("figures need a device by name: cuda, cpu or emulated".into()),
     }
@@ -137,12 +137,12 @@ pub fn execute(
 
 #[cfg(feature = "cuda")]
 fn on_cuda(
-    index: usize,
+    which: Which,
     sealed: Option<&KernelCode>,
     pool: &Arc<Pool>,
     task: impl Task,
 ) -> Outcome<Value> {
-    let device = htc_loader::device::open_cuda(index, sealed)?;
+    let device = htc_loader::device::open_cuda(which, sealed)?;
     task.on(&OnGpu(Counted::new(device), Arc::clone(pool)))
 }
 
@@ -291,7 +291,7 @@ impl Described for htc_loader::backend::CudaDevice {
     }
 
     fn another(&self) -> Result<Self, DeviceError> {
-        htc_loader::device::open_cuda(self.found().index, None)
+        htc_loader::device::open_cuda(Which::Index(self.found().index), None)
     }
 }
 
@@ -341,6 +341,10 @@ impl<D: Device> Device for Counted<D> {
 
     fn multiprocessors(&self) -> usize {
         self.device.multiprocessors()
+    }
+
+    fn identifier(&self) -> Option<String> {
+        self.device.identifier()
     }
 
     fn remark(&self) -> Option<String> {

@@ -55,4 +55,4 @@ pub use energy::{Energy, Meter, Phase, Source};
 pub use event::{Event, EventsError, EventsFile, Quantity, What};
 pub use follow::Follow;
 pub use governor::{Governor, GovernorError, GovernorOptions};
-pub use sensor::{Reading, Sensor, SensorError, SensorSpec, open};
+pub use sensor::{Gpu, Reading, Sensor, SensorError, SensorSpec, open};

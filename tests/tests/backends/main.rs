@@ -66,7 +66,7 @@ fn emulated() -> Vec<Named<Emulated>> {
 /// The first GPU of NVIDIA. Its tests are ignored unless they are asked for, so that it is missing nowhere in silence.
 #[cfg(feature = "cuda")]
 fn cuda() -> Vec<Named<Cuda>> {
-    let device = htc_loader::device::open_cuda(0, None).unwrap();
+    let device = htc_loader::device::open_cuda(htc_loader::device::Which::default(), None).unwrap();
     vec![(format!("cuda, {}", device.code()), Gpu::new(&device))]
 }
 

@@ -44,6 +44,24 @@ fn a_model_is_executed_and_measured_through_a_driver() {
     let told = one_by_one.stderr.matches("makes no graph").count();
     assert_eq!(told, 1, "{}", one_by_one.stderr);
     assert!(!found.stderr.contains("makes no graph"), "{}", found.stderr);
+    // Whoever follows heat follows that of this GPU, which NVIDIA's management library does not know.
+    let run = htc!["run", &model, "-p", "the cat", "-n", "2", "--temp", "0"];
+    let run = run.args(["--ignore-eos", "--device", "cuda", "--thermal", "65,85"]);
+    let hot = machine.on(run).run().ok();
+    let known = ["NVML cannot be used", "there is no GPU GPU-"];
+    let tells = known.iter().any(|known| hot.stderr.contains(known));
+    assert!(
+        tells && hot.stderr.contains("nothing is followed"),
+        "{}",
+        hot.stderr
+    );
+    // By its identifier it is another than this, too.
+    let run = htc!["run", &model, "-p", "the cat", "-n", "1", "--device"];
+    let run = run.args(["cuda:GPU-00000000-0000-0000-0000-000000000000"]);
+    machine
+        .on(run)
+        .run()
+        .refused(1, &["GPU-00000000-0000-0000-0000-000000000000"]);
     // The second of that number is not there.
     let run = htc![
         "run", &model, "-p", "the cat", "-n", "1", "--device", "cuda:9"

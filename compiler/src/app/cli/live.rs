@@ -22,7 +22,7 @@ pub struct LiveArgs {
     #[arg(long, value_name = "W", help_heading = heading::RUN_LIVE, hide_short_help = true, allow_negative_numbers = true, value_parser = parse_watts)]
     pub power_cap: Option<f64>,
     /// What says how warm the device is and what it draws, which measures joules, too: nvml[:INDEX|UUID], hwmon
-    /// (the processor), trace:FILE (CSV), sim[:KEY=VALUE,...] [default with --thermal, --power-cap or --events: hwmon]
+    /// (the processor), trace:FILE (CSV), sim[:KEY=VALUE,...] [default with --thermal, --power-cap or --events: that of the device, nvml of the GPU or hwmon]
     #[arg(long, value_name = "SENSOR", help_heading = heading::RUN_LIVE, hide_short_help = true)]
     pub sensor: Option<SensorSpec>,
     /// New file of what happened, a line of JSON each: time, temperature, power, fraction

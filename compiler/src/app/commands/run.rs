@@ -146,7 +146,7 @@ impl Work for Writing<'_> {
         let mut session = session(&model)?;
         session.set(setting);
         let most = models.fraction.unwrap_or(Fraction::FULL);
-        let live = Live::start(&args.live, &mut session, most)?;
+        let live = Live::start(&args.live, &mut session, (most, executor.identifier()))?;
         let (limits, tokenizer) = (limits(args), self.tokenizer);
         let generator = match &mut speculator {
             None => Generator::new(&mut session, tokenizer, &mut sampler, tokens, limits),

@@ -1,61 +1,18 @@
 //! Which devices there are.
 
 use std::ffi::c_int;
-use std::fmt::Write as _;
-use std::str::FromStr;
 
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 
 use super::api::{self, check};
 use crate::cuda::code::Architecture;
 use crate::cuda::device::{DeviceError, Unavailable};
+use crate::cuda::which::{Which, identifier};
 
 /// The least compute capability that kernels are compiled for. Products of four bytes (`__dp4a`) need 6.1 and lanes
 /// that run apart 7.0, but tensor cores for bfloat16 and copies that bypass registers came with 8.0, and current
 /// compilers make no code below 7.5.
 pub const LEAST: Architecture = Architecture { major: 8, minor: 0 };
-
-/// Which device is meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// The driver's, counted from 0.
-    Index(usize),
-    /// The one of this identifier, wherever the driver counts it.
-    Uuid([u8; 16]),
-}
-
-impl Default for Which {
-    fn default() -> Self {
-        Which::Index(0)
-    }
-}
-
-impl FromStr for Which {
-    type Err = String;
-
-    /// An index, or an identifier as `nvidia-smi -L` prints it: `GPU-` and 32 hexadecimal digits in groups.
-    fn from_str(text: &str) -> Result<Which, String> {
-        if let Ok(index) = text.parse() {
-            return Ok(Which::Index(index));
-        }
-        let malformed =
-            || format!("a device is an index or GPU- with its identifier, not {text:?}");
-        let digits = text.strip_prefix("GPU-").ok_or_else(malformed)?;
-        let digits: Vec<u32> = digits
-            .chars()
-            .filter(|&c| c != '-')
-            .map(|c| c.to_digit(16))
-            .collect::<Option<_>>()
-            .ok_or_else(malformed)?;
-        let bytes: Vec<u8> = digits
-            .chunks(2)
-            .map(|pair| pair.iter().fold(0, |n, &d| n << 4 | d as u8))
-            .collect();
-        let uuid = <[u8; 16]>::try_from(bytes).ok();
-        let uuid = uuid.filter(|_| digits.len() == 32);
-        uuid.map(Which::Uuid).ok_or_else(malformed)
-    }
-}
 
 /// A device as the driver tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,18 +41,6 @@ impl Found {
     pub fn identifier(&self) -> String {
         identifier(&self.uuid)
     }
-}
-
-fn identifier(uuid: &[u8; 16]) -> String {
-    let mut text = "GPU".to_owned();
-    for (i, byte) in uuid.iter().enumerate() {
-        if matches!(i, 0 | 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        // Writing to a String does not fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 /// All devices, those too old included.

@@ -28,7 +28,7 @@ fn an_emulated_gpu_and_the_oracle_agree_on_every_kind() {
 #[test]
 #[ignore = "needs an NVIDIA GPU: make test-cuda"]
 fn cuda_and_the_oracle_agree_on_every_kind() {
-    agrees_on_every_kind(&crate::device::open_cuda(0, None).unwrap());
+    agrees_on_every_kind(&crate::device::open_cuda(Default::default(), None).unwrap());
 }
 
 fn agrees_on_every_kind<D: Device>(device: &D) {
@@ -82,7 +82,9 @@ fn what_is_foreseen_on_an_emulated_gpu_has_the_bits_of_single_steps() {
 #[test]
 #[ignore = "needs an NVIDIA GPU: make test-cuda"]
 fn what_is_foreseen_on_cuda_has_the_bits_of_single_steps() {
-    foreseen_has_the_bits_of_single_steps(&crate::device::open_cuda(0, None).unwrap());
+    foreseen_has_the_bits_of_single_steps(
+        &crate::device::open_cuda(Default::default(), None).unwrap(),
+    );
 }
 
 fn foreseen_has_the_bits_of_single_steps<D: Device>(device: &D) {

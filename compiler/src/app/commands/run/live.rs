@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use htc_loader::dial::Fraction;
 use htc_loader::live::{
-    Energy, Event, EventsFile, Follow, Governor, GovernorOptions, Law, LawOptions, Phase,
+    Energy, Event, EventsFile, Follow, Governor, GovernorOptions, Gpu, Law, LawOptions, Phase,
     SensorSpec, open,
 };
 use htc_loader::{Backend, Session};
@@ -22,12 +22,12 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Begins to follow what was asked for; `session` touches the part `most` of its weights at most. `None` where nothing
-    /// is followed, or cannot be: then that was said.
+    /// Begins to follow what was asked for; `session` touches the part `most` of its weights at most, and is on the GPU of this
+    /// identifier, if on any. `None` where nothing is followed, or cannot be: then that was said.
     pub fn start<B: Backend>(
         args: &LiveArgs,
         session: &mut Session<B>,
-        most: Fraction,
+        (most, gpu): (Fraction, Option<String>),
     ) -> Result<Option<Live>, Failure> {
         if !args.any() {
             return Ok(None);
@@ -60,7 +60,11 @@ impl Live {
             false => 1.0,
         };
         let law = Law::new(options)?;
-        let spec = args.sensor.clone().unwrap_or(SensorSpec::Hwmon);
+        let spec = match (&args.sensor, gpu) {
+            (Some(spec), _) => spec.clone(),
+            (None, Some(gpu)) => SensorSpec::Nvml(Gpu::Uuid(gpu)),
+            (None, None) => SensorSpec::Hwmon,
+        };
         let follow = Follow::new();
         let sensor = match (open(&spec, &follow), &spec) {
             (Ok(sensor), _) => sensor,

@@ -1,0 +1,68 @@
+//! Which device is meant.
+
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+
+/// Which device is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The driver's, counted from 0.
+    Index(usize),
+    /// The one of this identifier, wherever the driver counts it.
+    Uuid([u8; 16]),
+}
+
+impl Default for Which {
+    fn default() -> Self {
+        Which::Index(0)
+    }
+}
+
+impl FromStr for Which {
+    type Err = String;
+
+    /// An index, or an identifier as `nvidia-smi -L` prints it: `GPU-` and 32 hexadecimal digits in groups.
+    fn from_str(text: &str) -> Result<Which, String> {
+        if let Ok(index) = text.parse() {
+            return Ok(Which::Index(index));
+        }
+        let malformed =
+            || format!("a device is an index or GPU- with its identifier, not {text:?}");
+        let digits = text.strip_prefix("GPU-").ok_or_else(malformed)?;
+        let digits: Vec<u32> = digits
+            .chars()
+            .filter(|&c| c != '-')
+            .map(|c| c.to_digit(16))
+            .collect::<Option<_>>()
+            .ok_or_else(malformed)?;
+        let bytes: Vec<u8> = digits
+            .chunks(2)
+            .map(|pair| pair.iter().fold(0, |n, &d| n << 4 | d as u8))
+            .collect();
+        let uuid = <[u8; 16]>::try_from(bytes).ok();
+        let uuid = uuid.filter(|_| digits.len() == 32);
+        uuid.map(Which::Uuid).ok_or_else(malformed)
+    }
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Which::Index(index) => write!(f, "{index}"),
+            Which::Uuid(uuid) => f.write_str(&identifier(uuid)),
+        }
+    }
+}
+
+/// As `nvidia-smi -L` prints it.
+pub(super) fn identifier(uuid: &[u8; 16]) -> String {
+    let mut text = "GPU".to_owned();
+    for (i, byte) in uuid.iter().enumerate() {
+        if matches!(i, 0 | 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        // Writing to a String does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
