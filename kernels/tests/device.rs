@@ -364,6 +364,70 @@ fn many_vectors_are_multiplied_the_same_with_tensor_cores_and_without() {
     }
 }
 
+/// A token of a vocabulary as models have it, with ties, by what its weight is among those that count.
+#[test]
+fn tokens_are_drawn_from_many() {
+    let Some(device) = device(|_| ()) else {
+        return;
+    };
+    let numbers = 128_000;
+    let logits: Vec<f32> = (0..numbers)
+        .map(|i| {
+            ((i * 7919 % 30_011) as f32 * 0.000_7 - 9.0).round_ties_even() * 0.75 + (i % 5) as f32
+        })
+        .collect();
+    let x = put(&device, &logits);
+    let mut ranked: Vec<(u32, f64)> = (0..).zip(logits.iter().copied().map(f64::from)).collect();
+    ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let best = ranked[0].1;
+    for (temperature, top_k, top_p) in [
+        (1.0, 0, 1.0),
+        (0.8, 0, 0.95),
+        (1.5, 5000, 1.0),
+        (0.7, 5000, 0.5),
+        (1.0, 70_000, 0.999),
+    ] {
+        let mut kept = ranked.clone();
+        kept.truncate(if top_k > 0 { top_k } else { numbers });
+        let all: f64 = kept.iter().map(|&(_, x)| (x - best).exp()).sum();
+        let mut reached = 0.0;
+        let enough = kept.iter().position(|&(_, x)| {
+            reached += (x - best).exp();
+            reached >= f64::from(top_p) * all
+        });
+        if top_p < 1.0 {
+            kept.truncate(enough.unwrap() + 1);
+        }
+        // Where the end falls among ties, one more or less may count.
+        kept.sort_unstable_by_key(|&(token, _)| token);
+        let weight = |x: f64| ((x - best) / f64::from(temperature)).exp();
+        let sum: f64 = kept.iter().map(|&(_, x)| weight(x)).sum();
+        let ends: Vec<f64> = kept
+            .iter()
+            .scan(0.0, |end, &(_, x)| {
+                *end += weight(x) / sum;
+                Some(*end)
+            })
+            .collect();
+        for uniform in [0.0, 0.1, 0.37, 0.5, 0.81, 0.999] {
+            let draw = ops::Draw {
+                temperature,
+                top_k,
+                top_p,
+                uniform,
+            };
+            let mut drawing = ops::Drawing::default();
+            drawing.begin(&device, (&x, numbers), &draw).unwrap();
+            let token = drawing.take(&device).unwrap().unwrap();
+            let at = kept.binary_search_by_key(&token, |&(token, _)| token);
+            let at = at.unwrap_or_else(|_| panic!("{token} does not count: {draw:?}"));
+            let first = if at > 0 { ends[at - 1] } else { 0.0 };
+            let near = first - 1e-5..ends[at] + 1e-5;
+            assert!(near.contains(&uniform), "{token} has {near:?}: {draw:?}");
+        }
+    }
+}
+
 /// Products of floats, which tensor cores add up in a way of their own: within a bound of what the oracle has, and exact where single
 /// precision is.
 #[test]

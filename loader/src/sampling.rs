@@ -92,6 +92,11 @@ pub enum SamplingError {
         /// The value given.
         found: f32,
     },
+    /// What a token was drawn from, where only that token is known.
+    #[error(
+        "a token was drawn on a device, which does not say what from; ask for what `Sampler::wants` says"
+    )]
+    Drawn,
     /// No logits at all.
     #[error("there are no logits to sample from, expected one for each token of the vocabulary")]
     Empty,
@@ -105,7 +110,8 @@ pub enum SamplingError {
     },
 }
 
-/// Draws tokens; the same seed and the same logits give the same tokens.
+/// Draws tokens; the same seed and the same logits give the same tokens on the same device: where a [device draws](Draw) them, weights are
+/// rounded otherwise.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     options: SamplingOptions,
@@ -226,7 +232,7 @@ impl Sampler {
         let largest = match logits {
             Logits::All(logits) => return self.keep(logits),
             Logits::Largest(largest) => largest,
-            Logits::Drawn(token) => &[(token, 0.0)],
+            Logits::Drawn(_) => return Err(SamplingError::Drawn),
         };
         let all = largest.iter();
         let mut all = all.map(|&(token, logit)| Candidate { logit, token });

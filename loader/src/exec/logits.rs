@@ -111,21 +111,22 @@ impl<B: Backend> Session<B> {
             Wants::Drawn(draw) => draw.top_k,
             Wants::All => 0,
         };
-        if largest > 0 && backend.seek_largest(logits, numbers, largest)? {
-            self.settle()?;
-            if let Some(found) = self.backend.found_largest()? {
-                self.largest = found;
-                return Ok(Logits::Largest(&self.largest));
-            }
-        } else if let Wants::Drawn(draw) = wanted
-            && backend.begin_draw(logits, numbers, &draw)?
-        {
-            self.settle()?;
-            if let Some(token) = self.backend.drawn()? {
-                return Ok(Logits::Drawn(token));
-            }
-        } else {
-            self.settle()?;
+        let sought = match largest {
+            0 => Ok(false),
+            most => backend.seek_largest(logits, numbers, most),
+        };
+        let drawn = match (&sought, wanted) {
+            (Ok(false), Wants::Drawn(draw)) => backend.begin_draw(logits, numbers, &draw),
+            _ => Ok(false),
+        };
+        // What was wrong before comes first.
+        self.settle()?;
+        if sought? && let Some(found) = self.backend.found_largest()? {
+            self.largest = found;
+            return Ok(Logits::Largest(&self.largest));
+        }
+        if drawn? && let Some(token) = self.backend.drawn()? {
+            return Ok(Logits::Drawn(token));
         }
         let (logits, room) = (&self.buffers.logits, &mut self.room);
         self.backend.read(logits, numbers, room).map(Logits::All)

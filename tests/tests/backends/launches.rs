@@ -182,31 +182,47 @@ fn refinements_take_few_launches() {
     assert_eq!(same(&file, &tokens, KvType::F16), ELASTIC);
 }
 
-/// Of a text nothing but tokens comes back from the device, or few logits.
+/// Of a text nothing but tokens comes back from the device, or few logits; choosing is part of the step.
 #[test]
 fn a_token_is_chosen_on_the_device() {
     let scratch = Scratch::new();
     let file = scratch.file("model.gguf", TinyModel::default().bytes());
     let file = ModelFile::open(file).unwrap();
-    let [(_, mut session), _] = both(&file, KvType::F16);
+    let [(device, mut session), _] = both(&file, KvType::F16);
     let of = |temperature, top_k| {
         let mut options = SamplingOptions::default();
         (options.temperature, options.top_k) = (temperature, top_k);
         Sampler::new(options).unwrap()
     };
-    for (sampler, expected) in [
-        (of(0.0, 0), "largest"),
-        (of(1.0, 64), "largest"),
-        (of(1.0, 65), "drawn"),
-        (of(1.0, 0), "drawn"),
+    // What is wanted, what it gets, and by how many launches more than all of the logits take.
+    let mut alone = 0;
+    for (wanted, expected, more) in [
+        (Wants::All, "all", 0),
+        (of(0.0, 0).wants_one(), "largest", 1),
+        (of(1.0, 64).wants_one(), "largest", 1),
+        (of(1.0, 65).wants_one(), "drawn", 1),
+        (of(1.0, 0).wants_one(), "drawn", 1),
     ] {
-        let found = match session.step_for(&[5], sampler.wants_one()).unwrap() {
-            Logits::Largest(_) => "largest",
-            Logits::Drawn(_) => "drawn",
-            Logits::All(_) => "all",
-        };
-        assert_eq!(found, expected, "{sampler:?}");
+        // The second of a kind is like the first.
+        for again in [false, true] {
+            let (before, launches) = (device.steps(), device.launches());
+            let found = match session.step_for(&[5], wanted).unwrap() {
+                Logits::Largest(_) => "largest",
+                Logits::Drawn(_) => "drawn",
+                Logits::All(_) => "all",
+            };
+            assert_eq!(found, expected);
+            let (steps, launches) = (device.steps(), device.launches() - launches);
+            if wanted == Wants::All {
+                alone = launches;
+            }
+            assert_eq!(launches, alone + more, "{wanted:?}");
+            if again {
+                assert_eq!(steps.updated, before.updated + 1, "{wanted:?}: {steps:?}");
+                let others = [steps.made, steps.plain, steps.interrupted];
+                let before = [before.made, before.plain, before.interrupted];
+                assert_eq!(others, before, "{wanted:?}");
+            }
+        }
     }
-    let all = session.step_for(&[5], Wants::All).unwrap();
-    assert!(matches!(all, Logits::All(_)));
 }

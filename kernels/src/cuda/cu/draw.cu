@@ -4,8 +4,9 @@
 namespace drawing {
 
 #define DRAW_THREADS 1024u
-// Values of a digit of a key.
-#define DIGITS 256u
+// Values of a digit of a key at most, two for each thread, and sums of each: lanes side by side add to different ones.
+#define DIGITS (2 * DRAW_THREADS)
+#define COPIES 2u
 #define NO_PLACE 0xffffffffu
 
 struct Draw {
@@ -43,6 +44,8 @@ DEVICE uint64_t weight_of(float x, float largest, float temperature) {
 struct Room {
     // A number for each.
     uint64_t *sums;
+    // [digits, copies]
+    uint64_t *bins;
     // What one of them has found.
     uint64_t *found;
 };
@@ -52,39 +55,6 @@ struct Kept {
     uint32_t key;
     uint32_t of_key;
 };
-
-// The largest keys whose amounts together reach `wanted`, which is at least 1 and at most that of all that `before` keeps: `amount` is
-// what one of them has. Of the last key, as many as it takes. `exists` says which count before.
-template <class Exists, class Amount>
-DEVICE Kept reach(const Draw &a, const Room &room, uint64_t wanted, Exists exists, Amount amount) {
-    uint32_t key = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        if (threadIdx.x < DIGITS) room.sums[threadIdx.x] = 0;
-        __syncthreads();
-        for (uint32_t i = threadIdx.x; i < a.numbers; i += DRAW_THREADS) {
-            const uint32_t own = key_of(a.x[i]);
-            // Those that begin as the key does.
-            if (exists(own) && (shift == 24 || own >> (shift + 8) == key >> (shift + 8)))
-                atomicAdd(room.sums + (own >> shift & (DIGITS - 1)), amount(a.x[i]));
-        }
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            uint32_t digit = DIGITS - 1;
-            uint64_t left = wanted;
-            while (digit > 0 && room.sums[digit] < left) left -= room.sums[digit--];
-            room.found[0] = digit;
-            room.found[1] = left;
-        }
-        __syncthreads();
-        key |= static_cast<uint32_t>(room.found[0]) << shift;
-        wanted = room.found[1];
-        // Thread 0 writes only once all have read.
-        __syncthreads();
-    }
-    // All of one key have the same amount.
-    const uint64_t each = max(amount(number_of(key)), static_cast<uint64_t>(1));
-    return {key, static_cast<uint32_t>((wanted + each - 1) / each)};
-}
 
 // The sum of a number of each thread before it; of all of them in `found[0]`.
 DEVICE uint64_t sum_before(const Room &room, uint64_t value) {
@@ -103,13 +73,58 @@ DEVICE uint64_t sum_before(const Room &room, uint64_t value) {
     return before;
 }
 
+// The largest keys whose amounts together reach `wanted`, which is at least 1 and at most that of all that count: `amount` is what one of
+// them has. Of the last key, as many as it takes. `exists` says which count.
+template <class Exists, class Amount>
+DEVICE Kept reach(const Draw &a, const Room &room, uint64_t wanted, Exists exists, Amount amount) {
+    uint32_t key = 0;
+    // Keys in digits of eleven, eleven and ten bits. The first has the exponent and two bits more, so that logits are spread.
+    for (int above = 32; above > 0;) {
+        const int bits = above > 10 ? 11 : 10, shift = above - bits;
+        for (uint32_t i = threadIdx.x; i < COPIES * DIGITS; i += DRAW_THREADS) room.bins[i] = 0;
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < a.numbers; i += DRAW_THREADS) {
+            const uint32_t own = key_of(a.x[i]);
+            // Those that begin as the key does.
+            if (!exists(own) || (above < 32 && own >> above != key >> above)) continue;
+            const uint64_t has = amount(a.x[i]);
+            const uint32_t digit = own >> shift & ((1u << bits) - 1);
+            if (has > 0) atomicAdd(room.bins + COPIES * digit + threadIdx.x % COPIES, has);
+        }
+        __syncthreads();
+        // Two digits for each thread, the largest first.
+        const uint32_t digit = DIGITS - 1 - 2 * threadIdx.x;
+        uint64_t of_digits[2] = {};
+        for (uint32_t i = 0; i < COPIES; i++) {
+            of_digits[0] += room.bins[COPIES * digit + i];
+            of_digits[1] += room.bins[COPIES * (digit - 1) + i];
+        }
+        const uint64_t before = sum_before(room, of_digits[0] + of_digits[1]);
+        if (before < wanted && wanted <= before + of_digits[0] + of_digits[1]) {
+            const bool first = wanted <= before + of_digits[0];
+            room.found[0] = first ? digit : digit - 1;
+            room.found[1] = wanted - before - (first ? 0 : of_digits[0]);
+        }
+        __syncthreads();
+        key |= static_cast<uint32_t>(room.found[0]) << shift;
+        wanted = room.found[1];
+        above = shift;
+        // It is written again only once all have read.
+        __syncthreads();
+    }
+    // All of one key have the same amount.
+    const uint64_t each = max(amount(number_of(key)), static_cast<uint64_t>(1));
+    return {key, static_cast<uint32_t>((wanted + each - 1) / each)};
+}
+
 // One block.
 KERNEL(draw_token, Draw, DRAW_THREADS) {
     SHARED(uint64_t, sums, DRAW_THREADS);
+    SHARED(uint64_t, bins, COPIES * DIGITS);
     SHARED(uint64_t, found, 2);
     SHARED(uint32_t, strange, 1);
     SHARED(uint32_t, top, 1);
-    const Room room = {sums, found};
+    const Room room = {sums, bins, found};
     if (threadIdx.x == 0) {
         strange[0] = NO_PLACE;
         top[0] = 0;

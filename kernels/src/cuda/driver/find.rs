@@ -122,6 +122,12 @@ pub(super) fn one(which: Which) -> Result<Found, DeviceError> {
         (DeviceError::Unavailable(Unavailable::NoDevice { .. }), Which::Index(asked)) => {
             DeviceError::Unavailable(Unavailable::NoDevice { asked, found: 0 })
         }
+        (DeviceError::Unavailable(Unavailable::NoDevice { .. }), Which::Uuid(uuid)) => {
+            DeviceError::Unavailable(Unavailable::NoSuch {
+                asked: identifier(&uuid),
+                found: "none".to_owned(),
+            })
+        }
         (error, _) => error,
     })?;
     let count = all.len();

@@ -32,6 +32,9 @@ struct DrawArgument {
 // SAFETY: as `draw.cu` declares it, without padding.
 unsafe impl Arguments for DrawArgument {}
 
+/// Numbers that a token is drawn from at most: sums of their weights have 64 bits.
+pub const MOST_DRAWN: usize = 1 << 22;
+
 /// A place that is none.
 const NO_PLACE: u32 = u32::MAX;
 
@@ -52,7 +55,7 @@ impl<D: Device> Drawing<D> {
     /// weigh less are never drawn, and the same numbers give the same token.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] for no number at all and fewer than these, or of the device.
+    /// [`DeviceError::Range`] for no number at all, more than [`MOST_DRAWN`] and fewer than these, or of the device.
     pub fn begin(
         &mut self,
         device: &D,
@@ -65,8 +68,8 @@ impl<D: Device> Drawing<D> {
             None => device.allocate(2 * F32)?,
         };
         let out = self.out.insert(out);
-        if numbers == 0 {
-            return Err(super::misfit("numbers to draw from", 1, 0));
+        if !(1..=MOST_DRAWN).contains(&numbers) {
+            return Err(super::misfit("numbers to draw from", numbers, MOST_DRAWN));
         }
         let arguments = DrawArgument {
             x: bytes(x, "numbers", 0, &[numbers], F32)?,
@@ -243,7 +246,7 @@ mod tests {
             }
         }
         let x = ops::put(&device, &[1.0; 8]).unwrap();
-        for numbers in [0, 9] {
+        for numbers in [0, 9, MOST_DRAWN + 1] {
             let mut drawing = Drawing::default();
             assert!(drawing.begin(&device, (&x, numbers), &ALL).is_err());
         }

@@ -25,7 +25,7 @@ pub use asked::asked;
 pub use attention::{
     AttentionRoom, Held, HeldLow, Joined, Queries, attend, attention, importance, partial_numbers,
 };
-pub use draw::{Draw, Drawing};
+pub use draw::{Draw, Drawing, MOST_DRAWN};
 pub use elementwise::{
     Gate, RopeShape, RowsShape, activate, add, add_rows, hadamard, rms_norm, rope, rotate_to,
     softcap,

@@ -239,6 +239,9 @@ impl<D: Device> Backend for Gpu<D> {
         numbers: usize,
         draw: &Draw,
     ) -> Result<bool, ExecError> {
+        if numbers > ops::MOST_DRAWN {
+            return Ok(false);
+        }
         self.finish()?;
         let of = (of.memory()?.as_ref(), numbers);
         let draw = ops::Draw {

@@ -75,6 +75,7 @@ impl Work for Measuring<'_, '_> {
         let ticks = Ticks::now();
         let (measured, both, device_bytes) = self.measure(executor)?;
         let load = ticks.and_then(Ticks::since);
+        self.bench.notes.extend(executor.remark());
         Ok(Found {
             measured,
             both,
