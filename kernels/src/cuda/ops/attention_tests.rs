@@ -1,137 +1,380 @@
-//! Attention on an emulated device where contexts are split otherwise, and where shared memory is short.
+//! Attention on an emulated device, row by row and in tiles, against sums in double precision over what is held.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
-
-use half::f16;
 
 use super::kv::{KvHeads, KvNumbers, KvRows};
 use super::*;
 use crate::cpu::Attention;
-use crate::cuda::Emulated;
+use crate::cuda::{Emulated, EmulatedMemory};
 
-/// Rows of queries behind a context, of one kv head in f32 or f16.
+/// Rows of queries behind a context.
+#[derive(Clone, Copy)]
 struct Case {
     numbers: KvNumbers,
-    /// Query heads that read it.
+    kv_heads: usize,
+    /// Query heads that read one of them.
     group: usize,
     size: usize,
     start: usize,
     rows: usize,
     window: Option<usize>,
+    softcap: Option<f32>,
+    /// Of keys and of values.
+    magnitudes: [f32; 2],
+    /// Whether rows have the bits that they have alone, and no tiles.
+    apart: bool,
 }
 
-fn wave(i: usize, by: f32) -> f32 {
-    (i as f32 * by).sin()
+const SMALL: Case = Case {
+    numbers: KvNumbers::F16,
+    kv_heads: 1,
+    group: 1,
+    size: 32,
+    start: 0,
+    rows: 40,
+    window: None,
+    softcap: None,
+    magnitudes: [1.0, 1.0],
+    apart: false,
+};
+
+/// Keys and values as they are held, `[kv heads, positions, size]`.
+struct Filled {
+    rows: [KvRows<Emulated>; 2],
+    numbers: [Vec<f32>; 2],
+    q: Vec<f32>,
 }
 
 impl Case {
+    fn positions(&self) -> usize {
+        self.start + self.rows
+    }
+
+    fn fill(&self, device: &Emulated) -> Filled {
+        let shape = KvHeads {
+            heads: self.kv_heads,
+            size: self.size,
+        };
+        let (positions, row) = (self.positions(), self.kv_heads * self.size);
+        let filled = [0, 1].map(|side| {
+            // Room for more than is there, which is no number.
+            let rows = KvRows::new(device, self.numbers, shape, positions + 3).unwrap();
+            let of = |i: usize| self.magnitudes[side] * (i as f32 * [0.37, 0.91][side]).sin();
+            let x = put(device, &(0..positions * row).map(of).collect::<Vec<_>>());
+            let faults = Faults::new(device, 1).unwrap();
+            append(device, &rows, [0, positions, 0], &x.unwrap(), (&faults, 0)).unwrap();
+            assert_eq!(faults.take(device).unwrap(), None);
+            let wide = device.allocate(F32 * positions * row).unwrap();
+            widen(device, &rows, [0, positions], &wide, [0, positions]).unwrap();
+            let numbers = get(device, &wide, positions * row).unwrap();
+            (rows, numbers)
+        });
+        let [(keys, of_keys), (values, of_values)] = filled;
+        let q = (0..self.rows * row * self.group).map(|i| 3.0 * (i as f32 * 0.53).sin());
+        Filled {
+            rows: [keys, values],
+            numbers: [of_keys, of_values],
+            q: q.collect(),
+        }
+    }
+
     fn attention(&self) -> Attention {
         Attention {
-            scale: 1.0 / (self.size as f32).sqrt(),
-            softcap: None,
+            scale: 1.0 / (self.size as f32).sqrt() / self.magnitudes[0],
+            softcap: self.softcap,
             window: self.window,
         }
     }
 
-    /// Of rows `at ..`, `rows` in one batch.
-    fn found(
+    fn row(&self) -> usize {
+        self.kv_heads * self.group * self.size
+    }
+
+    /// Attends with `q`, so many rows from `at` on in one batch.
+    fn attend(
         &self,
         device: &Emulated,
-        held: [&KvRows<Emulated>; 2],
-        q: &[f32],
+        filled: &Filled,
         at: usize,
+        [q, out]: [&EmulatedMemory; 2],
         rows: usize,
-    ) -> Vec<f32> {
-        let row = self.group * self.size;
-        let q = put(device, &q[at * row..(at + rows) * row]).unwrap();
-        let out = device.allocate(F32 * rows * row).unwrap();
+    ) {
         let queries = Queries {
             rows,
-            heads: self.group,
-            apart: true,
+            heads: self.kv_heads * self.group,
+            apart: self.apart,
         };
         let held = Held {
-            full: held,
+            full: [&filled.rows[0], &filled.rows[1]],
             low: None,
             start: self.start + at,
         };
         let mut room = AttentionRoom::default();
-        attention(
-            device,
-            queries,
-            &q,
-            &held,
-            &self.attention(),
-            &mut room,
-            &out,
-        )
-        .unwrap();
+        attention(device, queries, q, &held, &self.attention(), &mut room, out).unwrap();
+    }
+
+    /// Of rows `at ..`, `rows` in one batch.
+    fn found(&self, device: &Emulated, filled: &Filled, at: usize, rows: usize) -> Vec<f32> {
+        let row = self.row();
+        let q = put(device, &filled.q[at * row..(at + rows) * row]).unwrap();
+        let out = put(device, &vec![-77.0; rows * row]).unwrap();
+        self.attend(device, filled, at, [&q, &out], rows);
         get(device, &out, rows * row).unwrap()
     }
 
-    fn expected(&self, q: &[f32], keys: &[f32], values: &[f32]) -> Vec<f64> {
-        let size = self.size;
+    fn expected(&self, filled: &Filled) -> Vec<f64> {
+        let (size, heads) = (self.size, self.kv_heads * self.group);
+        let Attention { scale, softcap, .. } = self.attention();
         let of_query = |(index, q): (usize, &[f32])| {
-            let end = self.start + index / self.group + 1;
+            let (end, head) = (self.start + index / heads + 1, index % heads / self.group);
             let first = self.window.map_or(0, |window| end.saturating_sub(window));
-            let scale = f64::from(self.attention().scale);
-            let dot = |p: usize| -> f64 {
-                let key = &keys[p * size..(p + 1) * size];
-                let terms = q
-                    .iter()
-                    .zip(key)
-                    .map(|(&q, &k)| f64::from(q) * f64::from(k));
-                scale * terms.sum::<f64>()
+            let row = |side: usize, p: usize| {
+                &filled.numbers[side][(head * self.positions() + p) * size..][..size]
             };
-            let scores: Vec<f64> = (first..end).map(dot).collect();
+            let score = |p: usize| -> f64 {
+                let terms = q.iter().zip(row(0, p));
+                let terms = terms.map(|(&q, &k)| f64::from(q) * f64::from(k));
+                let score = f64::from(scale) * terms.sum::<f64>();
+                softcap.map_or(score, |cap| {
+                    f64::from(cap) * (score / f64::from(cap)).tanh()
+                })
+            };
+            let scores: Vec<f64> = (first..end).map(score).collect();
             let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
             let sum: f64 = weights.iter().sum();
-            let number = move |d: usize| -> f64 {
-                let of = |(p, w): (usize, &f64)| w * f64::from(values[(first + p) * size + d]);
-                weights.iter().enumerate().map(of).sum::<f64>() / sum
-            };
-            (0..size).map(number).collect::<Vec<_>>()
+            let mut out = vec![0.0; size];
+            for (p, weight) in weights.iter().enumerate() {
+                for (out, &v) in out.iter_mut().zip(row(1, first + p)) {
+                    *out += weight * f64::from(v) / sum;
+                }
+            }
+            out
         };
-        q.chunks_exact(size)
-            .enumerate()
-            .flat_map(of_query)
-            .collect()
+        let all = filled.q.chunks_exact(size).enumerate();
+        all.flat_map(of_query).collect()
     }
 
-    fn agrees(&self) {
-        let device = Emulated::new(3);
-        let (size, positions) = (self.size, self.start + self.rows);
-        let shape = KvHeads { heads: 1, size };
-        let [keys, values] = [0.37, 0.91].map(|by| {
-            let numbers = (0..positions * size).map(|i| f16::from_f32(wave(i, by)).to_f32());
-            numbers.collect::<Vec<f32>>()
-        });
-        let held = [&keys, &values].map(|numbers| {
-            let rows = KvRows::new(&device, self.numbers, shape, positions).unwrap();
-            let bytes: Vec<u8> = match self.numbers {
-                KvNumbers::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
-                _ => {
-                    let halves = numbers.iter().map(|&x| f16::from_f32(x));
-                    halves.flat_map(f16::to_le_bytes).collect()
-                }
-            };
-            device.upload(&bytes, rows.memory(), 0).unwrap();
-            rows
-        });
-        let held = [&held[0], &held[1]];
-        let row = self.group * size;
-        let q: Vec<f32> = (0..self.rows * row).map(|i| 3.0 * wave(i, 0.53)).collect();
-        let together = self.found(&device, held, &q, 0, self.rows);
-        for at in 0..self.rows {
-            let alone = self.found(&device, held, &q, at, 1);
-            assert_eq!(alone, together[at * row..(at + 1) * row], "row {at}");
-        }
-        let expected = self.expected(&q, &keys, &values);
-        for (found, expected) in together.iter().zip(expected) {
+    /// The kernel that attends.
+    fn kernel(&self) -> &'static str {
+        let device = Emulated::new(4);
+        let filled = self.fill(&device);
+        let [q, out] = [0, 1].map(|_| device.allocate(F32 * self.rows * self.row()).unwrap());
+        device.begin_step().unwrap();
+        self.attend(&device, &filled, 0, [&q, &out], self.rows);
+        device.end_step().unwrap();
+        device.last_step()[0].kernel.unwrap()
+    }
+
+    fn agrees(&self, what: &str) {
+        let device = Emulated::new(5);
+        let filled = self.fill(&device);
+        let found = self.found(&device, &filled, 0, self.rows);
+        let bound = 2e-6 * f64::from(self.magnitudes[1]);
+        for (i, (found, expected)) in found.iter().zip(self.expected(&filled)).enumerate() {
             assert!(
-                (f64::from(*found) - expected).abs() < 2e-6,
-                "{found} {expected}"
+                (f64::from(*found) - expected).abs() < bound,
+                "{what}, number {i}: {found} for {expected}"
+            );
+        }
+    }
+
+    /// As `agrees`, and every row has the bits that it has alone.
+    fn agrees_alone(self, what: &str) {
+        let case = Case {
+            apart: true,
+            ..self
+        };
+        case.agrees(what);
+        let device = Emulated::new(3);
+        let filled = case.fill(&device);
+        let together = case.found(&device, &filled, 0, case.rows);
+        for (at, row) in together.chunks_exact(case.row()).enumerate() {
+            let alone = case.found(&device, &filled, at, 1);
+            assert_eq!(alone, row, "{what}, row {at}");
+        }
+    }
+}
+
+const NUMBERS: [KvNumbers; 4] = [
+    KvNumbers::F16,
+    KvNumbers::F32,
+    KvNumbers::Q8_0,
+    KvNumbers::Q4_0,
+];
+
+/// Batches that end within tiles of queries and of positions and at their ends, behind nothing and behind something.
+#[test]
+fn tiles_of_queries_agree_for_rows_of_every_type() {
+    for numbers in NUMBERS {
+        for (start, rows) in [(0, 32), (0, 64), (0, 65), (31, 33), (70, 130)] {
+            let case = Case {
+                numbers,
+                start,
+                rows,
+                ..SMALL
+            };
+            case.agrees(&format!("{numbers:?} {start} {rows}"));
+        }
+    }
+}
+
+/// Heads that are whole chunks and not, of more numbers than a block has of values, and several of them.
+#[test]
+fn tiles_of_queries_agree_for_heads_of_any_number_and_size() {
+    for (kv_heads, group, size) in [
+        (2, 3, 64),
+        (1, 2, 20),
+        (3, 1, 13),
+        (1, 1, 80),
+        (2, 2, 128),
+        (1, 1, 200),
+        (1, 1, 256),
+    ] {
+        for numbers in [KvNumbers::F16, KvNumbers::F32] {
+            let case = Case {
+                numbers,
+                kv_heads,
+                group,
+                size,
+                start: 5,
+                ..SMALL
+            };
+            case.agrees(&format!("{numbers:?} {kv_heads} {group} {size}"));
+        }
+    }
+    // Larger heads than tiles are made for.
+    let case = Case { size: 264, ..SMALL };
+    case.agrees("264");
+}
+
+#[test]
+fn tiles_of_queries_see_a_window_and_are_capped() {
+    for (window, softcap) in [
+        (Some(1), None),
+        (Some(30), None),
+        (Some(33), Some(2.0)),
+        (None, Some(0.5)),
+        (Some(500), None),
+    ] {
+        for start in [0, 100] {
+            let case = Case {
+                start,
+                rows: 70,
+                window,
+                softcap,
+                ..SMALL
+            };
+            case.agrees(&format!("{window:?} {softcap:?} {start}"));
+        }
+    }
+}
+
+/// Keys and values that are large, and small ones, which half precision has as they are.
+#[test]
+fn tiles_of_queries_keep_what_cells_hold() {
+    for (numbers, magnitudes) in [
+        (KvNumbers::F16, [1e4, 1e4]),
+        (KvNumbers::F16, [1e-2, 1e-3]),
+        (KvNumbers::F32, [1e20, 1e10]),
+        (KvNumbers::F32, [1e-20, 1e-10]),
+        (KvNumbers::Q8_0, [1e3, 1e-3]),
+    ] {
+        let case = Case {
+            numbers,
+            magnitudes,
+            ..SMALL
+        };
+        case.agrees(&format!("{numbers:?} {magnitudes:?}"));
+    }
+}
+
+#[test]
+fn many_rows_have_tiles() {
+    for (numbers, size, expected) in [
+        (KvNumbers::F16, 13, "attend_tiles_of_halves_64"),
+        (KvNumbers::F16, 64, "attend_tiles_of_halves_64"),
+        (KvNumbers::F16, 65, "attend_tiles_of_halves_128"),
+        (KvNumbers::F16, 256, "attend_tiles_of_halves_128"),
+        (KvNumbers::F32, 64, "attend_tiles_64"),
+        (KvNumbers::Q8_0, 96, "attend_tiles_128"),
+        (KvNumbers::Q4_0, 256, "attend_tiles_128"),
+        (KvNumbers::F16, 257, "attend_split"),
+    ] {
+        let case = Case {
+            numbers,
+            size,
+            ..SMALL
+        };
+        assert_eq!(case.kernel(), expected, "{numbers:?} {size}");
+    }
+    let few = Case { rows: 31, ..SMALL };
+    let apart = Case {
+        apart: true,
+        ..SMALL
+    };
+    assert_eq!([few, apart].map(|case| case.kernel()), ["attend_split"; 2]);
+}
+
+/// A query that is no number has no attention, and all others have theirs.
+#[test]
+fn a_query_that_is_not_finite_stays_alone() {
+    let device = Emulated::new(8);
+    for odd in [f32::NAN, f32::INFINITY] {
+        for numbers in [KvNumbers::F16, KvNumbers::F32] {
+            let case = Case { numbers, ..SMALL };
+            let mut filled = case.fill(&device);
+            let expected = case.found(&device, &filled, 0, case.rows);
+            filled.q[17 * case.size + 3] = odd;
+            let found = case.found(&device, &filled, 0, case.rows);
+            let rows = found
+                .chunks_exact(case.size)
+                .zip(expected.chunks_exact(case.size));
+            for (row, (found, expected)) in rows.enumerate() {
+                match row {
+                    17 => assert!(found.iter().all(|x| x.is_nan()), "{numbers:?} {odd}"),
+                    _ => assert_eq!(found, expected, "{numbers:?} {odd} {row}"),
+                }
+            }
+        }
+    }
+}
+
+/// A long context is split among blocks; a row has the same bits wherever it stands among as many others.
+#[test]
+fn rows_of_tiles_have_their_bits_wherever_they_stand() {
+    let long = Case {
+        start: 1500,
+        rows: 33,
+        ..SMALL
+    };
+    long.agrees("long");
+    // Rows that see nothing of the second split, and such that see nothing of the first.
+    for window in [None, Some(60)] {
+        let case = Case {
+            start: 100,
+            rows: 300,
+            window,
+            ..SMALL
+        };
+        case.agrees(&format!("two splits, {window:?}"));
+    }
+    for window in [None, Some(50)] {
+        let case = Case {
+            start: 10,
+            rows: 150,
+            window,
+            ..SMALL
+        };
+        let device = Emulated::new(6);
+        let filled = case.fill(&device);
+        let whole = case.found(&device, &filled, 0, case.rows);
+        for (at, rows) in [(0, 32), (1, 40), (37, 64), (85, 65)] {
+            let found = case.found(&device, &filled, at, rows);
+            assert_eq!(
+                found,
+                whole[at * case.size..][..rows * case.size],
+                "{rows} from {at} on"
             );
         }
     }
@@ -140,22 +383,29 @@ impl Case {
 /// Rows before and behind the end from where on pieces of a context have twice as many positions, of one batch.
 #[test]
 fn a_long_context_has_longer_pieces() {
-    for (window, numbers) in [(None, KvNumbers::F16), (Some(90), KvNumbers::F32)] {
+    for (numbers, group, size, window) in [
+        (KvNumbers::F16, 1, 8, None),
+        (KvNumbers::F32, 1, 8, Some(90)),
+        (KvNumbers::Q8_0, 2, 32, None),
+        (KvNumbers::Q4_0, 2, 32, None),
+        (KvNumbers::Q8_0, 2, 32, Some(90)),
+    ] {
         let case = Case {
             numbers,
-            group: 1,
-            size: 8,
+            group,
+            size,
+            window,
             start: 2046,
             rows: 5,
-            window,
+            ..SMALL
         };
-        case.agrees();
+        case.agrees_alone(&format!("{numbers:?} {window:?}"));
     }
 }
 
 /// More heads than have their weights side by side, and heads of which no whole tile fits.
 #[test]
-fn heads_of_any_number_and_size() {
+fn rows_alone_agree_for_heads_of_any_number_and_size() {
     for (group, size) in [(8, 8), (6, 20), (5, 12), (2, 256), (1, 1024)] {
         let case = Case {
             numbers: KvNumbers::F32,
@@ -163,8 +413,8 @@ fn heads_of_any_number_and_size() {
             size,
             start: 70,
             rows: 2,
-            window: None,
+            ..SMALL
         };
-        case.agrees();
+        case.agrees_alone(&format!("{group} {size}"));
     }
 }

@@ -7,8 +7,6 @@ mod asked;
 mod attention;
 #[cfg(all(test, feature = "emulated"))]
 mod attention_tests;
-#[cfg(all(test, feature = "emulated"))]
-mod attention_tiles_tests;
 mod draw;
 mod elementwise;
 mod embed;
