@@ -6,6 +6,7 @@
 
 use std::cmp::Ordering;
 
+pub use htc_kernels::cuda::ops::Draw;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use thiserror::Error;
@@ -49,19 +50,6 @@ pub enum Wants {
     Largest(usize),
     /// The token that is drawn from them.
     Drawn(Draw),
-}
-
-/// How a token is drawn, by [options](SamplingOptions) that are not greedy.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Draw {
-    /// Divides the logits; more than 0.
-    pub temperature: f32,
-    /// Number of tokens kept; 0 keeps all.
-    pub top_k: usize,
-    /// Keeps the smallest set of tokens whose probability reaches this; 1 keeps all.
-    pub top_p: f32,
-    /// The number of `[0, 1)` that decides, of the tokens that are kept in the order of their ids.
-    pub uniform: f64,
 }
 
 /// What a token is chosen by.

@@ -15,8 +15,8 @@ const TABLES: usize = 2 * STATES;
 /// others; none of a kernel that asks for nothing.
 pub fn asked(kernel: &str) -> usize {
     let tiles = |size: usize, numbers: KvNumbers| {
-        let tiles = attention::Tiles::of_heads(size, numbers);
-        tiles.map_or(0, |tiles| tiles.shared)
+        let tile = attention::Tile::of_heads(size, numbers);
+        tile.map_or(0, |tile| tile.shared)
     };
     match kernel {
         "attend_split" => attention::shared_of_a_split(GROUP, HEAD, KvNumbers::F16),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 mod tiles;
 
-pub(super) use tiles::Tiles;
+pub(super) use tiles::Tile;
+use tiles::Tiles;
 
 use super::kv::{Coordinates, KvHeads, KvNumbers, KvRows, RowsArgument};
 use super::{F32, bytes, count, floats, get, misfit};

@@ -13,7 +13,7 @@ pub struct Draw {
     pub top_k: usize,
     /// What part of their weight counts; 1 for all.
     pub top_p: f32,
-    /// A number of `[0, 1)`, which decides.
+    /// The number of `[0, 1)` that decides, among those that count in the order of their places.
     pub uniform: f64,
 }
 

@@ -244,13 +244,7 @@ impl<D: Device> Backend for Gpu<D> {
         }
         self.finish()?;
         let of = (of.memory()?.as_ref(), numbers);
-        let draw = ops::Draw {
-            temperature: draw.temperature,
-            top_k: draw.top_k,
-            top_p: draw.top_p,
-            uniform: draw.uniform,
-        };
-        let begun = self.drawing.begin(&self.device, of, &draw);
+        let begun = self.drawing.begin(&self.device, of, draw);
         begun.map_err(device_error)?;
         Ok(true)
     }

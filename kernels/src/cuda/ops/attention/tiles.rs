@@ -45,56 +45,27 @@ struct AttendTiles {
 // SAFETY: as `attention_tiles.cu` declares it, without padding.
 unsafe impl Arguments for AttendTiles {}
 
-/// How many rows are attended to.
-pub(in super::super) struct Tiles {
+/// What attends to a tile.
+pub(in super::super) struct Tile {
     kernel: &'static str,
     /// Shared memory of a block.
     pub shared: usize,
     /// Numbers of values that a block has.
     wide: usize,
+}
+
+/// How many rows are attended to.
+pub(super) struct Tiles {
+    tile: Tile,
     splits: usize,
     /// Positions of a split, and where the first of them begins.
     split: usize,
     first: usize,
 }
 
-impl Tiles {
-    /// Those of a batch, where there are enough rows, all of them are held in full, and the device has room for a tile.
-    pub fn of<D: Device>(
-        device: &D,
-        queries: Queries,
-        held: &Held<'_, D>,
-        attention: &Attention,
-    ) -> Option<Tiles> {
-        let in_full = held.low.as_ref().is_none_or(|low| low.compressed == 0);
-        if queries.apart || queries.rows < LEAST || !in_full {
-            return None;
-        }
-        let size = held.full[0].shape().size;
-        let tiles = Tiles::of_heads(size, held.full[0].numbers())?;
-        if tiles.shared > device.shared_of_block() {
-            return None;
-        }
-        // Of what the first row sees on.
-        let window = attention.window.unwrap_or(usize::MAX);
-        let seen = (held.start + 1).saturating_sub(window);
-        let first = seen / POSITIONS * POSITIONS;
-        let positions = held.start + queries.rows - first;
-        let blocks = tiles.blocks(queries, size);
-        let wanted = (2 * device.multiprocessors()).div_ceil(blocks.max(1));
-        let most = (MOST_RECORDS / queries.rows).min(positions.div_ceil(LEAST_SPLIT));
-        let splits = wanted.min(most).max(1);
-        let split = positions.div_ceil(splits).next_multiple_of(POSITIONS);
-        Some(Tiles {
-            splits: positions.div_ceil(split),
-            split,
-            first,
-            ..tiles
-        })
-    }
-
+impl Tile {
     /// For heads of so many numbers, which are held so, whatever they see.
-    pub fn of_heads(size: usize, numbers: KvNumbers) -> Option<Tiles> {
+    pub fn of_heads(size: usize, numbers: KvNumbers) -> Option<Tile> {
         if size > MOST_SIZE {
             return None;
         }
@@ -113,19 +84,52 @@ impl Tiles {
         let row = size.next_multiple_of(32);
         let queries = parts * QUERIES * row * 2 + QUERIES * (row / 32) * F32;
         let shared = queries + kv_parts * POSITIONS * (row + wide) * 2;
-        Some(Tiles {
+        Some(Tile {
             kernel,
             shared,
             wide,
-            splits: 0,
-            split: 0,
-            first: 0,
         })
     }
 
     /// Blocks of one split.
     fn blocks(&self, queries: Queries, size: usize) -> usize {
         queries.rows.div_ceil(QUERIES) * queries.heads * size.div_ceil(self.wide)
+    }
+}
+
+impl Tiles {
+    /// Those of a batch, where there are enough rows, all of them are held in full, and the device has room for a tile.
+    pub fn of<D: Device>(
+        device: &D,
+        queries: Queries,
+        held: &Held<'_, D>,
+        attention: &Attention,
+    ) -> Option<Tiles> {
+        let in_full = held.low.as_ref().is_none_or(|low| low.compressed == 0);
+        if queries.apart || queries.rows < LEAST || !in_full {
+            return None;
+        }
+        let size = held.full[0].shape().size;
+        let tile = Tile::of_heads(size, held.full[0].numbers())?;
+        if tile.shared > device.shared_of_block() {
+            return None;
+        }
+        // Of what the first row sees on.
+        let window = attention.window.unwrap_or(usize::MAX);
+        let seen = (held.start + 1).saturating_sub(window);
+        let first = seen / POSITIONS * POSITIONS;
+        let positions = held.start + queries.rows - first;
+        let blocks = tile.blocks(queries, size);
+        let wanted = (2 * device.multiprocessors()).div_ceil(blocks.max(1));
+        let most = (MOST_RECORDS / queries.rows).min(positions.div_ceil(LEAST_SPLIT));
+        let splits = wanted.min(most).max(1);
+        let split = positions.div_ceil(splits).next_multiple_of(POSITIONS);
+        Some(Tiles {
+            tile,
+            splits: positions.div_ceil(split),
+            split,
+            first,
+        })
     }
 
     /// Leaves what the splits of contexts say.
@@ -175,12 +179,12 @@ impl Tiles {
         let grid = [
             count("tiles of queries", rows.div_ceil(QUERIES) * heads)?,
             count("splits", self.splits)?,
-            count("parts of a head", size.div_ceil(self.wide))?,
+            count("parts of a head", size.div_ceil(self.tile.wide))?,
         ];
-        let kernel = Kernel::<AttendTiles>::new(self.kernel, THREADS);
+        let kernel = Kernel::<AttendTiles>::new(self.tile.kernel, THREADS);
         // SAFETY: a block reads the queries of a head that there are and rows below `start + rows`, all of which are in full, and
         // writes the records of these queries; the spans say all are there. Its shared memory is laid out as counted.
-        unsafe { device.launch(&kernel, grid, self.shared, &arguments)? };
+        unsafe { device.launch(&kernel, grid, self.tile.shared, &arguments)? };
         Ok(joined)
     }
 }
