@@ -26,27 +26,30 @@ template <uint32_t GROUPS> struct Tile {
     static constexpr uint32_t EACH = ROWS * CHUNKS / THREADS;
 };
 
-// Numbers in half precision: vectors are scaled, 32 numbers alike, and have 22 bits.
-struct OfHalf : Tile<2> {
-    typedef parts::Half Type;
+// Rows whose numbers are one part as they are stored.
+struct AsStored : Tile<2> {
     static constexpr uint32_t WORDS = 1;
-    static constexpr int ROW_PARTS = 1, PARTS = 2;
-    static constexpr bool SCALED = true;
+    static constexpr int ROW_PARTS = 1;
 
     DEVICE void take(const uint4 raw[WORDS], uint4 to[ROW_PARTS]) { to[0] = raw[0]; }
+};
+
+// Numbers in half precision: vectors are scaled, 32 numbers alike, and have 22 bits.
+struct OfHalf : AsStored {
+    typedef parts::Half Type;
+    static constexpr int PARTS = 2;
+    static constexpr bool SCALED = true;
 };
 
 // Vectors are exact.
-struct OfBf16 : Tile<2> {
+struct OfBf16 : AsStored {
     typedef parts::Bf16 Type;
-    static constexpr uint32_t WORDS = 1;
-    static constexpr int ROW_PARTS = 1, PARTS = 3;
+    static constexpr int PARTS = 3;
     static constexpr bool SCALED = false;
-
-    DEVICE void take(const uint4 raw[WORDS], uint4 to[ROW_PARTS]) { to[0] = raw[0]; }
 };
 
-// Both are exact: three parts of each take the registers of more rows. Of their products those are left out that are below the last bit of the largest.
+// Both are exact: three parts of each take the registers of more rows. Of their products those are left out that are below the last
+// bit of the largest.
 struct OfFloat : Tile<1> {
     typedef parts::Bf16 Type;
     static constexpr uint32_t WORDS = 2;
