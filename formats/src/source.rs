@@ -7,7 +7,7 @@ use crate::architecture::{self, BindError, WeightFile};
 use crate::gguf::{self, Contents, OpenError, Split};
 use crate::htz::{self, Digest, Htz, HtzError};
 use crate::map::{MapError, MappedFile};
-use crate::model::{HyperParameters, Role};
+use crate::model::{HyperParameters, ModelSpec, Role};
 use crate::safetensors::{CONFIG, Folder, FolderError, INDEX};
 use crate::vocab::{Vocabulary, VocabularyError};
 
@@ -200,6 +200,11 @@ impl ModelFile {
             tensors,
             files,
         })
+    }
+
+    /// Returns the description of the forward pass.
+    pub fn spec(&self) -> ModelSpec {
+        ModelSpec::new(&self.hyper, self.tensors.iter().map(|tensor| tensor.role))
     }
 
     /// The tensor of a role, where the model has it.

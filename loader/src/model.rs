@@ -3,7 +3,11 @@
 use std::path::Path;
 
 use htc_formats::htz::KernelCode;
-use htc_formats::model::{Form, HyperParameters, InputGroup, MatrixId, Part, Role, Slot};
+use htc_formats::model::spec::{self, Branch, Heads};
+use htc_formats::model::{
+    Activation, BlockSpec, Form, HyperParameters, InputGroup, MatrixId, ModelSpec, Part, Register,
+    Role, RopePairs, Site, Slot,
+};
 use htc_formats::source::{ModelFile, SourceError};
 use htc_kernels::cpu::Attention;
 
@@ -15,34 +19,78 @@ use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// One transformer block.
-pub(crate) struct Layer<B: Backend> {
-    pub attention_norm: B::Vector,
-    pub qkv_basis: Option<Placed<B::Weight>>,
-    pub q: Linear<B::Weight>,
-    pub k: Linear<B::Weight>,
-    pub v: Linear<B::Weight>,
-    pub query_norm: Option<B::Vector>,
-    pub key_norm: Option<B::Vector>,
-    pub o: Linear<B::Weight>,
-    pub post_attention_norm: Option<B::Vector>,
-    pub ffn_norm: B::Vector,
-    pub gate_up_basis: Option<Placed<B::Weight>>,
-    pub gate: Linear<B::Weight>,
-    pub up: Linear<B::Weight>,
-    pub down: Linear<B::Weight>,
-    pub post_ffn_norm: Option<B::Vector>,
-    /// What is added to each slot's result, by the slot's index.
-    biases: [Option<B::Vector>; Slot::ALL.len()],
-    pub attention: Attention,
-    /// Whether the rotary embedding is that of layers with a window.
-    pub local_rope: bool,
+/// A block with its weights where a backend reads them.
+pub(crate) struct Block<B: Backend> {
+    /// Steps in the order of execution.
+    pub steps: Vec<Step<B>>,
 }
 
-impl<B: Backend> Layer<B> {
-    /// What is added to a slot's result, `[out]`.
-    pub fn bias(&self, slot: Slot) -> Option<&B::Vector> {
-        self.biases[slot as usize].as_ref()
+/// A [`spec::Step`] with its weights.
+pub(crate) enum Step<B: Backend> {
+    Norm {
+        weight: B::Vector,
+        input: Register,
+        output: Register,
+    },
+    Project(Project<B>),
+    HeadNorm {
+        weight: B::Vector,
+        heads: Heads,
+    },
+    Rope {
+        heads: [Heads; 2],
+        pairs: RopePairs,
+        local: bool,
+    },
+    Attention(AttentionStep),
+    Activate {
+        activation: Activation,
+        width: usize,
+    },
+    Add {
+        branch: Branch,
+    },
+}
+
+/// Projections of one input.
+pub(crate) struct Project<B: Backend> {
+    pub input: Register,
+    pub site: Site,
+    pub group: Option<InputGroup>,
+    /// Basis that projections of the group share.
+    pub basis: Option<Placed<B::Weight>>,
+    pub projections: Vec<Projection<B>>,
+}
+
+/// A linear map with its bias.
+pub(crate) struct Projection<B: Backend> {
+    pub linear: Linear<B::Weight>,
+    pub bias: Option<B::Vector>,
+    /// Numbers of an input row.
+    pub cols: usize,
+    pub output: Register,
+}
+
+/// Attention of a block: its heads, and scale, cap and window.
+pub(crate) struct AttentionStep {
+    pub q: Heads,
+    pub kv: Heads,
+    pub attention: Attention,
+}
+
+impl<B: Backend> Block<B> {
+    /// Returns the attention of the block, if it has one.
+    pub fn attention(&self) -> Option<&AttentionStep> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Attention(step) => Some(step),
+            _ => None,
+        })
+    }
+
+    /// Returns whether the rotary embedding is that of layers with a window.
+    fn has_local_rope(&self) -> bool {
+        let local = |step: &Step<B>| matches!(step, Step::Rope { local: true, .. });
+        self.steps.iter().any(local)
     }
 }
 
@@ -55,7 +103,10 @@ type Refinement<W> = (Placed<W>, usize);
 /// On the processor they stay in the mapped file: opening reads no weight but the norms.
 pub struct Model<B: Backend = Cpu> {
     file: ModelFile,
-    pub(crate) layers: Vec<Layer<B>>,
+    pub(crate) blocks: Vec<Block<B>>,
+    spec: ModelSpec,
+    /// Numbers of a row of every [`Register`].
+    pub(crate) register_widths: [usize; Register::ALL.len()],
     pub(crate) embedding: Placed<B::Weight>,
     /// What the embedding lacks, and its place among refinements.
     pub(crate) embedding_refinement: Option<Refinement<B::Weight>>,
@@ -150,9 +201,12 @@ impl<B: Backend> Model<B> {
     fn placed(file: ModelFile, place: &mut impl Place<B>) -> Result<Self, LoadError> {
         let mut binder = Binder { file: &file, place };
         let hyper = &file.hyper;
-        let layers = (0..hyper.layers)
-            .map(|layer| binder.layer(layer))
+        let spec = file.spec();
+        let blocks = spec.blocks.iter().enumerate();
+        let blocks = blocks
+            .map(|(layer, block)| binder.block(layer, block))
             .collect::<Result<Vec<_>, _>>()?;
+        let register_widths = Register::ALL.map(|register| spec.register_width(register));
         let shape = [hyper.vocabulary, hyper.width];
         let tensor = require(&file, Role::TokenEmbedding)?;
         let embedding = binder.place(&tensor, shape)?;
@@ -170,7 +224,9 @@ impl<B: Backend> Model<B> {
         let dial = Dial::of(&file);
         Ok(Model {
             file,
-            layers,
+            blocks,
+            spec,
+            register_widths,
             embedding,
             embedding_refinement,
             output_norm,
@@ -183,6 +239,11 @@ impl<B: Backend> Model<B> {
     /// The numbers that define the forward pass.
     pub fn hyper(&self) -> &HyperParameters {
         &self.file.hyper
+    }
+
+    /// Returns the description of the forward pass.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
     }
 
     /// The opened file.
@@ -199,7 +260,7 @@ impl<B: Backend> Model<B> {
     /// position, one for each rotated pair, and the factor of what is rotated. For a layer that the
     /// model does not have, what layers without a window do.
     pub fn rotation(&self, layer: usize, context: usize) -> (&[f64], f32) {
-        let local = self.layers.get(layer).is_some_and(|of| of.local_rope);
+        let local = self.blocks.get(layer).is_some_and(Block::has_local_rope);
         let frequencies = match self.rope.local().filter(|_| local) {
             Some(frequencies) => frequencies,
             None => self.rope.global(context).0,
@@ -209,7 +270,8 @@ impl<B: Backend> Model<B> {
 
     /// Scale, cap and window of a layer's attention.
     pub fn attention(&self, layer: usize) -> Option<&Attention> {
-        self.layers.get(layer).map(|of| &of.attention)
+        let step = self.blocks.get(layer).and_then(Block::attention);
+        step.map(|step| &step.attention)
     }
 
     /// The bases for a KV cache that lie in the file; `None` where it has none. They are read and checked anew with each call.
@@ -455,48 +517,92 @@ impl<P> Binder<'_, P> {
         place.transpose()
     }
 
-    fn layer<B: Backend>(&mut self, layer: usize) -> Result<Layer<B>, LoadError>
+    /// Binds the tensors of a block to its steps.
+    fn block<B: Backend>(&mut self, layer: usize, block: &BlockSpec) -> Result<Block<B>, LoadError>
+    where
+        P: Place<B>,
+    {
+        let steps = block.steps.iter().map(|step| self.step(layer, step));
+        Ok(Block {
+            steps: steps.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn step<B: Backend>(&mut self, layer: usize, step: &spec::Step) -> Result<Step<B>, LoadError>
     where
         P: Place<B>,
     {
         let hyper = &self.file.hyper;
-        let (width, head_size) = (hyper.width, hyper.head_size);
-        let mut biases = [const { None }; Slot::ALL.len()];
-        for slot in Slot::ALL {
-            let part = Part::Bias;
-            let (rows, _) = hyper.slot_shape(slot);
-            biases[slot as usize] = self.vector(Role::Linear { layer, slot, part }, rows)?;
-        }
-        let window = hyper.window(layer);
-        let qkv_basis = self.basis(layer, InputGroup::Qkv)?;
-        let gate_up_basis = self.basis(layer, InputGroup::GateUp)?;
-        let (qkv, gate_up) = (qkv_basis.as_ref(), gate_up_basis.as_ref());
-        Ok(Layer {
-            attention_norm: self.required_vector(Role::AttentionNorm { layer }, width)?,
-            q: self.slot(layer, Slot::Q, qkv)?,
-            k: self.slot(layer, Slot::K, qkv)?,
-            v: self.slot(layer, Slot::V, qkv)?,
-            query_norm: self.vector(Role::QueryNorm { layer }, head_size)?,
-            key_norm: self.vector(Role::KeyNorm { layer }, head_size)?,
-            o: self.slot(layer, Slot::O, None)?,
-            post_attention_norm: self.vector(Role::PostAttentionNorm { layer }, width)?,
-            ffn_norm: self.required_vector(Role::FfnNorm { layer }, width)?,
-            gate: self.slot(layer, Slot::Gate, gate_up)?,
-            up: self.slot(layer, Slot::Up, gate_up)?,
-            down: self.slot(layer, Slot::Down, None)?,
-            post_ffn_norm: self.vector(Role::PostFfnNorm { layer }, width)?,
-            qkv_basis,
-            gate_up_basis,
-            biases,
-            attention: Attention {
-                scale: hyper
-                    .forward
-                    .attention_scale
-                    .unwrap_or_else(|| 1.0 / (hyper.head_size as f32).sqrt()),
-                softcap: hyper.forward.attention_softcap,
-                window: window.map(|window| window.positions),
+        Ok(match *step {
+            spec::Step::Norm {
+                weight,
+                input,
+                output,
+            } => Step::Norm {
+                weight: self.required_vector(weight, hyper.width)?,
+                input,
+                output,
             },
-            local_rope: window.is_some_and(|window| window.rope_theta.is_some()),
+            spec::Step::Project(ref step) => Step::Project(self.project(layer, step)?),
+            spec::Step::HeadNorm { weight, heads } => Step::HeadNorm {
+                weight: self.required_vector(weight, heads.size)?,
+                heads,
+            },
+            spec::Step::Rope { heads, local } => Step::Rope {
+                heads,
+                pairs: hyper.forward.rope_pairs,
+                local,
+            },
+            spec::Step::Attention(step) => Step::Attention(AttentionStep {
+                q: Heads {
+                    register: Register::Query,
+                    count: step.heads,
+                    size: step.head_size,
+                },
+                kv: Heads {
+                    register: Register::Key,
+                    count: step.kv_heads,
+                    size: step.head_size,
+                },
+                attention: Attention {
+                    scale: step.scale,
+                    softcap: step.softcap,
+                    window: step.window,
+                },
+            }),
+            spec::Step::Activate { activation, width } => Step::Activate { activation, width },
+            spec::Step::Add { branch } => Step::Add { branch },
+        })
+    }
+
+    fn project<B: Backend>(
+        &mut self,
+        layer: usize,
+        step: &spec::Project,
+    ) -> Result<Project<B>, LoadError>
+    where
+        P: Place<B>,
+    {
+        let basis = match step.group {
+            Some(group) => self.basis(layer, group)?,
+            None => None,
+        };
+        let mut projections = Vec::with_capacity(step.projections.len());
+        for projection in &step.projections {
+            let (slot, part) = (projection.slot, Part::Bias);
+            projections.push(Projection {
+                linear: self.slot(layer, slot, basis.as_ref())?,
+                bias: self.vector(Role::Linear { layer, slot, part }, projection.rows)?,
+                cols: projection.cols,
+                output: projection.output,
+            });
+        }
+        Ok(Project {
+            input: step.input,
+            site: step.site,
+            group: step.group,
+            basis,
+            projections,
         })
     }
 }

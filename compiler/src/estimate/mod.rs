@@ -91,7 +91,9 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     // Codes look at them, whoever made the plan.
     let goes_back = made_with_gradients(options) || plan.reads_gradients();
     let back = match (goes_back, calibration) {
-        (true, Some(found)) => gradient::needed_memory(&source.hyper, found.context),
+        (true, Some(found)) => {
+            gradient::needed_memory(&source.hyper, &source.spec(), found.context)
+        }
         _ => 0,
     };
     let spectra = spectra.max(back);
@@ -183,7 +185,8 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
             let (hyper, context) = (&source.hyper, found.context);
             // What both ends of an elastic artifact are executed with stays while the other is.
             let ends = u64::from(options.planes);
-            ends * gradient::needed_memory(hyper, context) + tune::memory(hyper, context)
+            ends * gradient::needed_memory(hyper, &source.spec(), context)
+                + tune::memory(hyper, context)
         }
     };
     let peak_memory = calibrated + memory.max(tuning);

@@ -8,7 +8,7 @@ use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
 use super::GradientError;
-use super::block::{Block, Norm, Saved, Work};
+use super::block::{Block, Saved, Work};
 use super::head::{Head, HeadWork, Rows, batch};
 use super::pass::windows_at_a_time;
 use super::scales::{Scale, Scales};
@@ -60,7 +60,7 @@ impl<'a> Distillation<'a> {
     /// Numbers of the streams that go through a block together.
     fn portion(&self) -> usize {
         let width = self.made.hyper().width.max(1);
-        windows_at_a_time(self.made.hyper(), self.context) * self.context * width
+        windows_at_a_time(self.made.spec(), self.context) * self.context * width
     }
 
     /// The residual stream that tokens begin with.
@@ -95,7 +95,7 @@ impl<'a> Distillation<'a> {
             };
             for x in x.chunks_mut(portion) {
                 block.forward(self.cpu.pool(), x, &mut self.saved);
-                x.copy_from_slice(&self.saved.out);
+                x.copy_from_slice(self.saved.out(&block));
                 self.watch.check()?;
             }
             self.check(model, &x, || format!("layer {layer}"))?;
@@ -173,23 +173,22 @@ impl<'a> Distillation<'a> {
         let portion = self.portion();
         for (layer, x) in streams.iter().enumerate().rev() {
             let block = self.block(self.made, layer, Some(scales))?;
-            self.work.norms = Some(block.no_norms());
+            self.work.norms = Some(block.zero_norms());
             for (x, d) in x.chunks(portion).zip(d.chunks_mut(portion)) {
                 block.forward(self.cpu.pool(), x, &mut self.saved);
                 let (saved, work) = (&self.saved, &mut self.work);
                 let pool = self.cpu.pool();
-                block.back(pool, [x, d], saved, work, &mut |slot, d| {
+                block.back(pool, d, saved, work, &mut |slot, d| {
                     if let Some(index) = scales.index(Scale::Rows { layer, slot }) {
                         block.add_rows_back(pool, slot, saved, d, &mut found[index]);
                     }
                 });
-                d.copy_from_slice(&self.work.stream);
+                d.copy_from_slice(self.work.stream());
                 self.watch.check()?;
             }
             self.check(self.made, &d, || format!("layer {layer}"))?;
-            let sums = self.work.norms.take().into_iter().flatten();
-            for (sums, norm) in sums.zip(Norm::ALL) {
-                if let Some(index) = scales.index(Scale::Norm(norm.role(layer))) {
+            for (role, sums) in self.work.norms.take().into_iter().flatten() {
+                if let Some(index) = scales.index(Scale::Norm(role)) {
                     found[index] = sums;
                 }
             }

@@ -71,16 +71,19 @@ pub(super) fn norm_row_back<T: Number>(x: &[T], weight: &[T], r: T, dy: &[T], dx
 }
 
 /// The gradient with respect to the weight of [`rms_norm`], `Σ dy ∘ x r` over the rows, is added to `sums [n]`.
+/// A position has `per_position` rows; sums are split by positions.
 pub(super) fn norm_weight_back<T: Number>(
     pool: &Pool,
     x: &[T],
     inverse: &[T],
     dy: &[T],
+    per_position: usize,
     sums: &mut [f64],
 ) {
     let width = sums.len().max(1);
-    add_in_order(pool, inverse.len(), sums, |rows, part| {
-        for row in rows {
+    let positions = inverse.len() / per_position.max(1);
+    add_in_order(pool, positions, sums, |positions, part| {
+        for row in positions.start * per_position..positions.end * per_position {
             let at = row * width..(row + 1) * width;
             norm_weight_row_back(&x[at.clone()], inverse[row], &dy[at], part);
         }

@@ -6,7 +6,8 @@ use std::io::{self, Write};
 
 use htc_formats::htz::Digest;
 use htc_formats::map::MappedFile;
-use htc_formats::model::HyperParameters;
+use htc_formats::model::{HyperParameters, ModelSpec};
+use htc_loader::Model;
 
 use super::GradientError;
 use super::store::{Content, StoredOutputs};
@@ -41,7 +42,7 @@ impl Name {
 
 /// What the pass does, a step after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum Stage {
     /// All windows through a block.
     Forward(usize),
     /// To the logits, and back to the stream behind the last block.
@@ -54,27 +55,27 @@ pub(super) enum Step {
     Done,
 }
 
-impl Step {
+impl Stage {
     /// How many steps come in front of it.
     pub fn index(self, layers: usize) -> usize {
         match self {
-            Step::Forward(layer) => layer,
-            Step::Head => layers,
-            Step::Back(layer) => 2 * layers - layer,
-            Step::Embedding => 2 * layers + 1,
-            Step::Done => 2 * layers + 2,
+            Stage::Forward(layer) => layer,
+            Stage::Head => layers,
+            Stage::Back(layer) => 2 * layers - layer,
+            Stage::Embedding => 2 * layers + 1,
+            Stage::Done => 2 * layers + 2,
         }
     }
 
     /// What comes behind it.
-    pub fn next(self, layers: usize) -> Step {
+    pub fn next(self, layers: usize) -> Stage {
         match self {
-            Step::Forward(layer) if layer + 1 < layers => Step::Forward(layer + 1),
-            Step::Forward(_) => Step::Head,
-            Step::Head => Step::Back(layers.saturating_sub(1)),
-            Step::Back(0) => Step::Embedding,
-            Step::Back(layer) => Step::Back(layer - 1),
-            Step::Embedding | Step::Done => Step::Done,
+            Stage::Forward(layer) if layer + 1 < layers => Stage::Forward(layer + 1),
+            Stage::Forward(_) => Stage::Head,
+            Stage::Head => Stage::Back(layers.saturating_sub(1)),
+            Stage::Back(0) => Stage::Embedding,
+            Stage::Back(layer) => Stage::Back(layer - 1),
+            Stage::Embedding | Stage::Done => Stage::Done,
         }
     }
 }
@@ -84,21 +85,18 @@ pub(super) struct Files<'a> {
     entry: &'a Entry,
     key: Digest,
     hyper: &'a HyperParameters,
+    spec: &'a ModelSpec,
     /// Positions of the text.
     positions: usize,
 }
 
 impl<'a> Files<'a> {
-    pub fn new(
-        entry: &'a Entry,
-        key: Digest,
-        hyper: &'a HyperParameters,
-        positions: usize,
-    ) -> Files<'a> {
+    pub fn new(entry: &'a Entry, key: Digest, model: &'a Model, positions: usize) -> Files<'a> {
         Files {
             entry,
             key,
-            hyper,
+            hyper: model.hyper(),
+            spec: model.spec(),
             positions,
         }
     }
@@ -108,9 +106,11 @@ impl<'a> Files<'a> {
         let hyper = self.hyper;
         match name {
             Name::Stream(_) | Name::Gradient(_) => self.positions.saturating_mul(hyper.width),
-            Name::Outputs(layer) if layer < hyper.layers => Content::Layer.numbers(hyper),
-            Name::Outputs(_) => Content::Head.numbers(hyper),
-            Name::Embedding => Content::Embedding.numbers(hyper),
+            Name::Outputs(layer) if layer < hyper.layers => {
+                Content::Layer(layer).numbers(hyper, self.spec)
+            }
+            Name::Outputs(_) => Content::Head.numbers(hyper, self.spec),
+            Name::Embedding => Content::Embedding.numbers(hyper, self.spec),
         }
     }
 
@@ -166,13 +166,13 @@ impl<'a> Files<'a> {
     }
 
     /// What has to be done next, by what is there.
-    pub fn next(&self, watch: Watch) -> Step {
+    pub fn next(&self, watch: Watch) -> Stage {
         let layers = self.hyper.layers;
         let is_sound = |name| self.open(name, watch).is_some();
         // From the end of the model on, as far as they were made.
         let outputs = self.kept().take_while(|name| is_sound(*name)).count();
         if outputs == layers + 2 {
-            return Step::Done;
+            return Stage::Done;
         }
         let streams = (1..=layers).take_while(|layer| is_sound(Name::Stream(*layer)));
         let streams = streams.count();
@@ -183,30 +183,30 @@ impl<'a> Files<'a> {
             is_finished && streams + 1 >= at && is_sound(Name::Gradient(at))
         });
         match at {
-            Some(0) => Step::Embedding,
-            Some(at) => Step::Back(at - 1),
-            None if streams == layers => Step::Head,
-            None => Step::Forward(streams),
+            Some(0) => Stage::Embedding,
+            Some(at) => Stage::Back(at - 1),
+            None if streams == layers => Stage::Head,
+            None => Stage::Forward(streams),
         }
     }
 
     /// The files that a step and those behind it need.
-    fn needed(&self, step: Step) -> Vec<Name> {
+    fn needed(&self, step: Stage) -> Vec<Name> {
         let layers = self.hyper.layers;
         let streams = |to: usize| (1..=to).map(Name::Stream);
         match step {
-            Step::Forward(layer) => streams(layer).collect(),
-            Step::Head => streams(layers).collect(),
-            Step::Back(layer) => {
+            Stage::Forward(layer) => streams(layer).collect(),
+            Stage::Head => streams(layers).collect(),
+            Stage::Back(layer) => {
                 let outputs = (layer + 1..=layers).map(Name::Outputs);
                 let needed = streams(layer).chain(outputs);
                 needed.chain([Name::Gradient(layer + 1)]).collect()
             }
-            Step::Embedding => {
+            Stage::Embedding => {
                 let outputs = (0..=layers).map(Name::Outputs);
                 outputs.chain([Name::Gradient(0)]).collect()
             }
-            Step::Done => self.kept().collect(),
+            Stage::Done => self.kept().collect(),
         }
     }
 
@@ -214,7 +214,7 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// [`GradientError::Cache`].
-    pub fn sweep(&self, step: Step) -> Result<(), GradientError> {
+    pub fn sweep(&self, step: Stage) -> Result<(), GradientError> {
         let needed: Vec<String> = self.needed(step).into_iter().map(Name::of_file).collect();
         let swept = self.entry.sweep(&needed);
         swept.map_err(|error| self.failed(error))
@@ -225,15 +225,15 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// [`GradientError::NoSpace`].
-    pub fn make_room(&self, step: Step) -> Result<(), GradientError> {
+    pub fn make_room(&self, step: Stage) -> Result<(), GradientError> {
         let bytes = |name| sealed_bytes(self.numbers(name).saturating_mul(4)) as u64;
         let there = self.needed(step);
         let streams = match step {
-            Step::Forward(_) => self.needed(Step::Head),
+            Stage::Forward(_) => self.needed(Stage::Head),
             _ => Vec::new(),
         };
         let gradients = match step {
-            Step::Done => 0,
+            Stage::Done => 0,
             _ => 2 * bytes(Name::Gradient(0)),
         };
         let missing = streams.into_iter().chain(self.kept());
@@ -317,13 +317,13 @@ impl To<'_> {
 }
 
 /// `gradients, back through layer 3`.
-impl fmt::Display for Step {
+impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Step::Forward(layer) => write!(f, "gradients, through layer {layer}"),
-            Step::Head => f.write_str("gradients, head"),
-            Step::Back(layer) => write!(f, "gradients, back through layer {layer}"),
-            Step::Embedding | Step::Done => f.write_str("gradients, embedding"),
+            Stage::Forward(layer) => write!(f, "gradients, through layer {layer}"),
+            Stage::Head => f.write_str("gradients, head"),
+            Stage::Back(layer) => write!(f, "gradients, back through layer {layer}"),
+            Stage::Embedding | Stage::Done => f.write_str("gradients, embedding"),
         }
     }
 }

@@ -222,7 +222,7 @@ impl<T: Number, R: Rows<T>> Head<'_, T, R> {
         let (inverse, d_normed) = (&work.inverse, &work.d_normed);
         rms_norm_back(pool, x, self.norm, inverse, d_normed, dx);
         if let Some(sums) = &mut work.norm {
-            norm_weight_back(pool, x, inverse, d_normed, sums);
+            norm_weight_back(pool, x, inverse, d_normed, 1, sums);
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ mod tokens;
 mod weights;
 
 use htc_formats::htz::Digest;
-use htc_formats::model::{HyperParameters, MatrixId, Slot};
+use htc_formats::model::{BlockSpec, HyperParameters, MatrixId, ModelSpec, Step};
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
@@ -39,7 +39,7 @@ use crate::event::{Event, Watch};
 use crate::request::CalibrationOptions;
 use crate::system::memory;
 pub use error::{GradientError, NoMatrix};
-use files::{Files, Step};
+use files::{Files, Stage};
 use pass::{Pass, windows_at_a_time};
 use store::StoredOutputs;
 pub use store::{MomentBlock, OutputMoments};
@@ -58,6 +58,7 @@ pub struct Gradients {
     /// Whether some of them were made now.
     pub is_new: bool,
     hyper: HyperParameters,
+    spec: ModelSpec,
     /// By layer, then the head, then the embedding.
     outputs: Vec<StoredOutputs>,
 }
@@ -73,18 +74,16 @@ impl Gradients {
     /// [`NoMatrix`] for a layer that the model does not have.
     pub fn of(&self, matrix: MatrixId) -> Result<OutputMoments, NoMatrix> {
         let (hyper, layers) = (&self.hyper, self.hyper.layers);
-        let missing = NoMatrix { matrix, layers };
-        let index = match matrix {
-            MatrixId::Slot { layer, .. } if layer >= layers => return Err(missing),
-            MatrixId::Slot { layer, .. } => layer,
-            MatrixId::Head => layers,
-            MatrixId::Embedding => layers + 1,
-        };
-        let stored = self.outputs.get(index).ok_or(missing)?;
+        let missing = || NoMatrix { matrix, layers };
+        let stored = |index: usize| self.outputs.get(index).ok_or_else(missing);
         Ok(match matrix {
-            MatrixId::Slot { slot, .. } => stored.slot(hyper, slot),
-            MatrixId::Head => stored.head(hyper),
-            MatrixId::Embedding => stored.embedding(hyper),
+            MatrixId::Slot { layer, slot } => {
+                let block = self.spec.blocks.get(layer).ok_or_else(missing)?;
+                let found = stored(layer)?.projection(block, slot);
+                found.ok_or_else(missing)?
+            }
+            MatrixId::Head => stored(layers)?.head(hyper),
+            MatrixId::Embedding => stored(layers + 1)?.embedding(hyper),
         })
     }
 
@@ -120,20 +119,20 @@ pub fn gradients(
     let key = key(source, &text);
     let entry = Entry::of_gradients(options, key)?;
     let lock = entry.lock(options, watch)?;
-    let files = Files::new(&entry, key, hyper, text.windows().tokens());
+    let files = Files::new(&entry, key, model, text.windows().tokens());
     let mut step = files.next(watch);
-    let lock = entry.locked(lock, step == Step::Done)?;
+    let lock = entry.locked(lock, step == Stage::Done)?;
     if lock.is_some() {
         files.sweep(step)?;
     }
-    let is_new = step != Step::Done;
+    let is_new = step != Stage::Done;
     if is_new {
         check_memory(model, context)?;
         files.make_room(step)?;
-        let left = Step::Done.index(hyper.layers) - step.index(hyper.layers);
+        let left = Stage::Done.index(hyper.layers) - step.index(hyper.layers);
         watch.tell(Event::Gradients(left));
         let mut pass = Pass::new(&files, &text, model, Cpu::with_threads(threads)?, watch);
-        while step != Step::Done {
+        while step != Stage::Done {
             pass.step(step)?;
             let what = step.to_string();
             step = step.next(hyper.layers);
@@ -146,6 +145,7 @@ pub fn gradients(
         tokens: text.windows().tokens(),
         is_new,
         hyper: hyper.clone(),
+        spec: model.spec().clone(),
         outputs: files.outputs(watch)?,
     })
 }
@@ -171,7 +171,7 @@ fn key(source: Digest, text: &Mixture) -> Digest {
 
 /// Refuses what does not fit the machine before any of it is taken.
 fn check_memory(model: &Model, context: usize) -> Result<(), GradientError> {
-    let needed = needed_memory(model.hyper(), context);
+    let needed = needed_memory(model.hyper(), model.spec(), context);
     match memory::available() {
         Some(available) if available < needed => Err(GradientError::NoMemory {
             path: model.file().path.clone(),
@@ -182,25 +182,40 @@ fn check_memory(model: &Model, context: usize) -> Result<(), GradientError> {
     }
 }
 
-/// Bytes of the weights, the activations and the sums of a layer, or of the head where that takes more.
-pub(crate) fn needed_memory(hyper: &HyperParameters, context: usize) -> u64 {
-    let shapes = Slot::ALL.map(|slot| hyper.slot_shape(slot));
-    let product = |a: usize, b: usize| (a as u64).saturating_mul(b as u64);
-    let weights: u64 = shapes
-        .map(|(rows, cols)| product(rows, cols))
-        .into_iter()
-        .sum();
-    let outputs: usize = shapes.map(|(rows, _)| rows).into_iter().sum();
-    let heads = hyper.heads * hyper.head_size;
-    // What slots give and its gradients; heads cut out of it, and attention, both ways; streams and norms.
-    let row = 2 * outputs + 8 * heads + 2 * hyper.ffn + 10 * hyper.width;
-    let positions = windows_at_a_time(hyper, context) * context;
-    let activations = product(positions, row);
-    let sums = shapes.map(|(rows, _)| OutputSums::bytes(rows));
-    let sums = sums.into_iter().fold(0, u64::saturating_add);
-    let layer = 4 * weights.saturating_add(activations);
+/// Returns the bytes of the weights, the activations and the sums of a layer, or of the head if that takes more.
+pub(crate) fn needed_memory(hyper: &HyperParameters, spec: &ModelSpec, context: usize) -> u64 {
+    let positions = windows_at_a_time(spec, context) * context;
+    let layers = spec.blocks.iter();
+    let layers = layers.map(|block| block_memory(block, spec.width, positions));
     let head = 8 * product(head::batch(hyper.vocabulary), hyper.vocabulary);
-    layer.saturating_add(sums).max(head)
+    layers.max().unwrap_or(0).max(head)
+}
+
+fn product(a: usize, b: usize) -> u64 {
+    (a as u64).saturating_mul(b as u64)
+}
+
+/// Returns the bytes of a block's weights, of its values and their gradients at `positions`, and of the sums.
+fn block_memory(block: &BlockSpec, width: usize, positions: usize) -> u64 {
+    let mut weights = 0u64;
+    let mut sums = 0u64;
+    for projection in block.projections() {
+        weights = weights.saturating_add(product(projection.rows, projection.cols));
+        sums = sums.saturating_add(OutputSums::bytes(projection.rows));
+    }
+    let written = |step: &Step| match step {
+        Step::Project(project) => project.projections.iter().map(|p| p.rows).sum(),
+        Step::HeadNorm { heads, .. } => heads.width(),
+        Step::Rope { heads, .. } => heads.iter().map(|heads| heads.width()).sum(),
+        // Rows and heads of queries, keys and values, and of the outputs.
+        Step::Attention(a) => (3 * a.heads + 2 * a.kv_heads) * a.head_size,
+        Step::Activate { width, .. } => *width,
+        Step::Norm { .. } | Step::Add { .. } => width,
+    };
+    let row: usize = block.steps.iter().map(written).sum();
+    // The values and their gradients, and the streams of the group.
+    let numbers = weights.saturating_add(product(positions, 2 * row + 4 * width));
+    sums.saturating_add(numbers.saturating_mul(4))
 }
 
 /// Outputs of a matrix with so many rows whose gradients are multiplied with those of one of them.

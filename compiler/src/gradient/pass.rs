@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use htc_formats::map::MappedFile;
-use htc_formats::model::{HyperParameters, MatrixId, Role, Slot};
+use htc_formats::model::{MatrixId, ModelSpec, Register, Role, Slot};
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
 use super::GradientError;
 use super::block::{Saved, Work};
-use super::files::{Files, Name, Step};
+use super::files::{Files, Name, Stage};
 use super::head::{Head, HeadWork, Rows};
 use super::store::{write_means, write_sums};
 use super::sums::OutputSums;
@@ -30,9 +30,9 @@ const POSITIONS: usize = 2048;
 const ACTIVATIONS: usize = 1 << 24;
 
 /// Windows that go through a block at a time.
-pub(super) fn windows_at_a_time(hyper: &HyperParameters, context: usize) -> usize {
-    let heads = hyper.heads * hyper.head_size;
-    let widest = hyper.width.max(hyper.ffn).max(heads).max(1);
+pub(super) fn windows_at_a_time(spec: &ModelSpec, context: usize) -> usize {
+    let widths = Register::ALL.map(|register| spec.register_width(register));
+    let widest = widths.into_iter().max().unwrap_or(0).max(1);
     let positions = POSITIONS.min(ACTIVATIONS / widest);
     (positions / context.max(1)).max(1)
 }
@@ -74,7 +74,7 @@ impl<'a> Pass<'a> {
         watch: Watch<'a>,
     ) -> Self {
         let windows = text.windows();
-        let most = windows_at_a_time(model.hyper(), windows.context());
+        let most = windows_at_a_time(model.spec(), windows.context());
         let mut groups: Vec<Group> = Vec::new();
         for window in 0..windows.count() {
             let factor = text.reweighed_at(window);
@@ -103,13 +103,13 @@ impl<'a> Pass<'a> {
     }
 
     /// One step, of which nothing is left but its files.
-    pub fn step(&mut self, step: Step) -> Result<(), GradientError> {
+    pub fn step(&mut self, step: Stage) -> Result<(), GradientError> {
         match step {
-            Step::Forward(layer) => self.forward(layer),
-            Step::Head => self.head(),
-            Step::Back(layer) => self.back(layer),
-            Step::Embedding => self.embedding(),
-            Step::Done => Ok(()),
+            Stage::Forward(layer) => self.forward(layer),
+            Stage::Head => self.head(),
+            Stage::Back(layer) => self.back(layer),
+            Stage::Embedding => self.embedding(),
+            Stage::Done => Ok(()),
         }
     }
 
@@ -162,8 +162,8 @@ impl<'a> Pass<'a> {
             for group in 0..self.groups.len() {
                 self.read(&source, group)?;
                 block.forward(cpu.pool(), &self.x, &mut self.saved);
-                self.check(&self.saved.out, || format!("layer {layer}"))?;
-                to.numbers(&self.saved.out)?;
+                self.check(self.saved.out(&block), || format!("layer {layer}"))?;
+                to.numbers(self.saved.out(&block))?;
                 self.watch.check()?;
             }
             Ok(())
@@ -222,7 +222,11 @@ impl<'a> Pass<'a> {
         let block = weights::block(self.model, layer, context, cpu.pool())?;
         let source = self.source(layer)?;
         let behind = files.again(Name::Gradient(layer + 1), self.watch)?;
-        let mut sums = Slot::ALL.map(|slot| OutputSums::new(hyper.slot_shape(slot).0));
+        let projections = || block.projections();
+        let slots: Vec<Slot> = projections().map(|p| p.slot).collect();
+        let mut sums: Vec<OutputSums> = projections()
+            .map(|p| OutputSums::new(p.matrix.rows))
+            .collect();
         let place = || format!("layer {layer}");
         files.write(Name::Gradient(layer), |to| {
             for group in 0..self.groups.len() {
@@ -233,11 +237,15 @@ impl<'a> Pass<'a> {
                 let positions = self.positions(&self.groups[group].windows);
                 read_numbers(&behind, &positions, hyper.width, &mut self.d);
                 block.forward(cpu.pool(), &self.x, &mut self.saved);
-                let d = [&self.x[..], &self.d];
-                let see = &mut |slot: Slot, g: &[f32]| sums[slot as usize].add(&cpu, g);
-                block.back(cpu.pool(), d, &self.saved, &mut self.work, see);
-                self.check(&self.work.stream, place)?;
-                to.numbers(&self.work.stream)?;
+                let observe = &mut |slot: Slot, g: &[f32]| {
+                    let of_slot = slots.iter().position(|found| *found == slot);
+                    if let Some(sums) = of_slot.and_then(|index| sums.get_mut(index)) {
+                        sums.add(&cpu, g);
+                    }
+                };
+                block.back(cpu.pool(), &self.d, &self.saved, &mut self.work, observe);
+                self.check(self.work.stream(), place)?;
+                to.numbers(self.work.stream())?;
                 self.watch.check()?;
             }
             Ok(())

@@ -5,8 +5,8 @@ use htc_formats::model::{Form, MatrixId, Part, Role, Slot};
 use htc_formats::source::ModelFile;
 
 use super::GradientError;
-use super::block::{Block, Norm};
-use super::weights::{required, vector};
+use super::block::Block;
+use super::weights::required;
 
 /// A vector that is tuned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +39,12 @@ impl Scales {
     /// [`GradientError::Block`], [`GradientError::Missing`].
     pub fn of(file: &ModelFile, source: &ModelFile) -> Result<Scales, GradientError> {
         let (mut of, mut values) = (Vec::new(), Vec::new());
-        for layer in 0..file.hyper.layers {
-            for role in Norm::ALL.map(|norm| norm.role(layer)) {
-                if let Some(weight) = vector(file, role)? {
-                    of.push(Scale::Norm(role));
-                    values.push(weight);
-                }
+        for (layer, block) in file.spec().blocks.iter().enumerate() {
+            for role in block.norms() {
+                of.push(Scale::Norm(role));
+                values.push(required(file, role)?);
             }
-            for slot in Slot::ALL {
+            for slot in block.projections().map(|projection| projection.slot) {
                 let rows = rows_of(file, layer, slot).next();
                 let Some(rows) = rows.filter(|_| is_coded([file, source], layer, slot)) else {
                     continue;
@@ -96,15 +94,17 @@ impl Scales {
 
     /// Puts them in the place of those of a block.
     pub(super) fn put(&self, layer: usize, block: &mut Block<f32>) {
-        for norm in Norm::ALL {
-            let own = self.get(Scale::Norm(norm.role(layer)));
-            if let (Some(to), Some(own)) = (block.norm_mut(norm), own) {
-                to.copy_from_slice(own);
+        for (role, weight) in block.norms_mut() {
+            if let Some(own) = self.get(Scale::Norm(role)) {
+                weight.copy_from_slice(own);
             }
         }
-        for slot in Slot::ALL {
-            if let Some(factors) = self.get(Scale::Rows { layer, slot }) {
-                let matrix = &mut block.slots[slot as usize];
+        for scale in &self.of {
+            let &Scale::Rows { layer: own, slot } = scale else {
+                continue;
+            };
+            let matrix = block.matrix_mut(slot).filter(|_| own == layer);
+            if let (Some(matrix), Some(factors)) = (matrix, self.get(*scale)) {
                 let rows = matrix.values.chunks_exact_mut(matrix.cols.max(1));
                 for (row, factor) in rows.zip(factors) {
                     row.iter_mut().for_each(|weight| *weight *= factor);

@@ -7,7 +7,7 @@
 use std::io::{self, Write};
 
 use htc_formats::map::MappedFile;
-use htc_formats::model::{HyperParameters, Slot};
+use htc_formats::model::{BlockSpec, HyperParameters, ModelSpec, Slot};
 
 use super::sums::{OutputSums, blocks};
 use crate::calibrate::store::CONTENT;
@@ -73,8 +73,8 @@ fn block_numbers(order: usize) -> usize {
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// The seven slots of a layer.
-    Layer,
+    /// The projections of a layer.
+    Layer(usize),
     /// Its diagonal.
     Head,
     /// Its second moment, and how often each token is looked up.
@@ -83,11 +83,12 @@ pub(super) enum Content {
 
 impl Content {
     /// Numbers of a file.
-    pub fn numbers(self, hyper: &HyperParameters) -> usize {
+    pub fn numbers(self, hyper: &HyperParameters, spec: &ModelSpec) -> usize {
         match self {
-            Content::Layer => {
-                let orders = Slot::ALL.map(|slot| hyper.slot_shape(slot).0);
-                orders.into_iter().map(block_numbers).sum()
+            Content::Layer(layer) => {
+                let projections = spec.blocks.get(layer).map(BlockSpec::projections);
+                let projections = projections.into_iter().flatten();
+                projections.map(|p| block_numbers(p.rows)).sum()
             }
             Content::Head => hyper.vocabulary,
             Content::Embedding => block_numbers(hyper.width) + hyper.vocabulary,
@@ -114,11 +115,17 @@ pub(super) fn write_means(
 pub(super) struct StoredOutputs(pub MappedFile);
 
 impl StoredOutputs {
-    /// The moments of a slot, of a file of [`Content::Layer`].
-    pub fn slot(&self, hyper: &HyperParameters, slot: Slot) -> OutputMoments {
-        let before = Slot::ALL.into_iter().take_while(|of| *of != slot);
-        let before = before.map(|of| block_numbers(hyper.slot_shape(of).0)).sum();
-        self.blocks(before, hyper.slot_shape(slot).0)
+    /// Returns the moments of a projection, from a file of [`Content::Layer`]; `None` if the block does not have
+    /// it.
+    pub fn projection(&self, block: &BlockSpec, slot: Slot) -> Option<OutputMoments> {
+        let mut before = 0;
+        for projection in block.projections() {
+            if projection.slot == slot {
+                return Some(self.blocks(before, projection.rows));
+            }
+            before += block_numbers(projection.rows);
+        }
+        None
     }
 
     /// Those at the logits, of a file of [`Content::Head`].

@@ -4,15 +4,17 @@ use std::ops::Range;
 
 use faer::{Accum, MatMut, MatRef};
 use htc_formats::block;
-use htc_formats::model::{Form, MatrixId, Part, Role, Slot};
+use htc_formats::model::spec;
+use htc_formats::model::{Form, MatrixId, Part, Register, Role, Slot};
 use htc_formats::source::{ModelFile, ModelTensor};
 use htc_kernels::Pool;
+use htc_kernels::cpu::Attention;
 use htc_loader::Model;
 
 use super::GradientError;
-use super::block::Block;
+use super::block::{Block, Norm, Projection, Step, Value};
 use super::head::Rows;
-use super::heads::Rotation;
+use super::heads::{HeadRows, Rotation};
 use super::number::{Matrix, Number, TASK_ROWS, product};
 
 /// A tensor where it lies in the source.
@@ -222,41 +224,150 @@ pub(super) fn required<T: Number>(file: &ModelFile, role: Role) -> Result<Vec<T>
     vector(file, role)?.ok_or(GradientError::Missing(role))
 }
 
-/// A block of the model, for windows of `context` tokens.
+/// Loads a block of the model for windows of `context` tokens.
 pub(super) fn block<T: Number>(
     model: &Model,
     layer: usize,
     context: usize,
     pool: &Pool,
 ) -> Result<Block<T>, GradientError> {
-    let (file, hyper) = (model.file(), model.hyper());
-    let mut slots = Vec::new();
-    let mut biases = Vec::new();
-    for slot in Slot::ALL {
-        slots.push(slot_matrix(file, layer, slot, pool)?);
-        let part = Part::Bias;
-        biases.push(vector(file, Role::Linear { layer, slot, part })?);
-    }
-    let (frequencies, factor) = model.rotation(layer, context);
-    Ok(Block {
-        width: hyper.width,
-        heads: hyper.heads,
-        kv_heads: hyper.kv_heads,
-        head_size: hyper.head_size,
-        epsilon: hyper.norm_epsilon.into(),
-        activation: hyper.forward.activation,
+    let norm = Role::AttentionNorm { layer };
+    let spec = model.spec().blocks.get(layer);
+    let mut program = Program {
+        model,
+        layer,
         context,
-        attention: *model
-            .attention(layer)
-            .ok_or(GradientError::Missing(Role::AttentionNorm { layer }))?,
-        rotation: Rotation::new(hyper.forward.rope_pairs, context, frequencies, factor),
-        slots,
-        biases,
-        attention_norm: required(file, Role::AttentionNorm { layer })?,
-        query_norm: vector(file, Role::QueryNorm { layer })?,
-        key_norm: vector(file, Role::KeyNorm { layer })?,
-        post_attention_norm: vector(file, Role::PostAttentionNorm { layer })?,
-        ffn_norm: required(file, Role::FfnNorm { layer })?,
-        post_ffn_norm: vector(file, Role::PostFfnNorm { layer })?,
+        pool,
+        current: [0; Register::ALL.len()],
+        values: 1,
+    };
+    let mut steps = Vec::new();
+    for step in &spec.ok_or(GradientError::Missing(norm))?.steps {
+        program.step(step, &mut steps)?;
+    }
+    Ok(Block {
+        epsilon: model.hyper().norm_epsilon.into(),
+        context,
+        steps,
+        values: program.values,
+        out: program.current(Register::Residual),
     })
+}
+
+/// Compiles the steps of a block to single assignments: a register is the value that was written to it last.
+struct Program<'a> {
+    model: &'a Model,
+    layer: usize,
+    context: usize,
+    pool: &'a Pool,
+    /// By [`Register`].
+    current: [Value; Register::ALL.len()],
+    values: usize,
+}
+
+impl Program<'_> {
+    fn current(&self, register: Register) -> Value {
+        self.current[register as usize]
+    }
+
+    /// Returns a new value, the register's from now on.
+    fn write(&mut self, register: Register) -> Value {
+        self.current[register as usize] = self.values;
+        self.values += 1;
+        self.values - 1
+    }
+
+    fn step<T: Number>(
+        &mut self,
+        step: &spec::Step,
+        steps: &mut Vec<Step<T>>,
+    ) -> Result<(), GradientError> {
+        match *step {
+            spec::Step::Norm {
+                weight,
+                input,
+                output,
+            } => steps.push(self.norm(weight, 1, [input, output])?),
+            spec::Step::HeadNorm { weight, heads } => {
+                steps.push(self.norm(weight, heads.count, [heads.register; 2])?);
+            }
+            spec::Step::Project(ref step) => steps.push(self.project(step)?),
+            spec::Step::Rope { heads, .. } => {
+                for heads in heads {
+                    let (frequencies, factor) = self.model.rotation(self.layer, self.context);
+                    let pairs = self.model.hyper().forward.rope_pairs;
+                    steps.push(Step::Rope {
+                        heads: HeadRows {
+                            count: heads.count,
+                            size: heads.size,
+                        },
+                        rotation: Rotation::new(pairs, self.context, frequencies, factor),
+                        x: self.current(heads.register),
+                        y: self.write(heads.register),
+                    });
+                }
+            }
+            spec::Step::Attention(attention) => {
+                let qkv = [Register::Query, Register::Key, Register::Value];
+                let heads = |count| HeadRows {
+                    count,
+                    size: attention.head_size,
+                };
+                steps.push(Step::Attention {
+                    attention: Attention {
+                        scale: attention.scale,
+                        softcap: attention.softcap,
+                        window: attention.window,
+                    },
+                    queries: heads(attention.heads),
+                    shared: heads(attention.kv_heads),
+                    qkv: qkv.map(|register| self.current(register)),
+                    y: self.write(Register::Attended),
+                });
+            }
+            spec::Step::Activate { activation, .. } => steps.push(Step::Activate {
+                activation,
+                gate: self.current(Register::Gate),
+                up: self.current(Register::Up),
+                y: self.write(Register::Gate),
+            }),
+            spec::Step::Add { .. } => steps.push(Step::Add {
+                stream: self.current(Register::Residual),
+                delta: self.current(Register::Delta),
+                y: self.write(Register::Residual),
+            }),
+        }
+        Ok(())
+    }
+
+    fn norm<T: Number>(
+        &mut self,
+        role: Role,
+        per_position: usize,
+        [input, output]: [Register; 2],
+    ) -> Result<Step<T>, GradientError> {
+        Ok(Step::Norm(Norm {
+            role,
+            weight: required(self.model.file(), role)?,
+            per_position,
+            x: self.current(input),
+            y: self.write(output),
+        }))
+    }
+
+    fn project<T: Number>(&mut self, step: &spec::Project) -> Result<Step<T>, GradientError> {
+        let (file, layer) = (self.model.file(), self.layer);
+        let x = self.current(step.input);
+        let mut projections = Vec::with_capacity(step.projections.len());
+        for projection in &step.projections {
+            let (slot, part) = (projection.slot, Part::Bias);
+            projections.push(Projection {
+                slot,
+                matrix: slot_matrix(file, layer, slot, self.pool)?,
+                bias: vector(file, Role::Linear { layer, slot, part })?,
+                y: self.write(projection.output),
+            });
+        }
+        Ok(Step::Project { x, projections })
+    }
 }

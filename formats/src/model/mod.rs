@@ -1,8 +1,9 @@
-//! The vocabulary shared by every room of the house: slots, roles and hyper-parameters.
+//! The vocabulary shared by all crates: projections, roles, hyper-parameters and the description of the forward pass.
 
 mod form;
 mod hyper;
 mod kv;
+pub mod spec;
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,6 +16,7 @@ pub use hyper::{
 };
 use kv::BLOCK_KV;
 pub use kv::KvSide;
+pub use spec::{BlockSpec, ModelSpec, Register, Step};
 
 /// One of the seven linear maps of a transformer block, `y = W x` with `W` of shape `[out, in]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

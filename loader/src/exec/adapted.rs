@@ -1,5 +1,7 @@
 //! What a draft uses in the place of parts of its model, while it drafts.
 
+use htc_formats::model::Register;
+
 use super::Session;
 use crate::backend::{Backend, Factor, Input, Slot};
 use crate::error::ExecError;
@@ -58,7 +60,7 @@ impl<B: Backend> Session<B> {
         let numbers = self.rows * width;
         let x = self
             .backend
-            .read(&self.buffers.normed, numbers, &mut self.room)?;
+            .read(&self.buffers[Register::Normed], numbers, &mut self.room)?;
         out.clear();
         out.extend_from_slice(&x[numbers - width.min(numbers)..]);
         if self
@@ -66,7 +68,7 @@ impl<B: Backend> Session<B> {
             .as_deref()
             .is_some_and(|a| a.correction.is_some())
         {
-            let delta = &self.buffers.delta;
+            let delta = &self.buffers[Register::Delta];
             let delta = self.backend.read(delta, numbers, &mut self.room)?;
             let added = &delta[numbers - width.min(numbers)..];
             for (out, added) in out.iter_mut().zip(added) {
@@ -83,7 +85,8 @@ impl<B: Backend> Session<B> {
             return Ok(());
         };
         let (backend, buffers) = (&mut self.backend, &mut self.buffers);
-        backend.resize(&mut buffers.delta, n * b.rows)?;
+        backend.resize(&mut buffers[Register::Delta], n * b.rows)?;
+        let [normed, delta] = buffers.pair(Register::Normed, Register::Delta);
         let factor = Factor {
             weight: &a.weight,
             rows: a.rows,
@@ -94,9 +97,9 @@ impl<B: Backend> Session<B> {
             rows: b.rows,
             cols: a.rows,
             input: Input::Inner(0),
-            y: &mut buffers.delta,
+            y: &mut *delta,
         };
-        backend.project(n, &buffers.normed, &[factor], &mut [slot])?;
-        backend.add(n * b.rows, &mut buffers.normed, &buffers.delta)
+        backend.project(n, normed, &[factor], &mut [slot])?;
+        backend.add(n * b.rows, normed, delta)
     }
 }

@@ -1,6 +1,8 @@
-//! One block of the transformer.
+//! Execution of one block, step by step.
 
-use htc_formats::model::{HyperParameters, Site, Slot};
+use htc_formats::model::spec::{Branch, Heads};
+use htc_formats::model::{InputGroup, Register};
+use htc_kernels::cpu::Attention;
 
 use super::project::{Output, project};
 use super::tap::{Look, Point, Tap};
@@ -9,35 +11,47 @@ use crate::backend::{Backend, HeadShape};
 use crate::dial::Setting;
 use crate::error::ExecError;
 use crate::kv::Keeper;
-use crate::model::Layer;
+use crate::linear::Linear;
+use crate::model::{AttentionStep, Project, Step};
 
-/// A block in execution: what its parts have in common.
-struct Block<'a, B: Backend> {
+/// The state that the steps of a block share.
+struct Execution<'a, B: Backend> {
     backend: &'a mut B,
-    hyper: &'a HyperParameters,
-    layer: &'a Layer<B>,
+    kv: &'a mut B::Kv,
+    keeper: &'a mut Keeper,
+    buffers: &'a mut Buffers<B>,
+    /// Index of the block.
+    index: usize,
     /// Rows of the batch.
     n: usize,
+    /// Width of the residual stream.
+    width: usize,
+    epsilon: f32,
     setting: Setting,
-    /// What stands for the basis of Q, K and V and what is behind it.
+    /// Replacement of the Q, K and V projections and their basis.
     adapted: Option<&'a AdaptedLayer<B>>,
     look: Look<'a>,
 }
 
 impl<B: Backend> Session<B> {
-    /// Block `index` on the `n` rows of the batch, which follow the positions read so far;
-    /// the batch's rotations are filled in.
+    /// Executes block `index` on the `n` rows of the batch, which follow the positions read so far. The
+    /// batch's rotations have to be set.
     pub(super) fn block_of_batch(
         &mut self,
         index: usize,
         n: usize,
         tap: &mut dyn Tap,
     ) -> Result<(), ExecError> {
-        let mut block = Block {
+        let hyper = self.model.hyper();
+        let mut execution = Execution {
             backend: &mut self.backend,
-            hyper: self.model.hyper(),
-            layer: &self.model.layers[index],
+            kv: &mut self.kv,
+            keeper: &mut self.keeper,
+            buffers: &mut self.buffers,
+            index,
             n,
+            width: hyper.width,
+            epsilon: hyper.norm_epsilon,
             setting: self.setting,
             adapted: self.adapted.as_deref().and_then(|a| a.layer(index)),
             look: Look {
@@ -47,156 +61,153 @@ impl<B: Backend> Session<B> {
                 room: &mut self.room,
             },
         };
-        block.attention(&mut self.kv, &mut self.keeper, index, &mut self.buffers)?;
-        block.feed_forward(&mut self.buffers)
+        let steps = &self.model.blocks[index].steps;
+        steps.iter().try_for_each(|step| execution.step(step))
     }
 }
 
-impl<B: Backend> Block<'_, B> {
-    fn attention(
-        &mut self,
-        kv: &mut B::Kv,
-        keeper: &mut Keeper,
-        index: usize,
-        b: &mut Buffers<B>,
-    ) -> Result<(), ExecError> {
-        let (hyper, layer, n) = (self.hyper, self.layer, self.n);
-        let heads = |heads| HeadShape {
-            rows: n,
-            heads,
-            size: hyper.head_size,
-        };
-        let (queries, keys) = (heads(hyper.heads), heads(hyper.kv_heads));
-        let q_width = hyper.heads * hyper.head_size;
-        let kv_width = hyper.kv_heads * hyper.head_size;
-        let epsilon = hyper.norm_epsilon;
-        let norm = &layer.attention_norm;
-        self.backend
-            .rms_norm(n, &b.x, norm, epsilon, &mut b.normed)?;
-        let site = Point::Input(Site::Attention);
-        self.look.at(self.backend, site, hyper.width, &b.normed)?;
-        // What was adapted is as wide as it is to be.
-        let (basis, [q, k, v], setting) = match self.adapted {
-            Some(of) => (Some(&of.basis), of.qkv.each_ref(), Setting::FULL),
-            None => {
-                let qkv = [&layer.q, &layer.k, &layer.v];
-                (layer.qkv_basis.as_ref(), qkv, self.setting)
+impl<B: Backend> Execution<'_, B> {
+    fn step(&mut self, step: &Step<B>) -> Result<(), ExecError> {
+        match step {
+            Step::Norm {
+                weight,
+                input,
+                output,
+            } => self.norm(weight, *input, *output),
+            Step::Project(step) => self.project(step),
+            Step::HeadNorm { weight, heads } => {
+                let rows = self.n * heads.count;
+                let x = &mut self.buffers[heads.register];
+                let epsilon = self.epsilon;
+                self.backend.rms_norm_in_place(rows, x, weight, epsilon)
             }
-        };
-        let outputs = [(q, &mut b.q), (k, &mut b.k), (v, &mut b.v)];
-        project(
-            self.backend,
-            n,
-            &b.normed,
-            basis,
-            setting,
-            outputs.map(|(linear, y)| Output { linear, y }),
-            &mut b.extra,
-        )?;
-        self.add_bias(Slot::Q, &mut b.q)?;
-        self.add_bias(Slot::K, &mut b.k)?;
-        self.add_bias(Slot::V, &mut b.v)?;
-        self.norm_in_place(n * hyper.heads, &mut b.q, layer.query_norm.as_ref())?;
-        self.norm_in_place(n * hyper.kv_heads, &mut b.k, layer.key_norm.as_ref())?;
-        let rotation = match layer.local_rope {
-            true => &b.local_rotation,
-            false => &b.rotation,
-        };
-        let pairs = hyper.forward.rope_pairs;
-        self.backend.rope(pairs, rotation, queries, &mut b.q)?;
-        self.backend.rope(pairs, rotation, keys, &mut b.k)?;
-        let look = &mut self.look;
-        look.at(self.backend, Point::Queries, q_width, &b.q)?;
-        look.at(self.backend, Point::Keys, kv_width, &b.k)?;
-        look.at(self.backend, Point::Values, kv_width, &b.v)?;
-        if keeper.rotates() {
-            self.backend.hadamard(queries, &mut b.q)?;
-            self.backend.hadamard(keys, &mut b.k)?;
-            self.backend.hadamard(keys, &mut b.v)?;
+            Step::Rope {
+                heads,
+                pairs,
+                local,
+            } => heads.iter().try_for_each(|heads| {
+                let shape = self.shape(*heads);
+                let (x, rotation) = self.buffers.with_rotation(heads.register, *local);
+                self.backend.rope(*pairs, rotation, shape, x)
+            }),
+            Step::Attention(step) => self.attention(step),
+            Step::Activate { activation, width } => {
+                let [gate, up] = self.buffers.pair(Register::Gate, Register::Up);
+                let numbers = self.n * width;
+                self.backend.activate(*activation, numbers, gate, up)
+            }
+            Step::Add { branch } => {
+                let point = match branch {
+                    Branch::Attention => Point::AttentionBranch,
+                    Branch::Ffn => Point::FfnBranch,
+                };
+                self.observe(point, self.width, Register::Delta)?;
+                let [x, delta] = self.buffers.pair(Register::Residual, Register::Delta);
+                self.backend.add(self.n * self.width, x, delta)
+            }
         }
-        self.backend.append(kv, index, n, &b.k, &b.v)?;
-        let (attention, out) = (&layer.attention, &mut b.attended);
-        self.backend
-            .attention(queries, &b.q, kv, index, attention, out)?;
-        keeper.look(self.backend, kv, index, (queries, &b.q), attention)?;
-        if keeper.rotates() {
-            self.backend.hadamard(queries, &mut b.attended)?;
-        }
-        let site = Point::Input(Site::AttentionOutput);
-        look.at(self.backend, site, q_width, &b.attended)?;
-        self.project_back(Slot::O, &b.attended, &mut b.delta, &mut b.extra)?;
-        self.norm_in_place(n, &mut b.delta, layer.post_attention_norm.as_ref())?;
-        let branch = Point::AttentionBranch;
-        self.look.at(self.backend, branch, hyper.width, &b.delta)?;
-        self.backend.add(n * hyper.width, &mut b.x, &b.delta)
     }
 
-    fn feed_forward(&mut self, b: &mut Buffers<B>) -> Result<(), ExecError> {
-        let (hyper, layer, n) = (self.hyper, self.layer, self.n);
-        let (norm, epsilon) = (&layer.ffn_norm, hyper.norm_epsilon);
-        self.backend
-            .rms_norm(n, &b.x, norm, epsilon, &mut b.normed)?;
-        let site = Point::Input(Site::Ffn);
-        self.look.at(self.backend, site, hyper.width, &b.normed)?;
-        let outputs = [(&layer.gate, &mut b.gate), (&layer.up, &mut b.up)];
-        project(
-            self.backend,
-            n,
-            &b.normed,
-            layer.gate_up_basis.as_ref(),
-            self.setting,
-            outputs.map(|(linear, y)| Output { linear, y }),
-            &mut b.extra,
-        )?;
-        self.add_bias(Slot::Gate, &mut b.gate)?;
-        self.add_bias(Slot::Up, &mut b.up)?;
-        let (activation, numbers) = (hyper.forward.activation, n * hyper.ffn);
-        self.backend
-            .activate(activation, numbers, &mut b.gate, &b.up)?;
-        let site = Point::Input(Site::FfnHidden);
-        self.look.at(self.backend, site, hyper.ffn, &b.gate)?;
-        self.project_back(Slot::Down, &b.gate, &mut b.delta, &mut b.extra)?;
-        self.norm_in_place(n, &mut b.delta, layer.post_ffn_norm.as_ref())?;
-        let branch = Point::FfnBranch;
-        self.look.at(self.backend, branch, hyper.width, &b.delta)?;
-        self.backend.add(n * hyper.width, &mut b.x, &b.delta)
+    fn shape(&self, heads: Heads) -> HeadShape {
+        HeadShape {
+            rows: self.n,
+            heads: heads.count,
+            size: heads.size,
+        }
     }
 
-    /// The slot that writes to the residual stream, O or down, with its bias.
-    fn project_back(
+    /// Shows a register to the tap.
+    fn observe(&mut self, point: Point, width: usize, register: Register) -> Result<(), ExecError> {
+        let x = &self.buffers[register];
+        self.look.at(self.backend, point, width, x)
+    }
+
+    fn norm(
         &mut self,
-        slot: Slot,
-        x: &B::Buffer,
-        y: &mut B::Buffer,
-        extra: &mut B::Buffer,
+        weight: &B::Vector,
+        input: Register,
+        output: Register,
     ) -> Result<(), ExecError> {
-        let linear = match slot {
-            Slot::O => &self.layer.o,
-            _ => &self.layer.down,
+        let (n, epsilon) = (self.n, self.epsilon);
+        if input == output {
+            let x = &mut self.buffers[input];
+            return self.backend.rms_norm_in_place(n, x, weight, epsilon);
+        }
+        let [x, out] = self.buffers.pair(input, output);
+        self.backend.rms_norm(n, x, weight, epsilon, out)
+    }
+
+    fn project(&mut self, step: &Project<B>) -> Result<(), ExecError> {
+        let first = step.projections.first();
+        let cols = first.map_or(0, |projection| projection.cols);
+        self.observe(Point::Input(step.site), cols, step.input)?;
+        let adapted = self.adapted.filter(|_| step.group == Some(InputGroup::Qkv));
+        // Adapted projections are always used at their full rank.
+        let (basis, setting) = match adapted {
+            Some(adapted) => (Some(&adapted.basis), Setting::FULL),
+            None => (step.basis.as_ref(), self.setting),
         };
-        let output = Output { linear, y };
-        project(self.backend, self.n, x, None, self.setting, [output], extra)?;
-        self.add_bias(slot, y)
+        let linears = step.projections.iter().map(|projection| &projection.linear);
+        let linears: Vec<&Linear<B::Weight>> = match adapted {
+            Some(adapted) => adapted.qkv.iter().collect(),
+            None => linears.collect(),
+        };
+        // The outputs leave their registers while the input is borrowed.
+        let registers = step.projections.iter().map(|projection| projection.output);
+        let mut taken: Vec<B::Buffer> = registers
+            .map(|register| std::mem::take(&mut self.buffers[register]))
+            .collect();
+        let outputs = linears.into_iter().zip(&mut taken);
+        let outputs = outputs.map(|(linear, y)| Output { linear, y }).collect();
+        let (x, extra) = self.buffers.with_extra(step.input);
+        let projected = project(self.backend, self.n, x, basis, setting, outputs, extra);
+        for (projection, buffer) in step.projections.iter().zip(taken) {
+            self.buffers[projection.output] = buffer;
+        }
+        projected?;
+        for projection in &step.projections {
+            if let Some(bias) = &projection.bias {
+                let y = &mut self.buffers[projection.output];
+                self.backend.add_bias(self.n, y, bias)?;
+            }
+        }
+        Ok(())
     }
 
-    fn add_bias(&mut self, slot: Slot, y: &mut B::Buffer) -> Result<(), ExecError> {
-        match self.layer.bias(slot) {
-            Some(bias) => self.backend.add_bias(self.n, y, bias),
-            None => Ok(()),
+    fn attention(&mut self, step: &AttentionStep) -> Result<(), ExecError> {
+        let AttentionStep { q, kv, attention } = step;
+        let (queries, keys) = (self.shape(*q), self.shape(*kv));
+        self.observe(Point::Queries, q.width(), Register::Query)?;
+        self.observe(Point::Keys, kv.width(), Register::Key)?;
+        self.observe(Point::Values, kv.width(), Register::Value)?;
+        let rotates = self.keeper.rotates();
+        if rotates {
+            for (shape, register) in [
+                (queries, Register::Query),
+                (keys, Register::Key),
+                (keys, Register::Value),
+            ] {
+                self.backend.hadamard(shape, &mut self.buffers[register])?;
+            }
         }
+        self.attend(queries, attention)?;
+        if rotates {
+            let attended = &mut self.buffers[Register::Attended];
+            self.backend.hadamard(queries, attended)?;
+        }
+        Ok(())
     }
 
-    /// The norm of `rows` rows, where there is one.
-    fn norm_in_place(
-        &mut self,
-        rows: usize,
-        x: &mut B::Buffer,
-        weight: Option<&B::Vector>,
-    ) -> Result<(), ExecError> {
-        let epsilon = self.hyper.norm_epsilon;
-        match weight {
-            Some(weight) => self.backend.rms_norm_in_place(rows, x, weight, epsilon),
-            None => Ok(()),
-        }
+    /// Appends keys and values to the cache, attends to it, and lets the cache's policy look at the queries.
+    fn attend(&mut self, queries: HeadShape, attention: &Attention) -> Result<(), ExecError> {
+        let (index, n) = (self.index, self.n);
+        let [k, v] = self.buffers.pair(Register::Key, Register::Value);
+        self.backend.append(self.kv, index, n, k, v)?;
+        let [q, out] = self.buffers.pair(Register::Query, Register::Attended);
+        let kv = &mut *self.kv;
+        self.backend
+            .attention(queries, q, kv, index, attention, out)?;
+        let q = (queries, &*q);
+        self.keeper.look(self.backend, kv, index, q, attention)
     }
 }

@@ -1,5 +1,7 @@
 //! Logits of what was read: of rows of the last batch, and as many as a sampler wants.
 
+use htc_formats::model::Register;
+
 use super::{Session, project};
 use crate::backend::Backend;
 use crate::error::ExecError;
@@ -72,7 +74,7 @@ impl<B: Backend> Session<B> {
             backend,
             head,
             start..end,
-            &b.normed,
+            &b.registers[Register::Normed as usize],
             how,
             &mut b.logits,
             room,

@@ -10,9 +10,10 @@ mod prompt;
 mod tap;
 mod verify;
 
-use std::ops::Range;
+use std::ops::{Index, IndexMut, Range};
 use std::sync::Arc;
 
+use htc_formats::model::Register;
 use htc_kernels::ShapeError;
 
 use crate::backend::{Backend, Cpu};
@@ -66,18 +67,8 @@ pub struct Session<B: Backend = Cpu> {
 
 /// Activations of one batch, row by row; their memory is kept from batch to batch.
 struct Buffers<B: Backend> {
-    /// Residual stream `[n, width]`.
-    x: B::Buffer,
-    /// As the next products read it; after the forward pass, as the head does.
-    normed: B::Buffer,
-    q: B::Buffer,
-    k: B::Buffer,
-    v: B::Buffer,
-    attended: B::Buffer,
-    gate: B::Buffer,
-    up: B::Buffer,
-    /// What a block adds to the residual stream.
-    delta: B::Buffer,
+    /// By [`Register`]. After the forward pass, [`Register::Normed`] is the input of the head.
+    registers: [B::Buffer; Register::ALL.len()],
     /// What a base lacks of a slot's result.
     extra: B::Buffer,
     /// Between the factors of the head.
@@ -133,8 +124,12 @@ impl<B: Backend> Session<B> {
         let model = model.into();
         let plan = KvPlan::new(model.hyper().into(), options, bases.as_deref())?;
         let kv = backend.kv(&plan)?;
-        let windows = model.layers.iter();
-        let windows = windows.map(|layer| layer.attention.window.is_some());
+        let windows = model.blocks.iter();
+        let windows = windows.map(|block| {
+            block
+                .attention()
+                .is_some_and(|step| step.attention.window.is_some())
+        });
         let keeper = Keeper::new(*options, &plan, bases.as_deref(), windows.collect());
         Ok(Session {
             kv,
@@ -261,7 +256,7 @@ impl<B: Backend> Session<B> {
     pub fn forward_with(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<(), ExecError> {
         let n = tokens.len();
         self.check_tokens(tokens)?;
-        self.prepare(n, 0..self.model.layers.len())?;
+        self.prepare(n, 0..self.model.blocks.len())?;
         if n == 0 {
             return Ok(());
         }
@@ -281,7 +276,7 @@ impl<B: Backend> Session<B> {
     /// [`ExecError`] for a block that does not exist or was not used for the positions before, an
     /// `x` of another width, or too many positions.
     pub fn forward_from(&mut self, layer: usize, x: &[f32]) -> Result<(), ExecError> {
-        let n = self.upload(layer..self.model.layers.len(), x)?;
+        let n = self.upload(layer..self.model.blocks.len(), x)?;
         match n {
             0 => Ok(()),
             n => self.blocks_and_norm(layer, n, &mut ()),
@@ -300,11 +295,12 @@ impl<B: Backend> Session<B> {
         self.check_tokens(tokens)?;
         self.check_batch(tokens.len())?;
         self.rows = 0;
-        self.backend.resize(&mut self.buffers.x, numbers)?;
+        self.backend
+            .resize(&mut self.buffers[Register::Residual], numbers)?;
         self.embed_batch(tokens)?;
         let x = self
             .backend
-            .read(&self.buffers.x, numbers, &mut self.room)?;
+            .read(&self.buffers[Register::Residual], numbers, &mut self.room)?;
         out.copy_from_slice(x);
         Ok(())
     }
@@ -327,7 +323,7 @@ impl<B: Backend> Session<B> {
             return Ok(());
         }
         self.block_of_batch(layer, n, tap)?;
-        let stream = &self.buffers.x;
+        let stream = &self.buffers[Register::Residual];
         x.copy_from_slice(self.backend.read(stream, x.len(), &mut self.room)?);
         self.kv.advance(n);
         self.keeper.read(n);
@@ -348,14 +344,14 @@ impl<B: Backend> Session<B> {
         self.check_batch(n)?;
         self.rows = 0;
         let (backend, b) = (&mut self.backend, &mut self.buffers);
-        backend.resize(&mut b.x, x.len())?;
-        backend.resize(&mut b.normed, x.len())?;
+        backend.resize(&mut b[Register::Residual], x.len())?;
+        backend.resize(&mut b[Register::Normed], x.len())?;
         if n == 0 {
             return Ok(());
         }
-        backend.upload(x, &mut b.x)?;
+        backend.upload(x, &mut b[Register::Residual])?;
         self.norm(n)?;
-        let normed = &self.buffers.normed;
+        let normed = &self.buffers[Register::Normed];
         x.copy_from_slice(self.backend.read(normed, x.len(), &mut self.room)?);
         Ok(())
     }
@@ -366,14 +362,18 @@ impl<B: Backend> Session<B> {
         let (model, b) = (&self.model, &mut self.buffers);
         let embedding = &model.embedding;
         self.backend
-            .embed(&embedding.weight, tokens, scale, &mut b.x)?;
+            .embed(&embedding.weight, tokens, scale, &mut b[Register::Residual])?;
         match &model.embedding_refinement {
             Some((refinement, place)) if self.setting.has(*place) => {
                 let numbers = tokens.len() * refinement.cols;
                 self.backend.resize(&mut b.extra, numbers)?;
                 let weight = &refinement.weight;
                 self.backend.embed(weight, tokens, scale, &mut b.extra)?;
-                self.backend.add(numbers, &mut b.x, &b.extra)
+                self.backend.add(
+                    numbers,
+                    &mut b.registers[Register::Residual as usize],
+                    &b.extra,
+                )
             }
             _ => Ok(()),
         }
@@ -382,7 +382,7 @@ impl<B: Backend> Session<B> {
     /// Makes room for the next positions in front of some blocks and puts `x` there; the number of
     /// positions.
     fn upload(&mut self, blocks: Range<usize>, x: &[f32]) -> Result<usize, ExecError> {
-        let (width, layers) = (self.model.hyper().width, self.model.layers.len());
+        let (width, layers) = (self.model.hyper().width, self.model.blocks.len());
         let n = x.len() / width.max(1);
         if blocks.start >= layers {
             let layer = blocks.start;
@@ -390,7 +390,8 @@ impl<B: Backend> Session<B> {
         }
         expect_length(n * width, x.len())?;
         self.prepare(n, blocks)?;
-        self.backend.upload(x, &mut self.buffers.x)?;
+        self.backend
+            .upload(x, &mut self.buffers[Register::Residual])?;
         Ok(n)
     }
 
@@ -401,14 +402,14 @@ impl<B: Backend> Session<B> {
         n: usize,
         tap: &mut dyn Tap,
     ) -> Result<(), ExecError> {
-        for layer in first..self.model.layers.len() {
+        for layer in first..self.model.blocks.len() {
             self.block_of_batch(layer, n, tap)?;
         }
         self.norm(n)?;
         self.correct(n)?;
         self.kv.advance(n);
         self.keeper.read(n);
-        self.held = first..self.model.layers.len();
+        self.held = first..self.model.blocks.len();
         self.rows = n;
         Ok(())
     }
@@ -417,8 +418,9 @@ impl<B: Backend> Session<B> {
     fn norm(&mut self, n: usize) -> Result<(), ExecError> {
         let (model, b) = (&self.model, &mut self.buffers);
         let epsilon = model.hyper().norm_epsilon;
+        let [x, normed] = b.pair(Register::Residual, Register::Normed);
         self.backend
-            .rms_norm(n, &b.x, &model.output_norm, epsilon, &mut b.normed)
+            .rms_norm(n, x, &model.output_norm, epsilon, normed)
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<(), ExecError> {
@@ -462,20 +464,8 @@ impl<B: Backend> Session<B> {
         let (model, backend, b) = (&self.model, &mut self.backend, &mut self.buffers);
         self.keeper.settle(backend, &mut self.kv, blocks)?;
         backend.reserve(&mut self.kv, n)?;
-        let h = model.hyper();
-        let (q_width, kv_width) = (h.heads * h.head_size, h.kv_heads * h.head_size);
-        for (buffer, row) in [
-            (&mut b.x, h.width),
-            (&mut b.normed, h.width),
-            (&mut b.delta, h.width),
-            (&mut b.q, q_width),
-            (&mut b.attended, q_width),
-            (&mut b.k, kv_width),
-            (&mut b.v, kv_width),
-            (&mut b.gate, h.ffn),
-            (&mut b.up, h.ffn),
-        ] {
-            backend.resize(buffer, n * row)?;
+        for (register, row) in Register::ALL.into_iter().zip(model.register_widths) {
+            backend.resize(&mut b[register], n * row)?;
         }
         let (frequencies, _) = model.rope.global(self.context);
         let factor = model.rope.factor;
@@ -504,21 +494,53 @@ impl<B: Backend> Session<B> {
 impl<B: Backend> Buffers<B> {
     fn new() -> Self {
         Buffers {
-            x: Default::default(),
-            normed: Default::default(),
-            q: Default::default(),
-            k: Default::default(),
-            v: Default::default(),
-            attended: Default::default(),
-            gate: Default::default(),
-            up: Default::default(),
-            delta: Default::default(),
+            registers: Default::default(),
             extra: Default::default(),
             inner: Default::default(),
             rotation: Default::default(),
             local_rotation: Default::default(),
             logits: Default::default(),
         }
+    }
+
+    /// Borrows two different registers.
+    fn pair(&mut self, first: Register, second: Register) -> [&mut B::Buffer; 2] {
+        debug_assert_ne!(first, second);
+        let (low, high) = (first as usize, second as usize);
+        let (before, after) = self.registers.split_at_mut(low.max(high));
+        match low < high {
+            true => [&mut before[low], &mut after[0]],
+            false => [&mut after[0], &mut before[high]],
+        }
+    }
+
+    /// Borrows a register and the rotation of layers with or without a window.
+    fn with_rotation(&mut self, register: Register, local: bool) -> (&mut B::Buffer, &B::Rotation) {
+        let rotation = if local {
+            &self.local_rotation
+        } else {
+            &self.rotation
+        };
+        (&mut self.registers[register as usize], rotation)
+    }
+
+    /// Borrows a register and the scratch space of projections.
+    fn with_extra(&mut self, register: Register) -> (&B::Buffer, &mut B::Buffer) {
+        (&self.registers[register as usize], &mut self.extra)
+    }
+}
+
+impl<B: Backend> Index<Register> for Buffers<B> {
+    type Output = B::Buffer;
+
+    fn index(&self, register: Register) -> &B::Buffer {
+        &self.registers[register as usize]
+    }
+}
+
+impl<B: Backend> IndexMut<Register> for Buffers<B> {
+    fn index_mut(&mut self, register: Register) -> &mut B::Buffer {
+        &mut self.registers[register as usize]
     }
 }
 

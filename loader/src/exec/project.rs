@@ -15,13 +15,13 @@ pub(super) struct Output<'a, B: Backend> {
 
 /// Applies every slot of `outputs` to `x [n, in]`, the group's basis once for all of them. What a base
 /// lacks is computed in `extra`.
-pub(super) fn project<B: Backend, const N: usize>(
+pub(super) fn project<B: Backend>(
     backend: &mut B,
     n: usize,
     x: &B::Buffer,
     basis: Option<&Placed<B::Weight>>,
     setting: Setting,
-    mut outputs: [Output<'_, B>; N],
+    mut outputs: Vec<Output<'_, B>>,
     extra: &mut B::Buffer,
 ) -> Result<(), ExecError> {
     let fraction = setting.rank;
@@ -36,7 +36,7 @@ pub(super) fn project<B: Backend, const N: usize>(
     if let (Some(basis), Some(block)) = (basis, block_of_shared) {
         factors.push(first_factor(basis, fraction, block));
     }
-    let mut slots: Vec<Slot<'_, B>> = Vec::with_capacity(N);
+    let mut slots: Vec<Slot<'_, B>> = Vec::with_capacity(outputs.len());
     for Output { linear, y } in &mut outputs {
         let (w, input) = match linear {
             Linear::Dense(w)

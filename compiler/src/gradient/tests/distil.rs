@@ -67,10 +67,10 @@ fn gradients_of_the_divergence_are_finite_differences() {
         let put = |whole: &mut Whole<f64>, scale: Scale, values: &[f64]| match scale {
             Scale::Norm(role) => *whole.weight_of(role) = values.to_vec(),
             Scale::Rows { layer, slot } => {
-                let from = &before[layer].slots[slot as usize];
-                let to = &mut whole.blocks[layer].slots[slot as usize].values;
+                let from = before[layer].matrix(slot);
+                let to = &mut whole.blocks[layer].matrix_mut(slot).unwrap().values;
                 for (index, (to, from)) in to.iter_mut().zip(&from.values).enumerate() {
-                    *to = from * values[index / before[layer].slots[slot as usize].cols];
+                    *to = from * values[index / before[layer].matrix(slot).cols];
                 }
             }
         };
@@ -122,7 +122,7 @@ fn with_all_rows(mut scales: Scales, whole: &Whole<f64>) -> Scales {
     for (layer, block) in whole.blocks.iter().enumerate() {
         for slot in Slot::ALL {
             scales.of.push(Scale::Rows { layer, slot });
-            let rows = block.slots[slot as usize].rows;
+            let rows = block.matrix(slot).rows;
             scales.values.push(vec![1.0; rows]);
         }
     }

@@ -13,7 +13,7 @@ use crate::calibrate::entry::Entry;
 use crate::calibrate::tests::calibrated;
 use crate::calibrate::text_of;
 use crate::event::{Cancel, Event, Watch};
-use crate::gradient::files::{Files, Step};
+use crate::gradient::files::{Files, Stage};
 use crate::gradient::pass::draw;
 use crate::gradient::sums::{BLOCK, MOST_FULL, OutputSums};
 use crate::gradient::*;
@@ -237,8 +237,8 @@ fn streams_that_have_no_room_are_refused() {
     let model = Model::open(path).unwrap();
     let key = Digest::of(b"key");
     let entry = Entry::of_gradients(&options(cache.path()), key).unwrap();
-    let files = Files::new(&entry, key, model.hyper(), 1 << 50);
-    let refused = files.make_room(Step::Forward(0)).unwrap_err();
+    let files = Files::new(&entry, key, &model, 1 << 50);
+    let refused = files.make_room(Stage::Forward(0)).unwrap_err();
     assert!(matches!(refused, GradientError::NoSpace { .. }));
     assert!(refused.to_string().contains("residual stream"), "{refused}");
 }
@@ -298,15 +298,15 @@ fn errors_cost_what_the_moments_say() {
     for (index, slot) in Slot::ALL.into_iter().enumerate() {
         // Layers 0 to 7, in another order than slots.
         let layer = (3 * index) % model.hyper().layers;
-        let w = whole.blocks[layer].slots[slot as usize].clone();
+        let w = whole.blocks[layer].matrix(slot).clone();
         let rms = w.values.iter().map(|w| f64::from(w * w)).sum::<f64>() / w.values.len() as f64;
         let error = Mat::from_fn(w.rows, w.cols, |_, _| 0.03 * rms.sqrt() * random.normal());
-        let moved = &mut whole.blocks[layer].slots[slot as usize].values;
+        let moved = &mut whole.blocks[layer].matrix_mut(slot).unwrap().values;
         for (index, moved) in moved.iter_mut().enumerate() {
             *moved += error[(index / w.cols, index % w.cols)] as f32;
         }
         let measured = divergence(&whole);
-        whole.blocks[layer].slots[slot as usize] = w;
+        *whole.blocks[layer].matrix_mut(slot).unwrap() = w;
         let h = costs.of(MatrixId::Slot { layer, slot }).unwrap();
         let h = symmetric(&h.blocks[0].lower, error.nrows());
         let c = inputs.layers[layer].site(slot.site());
@@ -337,7 +337,12 @@ fn errors_cost_what_the_moments_say() {
         .collect();
     let mut reads = vec![0.0; width * width];
     let tail = whole.forward(&whole.embed(&tokens));
-    for row in tail.last().unwrap().out.chunks_exact(width) {
+    for row in tail
+        .last()
+        .unwrap()
+        .out(whole.blocks.last().unwrap())
+        .chunks_exact(width)
+    {
         let square: f64 = row.iter().map(|x| f64::from(x * x)).sum();
         let r = 1.0 / (square / width as f64 + f64::from(model.hyper().norm_epsilon)).sqrt();
         let x: Vec<f64> = row

@@ -60,11 +60,11 @@ fn gradients_are_finite_differences() {
         close(found, expected, &format!("{name}: embeddings"));
         assert_eq!(slots.len(), 7 * whole.blocks.len());
         for (layer, slot, g, read) in slots {
-            let matrix = whole.blocks[layer].slots[slot as usize].clone();
+            let matrix = whole.blocks[layer].matrix(slot).clone();
             let (rows, cols) = (matrix.rows, matrix.cols);
             let direction: Vec<f64> = matrix.values.iter().map(|_| random.normal()).collect();
             let mut end = |step: f64| {
-                let values = &mut whole.blocks[layer].slots[slot as usize].values;
+                let values = &mut whole.blocks[layer].matrix_mut(slot).unwrap().values;
                 for ((to, w), d) in values.iter_mut().zip(&matrix.values).zip(&direction) {
                     *to = w + step * d;
                 }

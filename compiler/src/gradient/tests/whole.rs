@@ -9,7 +9,7 @@ use htc_kernels::Pool;
 use htc_loader::Model;
 
 use crate::gradient::attention::capped;
-use crate::gradient::block::{Block, Norm, Saved, Work};
+use crate::gradient::block::{Block, Saved, Work};
 use crate::gradient::head::{Head, HeadWork, Rows};
 use crate::gradient::number::Number;
 use crate::gradient::weights::{Stored, block, required};
@@ -103,10 +103,11 @@ impl<T: Number> Whole<T> {
     /// What every block leaves behind.
     pub fn forward(&self, x: &[T]) -> Vec<Saved<T>> {
         let mut all: Vec<Saved<T>> = Vec::new();
+        let mut x = x.to_vec();
         for block in &self.blocks {
             let mut saved = Saved::default();
-            let x = all.last().map_or(x, |before| &before.out);
-            block.forward(&self.pool, x, &mut saved);
+            block.forward(&self.pool, &x, &mut saved);
+            x = saved.out(block).to_vec();
             all.push(saved);
         }
         all
@@ -116,7 +117,7 @@ impl<T: Number> Whole<T> {
     pub fn logits(&self, x: &[T]) -> Vec<T> {
         let all = self.forward(x);
         let head = self.head();
-        let out = &all.last().unwrap().out;
+        let out = all.last().unwrap().out(self.blocks.last().unwrap());
         let mut work = HeadWork::default();
         let Ok(logits) = head.logits(&self.pool, out, &mut work);
         logits.iter().map(|&l| capped(l, head.cap)[0]).collect()
@@ -124,12 +125,9 @@ impl<T: Number> Whole<T> {
 
     /// The weight of a norm.
     pub fn weight_of(&mut self, role: Role) -> &mut Vec<T> {
-        let of = |layer: usize, norm: Norm| (norm.role(layer) == role).then_some((layer, norm));
-        let all = (0..self.blocks.len()).flat_map(|layer| Norm::ALL.map(|norm| (layer, norm)));
-        match all.into_iter().find_map(|(layer, norm)| of(layer, norm)) {
-            Some((layer, norm)) => self.blocks[layer].norm_mut(norm).unwrap(),
-            None => &mut self.norm,
-        }
+        let norms = self.blocks.iter_mut().flat_map(Block::norms_mut);
+        let mut norms = norms.filter(|(found, _)| *found == role);
+        norms.next().map_or(&mut self.norm, |(_, weight)| weight)
     }
 
     /// The divergence of some logits from those of `x`, summed over the positions.
@@ -185,23 +183,20 @@ impl<T: Number> Whole<T> {
         let mut d = vec![T::default(); x.len()];
         let (head, mut work) = (self.head(), HeadWork::default());
         work.norm = Some(vec![0.0; self.norm.len()]);
-        let out = &all.last().unwrap().out;
+        let out = all.last().unwrap().out(self.blocks.last().unwrap());
         let to = (&mut diagonal[..], &mut d[..]);
         let Ok(()) = head.back(&self.pool, out, draws, &mut work, to);
         let mut norms = vec![(Role::OutputNorm, work.norm.unwrap())];
         let mut slots = Vec::new();
         for (layer, block) in self.blocks.iter().enumerate().rev() {
-            let x = layer.checked_sub(1).map_or(x, |before| &all[before].out);
             let (saved, mut work) = (&all[layer], Work::default());
-            work.norms = Some(block.no_norms());
-            block.back(&self.pool, [x, &d], saved, &mut work, &mut |slot, g| {
-                let read = saved.input(slot.site()).to_vec();
+            work.norms = Some(block.zero_norms());
+            block.back(&self.pool, &d, saved, &mut work, &mut |slot, g| {
+                let read = saved.input(block, slot).to_vec();
                 slots.push((layer, slot, g.to_vec(), read));
             });
-            let of_block = Norm::ALL.iter().zip(work.norms.unwrap());
-            let there = of_block.filter(|(_, sums)| !sums.is_empty());
-            norms.extend(there.map(|(norm, sums)| (norm.role(layer), sums)));
-            d = work.stream;
+            d = work.stream().to_vec();
+            norms.extend(work.norms.unwrap());
         }
         Backward {
             slots,

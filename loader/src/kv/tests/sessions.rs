@@ -319,9 +319,13 @@ fn layers_with_windows_keep_their_positions() {
     let mut options = short("f16");
     (options.window, options.keep) = (2, Some(6));
     let windows: Vec<bool> = model
-        .layers
+        .blocks
         .iter()
-        .map(|layer| layer.attention.window.is_some())
+        .map(|block| {
+            block
+                .attention()
+                .is_some_and(|step| step.attention.window.is_some())
+        })
         .collect();
     assert!(windows.contains(&true) && windows.contains(&false));
     let cpu = Cpu::with_threads(1).unwrap();

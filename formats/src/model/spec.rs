@@ -1,0 +1,378 @@
+//! The description of a model's forward pass: a list of blocks, each a short program of steps.
+//!
+//! Every consumer walks the same steps: the executor forwards, the gradient backwards, calibration at the
+//! inputs of [`Step::Project`], estimates and reports over [`ModelSpec::projections`].
+
+use std::collections::HashSet;
+
+use super::{Activation, HyperParameters, InputGroup, Part, Role, Site, Slot};
+
+/// A value that steps read and write. Every register holds one row per position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Register {
+    /// The residual stream.
+    Residual,
+    /// Input of the next projections, after a norm.
+    Normed,
+    /// Queries of all heads.
+    Query,
+    /// Keys of all kv heads.
+    Key,
+    /// Values of all kv heads.
+    Value,
+    /// Outputs of the attention heads.
+    Attended,
+    /// Gate of the feed-forward network; after [`Step::Activate`] its hidden vector.
+    Gate,
+    /// Up projection of the feed-forward network.
+    Up,
+    /// Output of a branch, to be added to the residual stream.
+    Delta,
+}
+
+impl Register {
+    /// All registers.
+    pub const ALL: [Register; 9] = [
+        Register::Residual,
+        Register::Normed,
+        Register::Query,
+        Register::Key,
+        Register::Value,
+        Register::Attended,
+        Register::Gate,
+        Register::Up,
+        Register::Delta,
+    ];
+}
+
+/// A branch of a block, whose output is added to the residual stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Branch {
+    /// The token mixer.
+    Attention,
+    /// The feed-forward network.
+    Ffn,
+}
+
+/// A linear map of a block: `y = W x`, plus a bias if the model has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Projection {
+    /// Index of the block.
+    pub layer: usize,
+    /// Which of the block's projections it is.
+    pub slot: Slot,
+    /// Rows (outputs) of `W`.
+    pub rows: usize,
+    /// Columns (inputs) of `W`.
+    pub cols: usize,
+    /// Whether a bias `[rows]` is added.
+    pub bias: bool,
+    /// Register that receives `y`.
+    pub output: Register,
+}
+
+/// Projections that read the same input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Project {
+    /// Register that is read.
+    pub input: Register,
+    /// Name of that input among the activation points of the block.
+    pub site: Site,
+    /// Group whose shared basis the projections may use.
+    pub group: Option<InputGroup>,
+    /// The projections, in the order of execution.
+    pub projections: Vec<Projection>,
+}
+
+/// Heads in a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// Register that holds them.
+    pub register: Register,
+    /// Heads of a row.
+    pub count: usize,
+    /// Numbers of a head.
+    pub size: usize,
+}
+
+impl Heads {
+    /// Numbers of a row.
+    pub const fn width(self) -> usize {
+        self.count * self.size
+    }
+}
+
+/// Causal attention of [`Register::Query`] over the cached keys and values, into [`Register::Attended`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionStep {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Numbers of a head.
+    pub head_size: usize,
+    /// Factor of the products of queries and keys.
+    pub scale: f32,
+    /// Scaled products `s` become `c tanh(s / c)`.
+    pub softcap: Option<f32>,
+    /// Latest positions that a position attends to, itself among them; all earlier ones if `None`.
+    pub window: Option<usize>,
+}
+
+/// A step of a block.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// RMS norm of a row. Reading and writing the same register is allowed.
+    Norm {
+        /// Role of the weight `[width]`.
+        weight: Role,
+        /// Register that is read.
+        input: Register,
+        /// Register that is written.
+        output: Register,
+    },
+    /// Linear maps of one input.
+    Project(Project),
+    /// RMS norm of every head, in place.
+    HeadNorm {
+        /// Role of the weight `[size]`.
+        weight: Role,
+        /// The heads.
+        heads: Heads,
+    },
+    /// Rotary embedding of every head, in place.
+    Rope {
+        /// The heads of each register that is rotated.
+        heads: [Heads; 2],
+        /// Whether the frequencies are those of layers with a window.
+        local: bool,
+    },
+    /// Appends keys and values to the cache and attends to it.
+    Attention(AttentionStep),
+    /// `gate = activation(gate) · up`.
+    Activate {
+        /// The activation.
+        activation: Activation,
+        /// Numbers of a row.
+        width: usize,
+    },
+    /// `residual += delta`.
+    Add {
+        /// Branch that ends here.
+        branch: Branch,
+    },
+}
+
+/// A block of the model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BlockSpec {
+    /// Its steps, in the order of execution.
+    pub steps: Vec<Step>,
+}
+
+impl BlockSpec {
+    /// Returns the projections of the block in the order of execution.
+    pub fn projections(&self) -> impl Iterator<Item = &Projection> {
+        self.steps.iter().flat_map(|step| match step {
+            Step::Project(project) => project.projections.as_slice(),
+            _ => &[],
+        })
+    }
+
+    /// Returns the attention of the block, if it has one.
+    pub fn attention(&self) -> Option<&AttentionStep> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Attention(attention) => Some(attention),
+            _ => None,
+        })
+    }
+
+    /// Returns the roles of the weights of the block's norms, in the order of execution.
+    pub fn norms(&self) -> impl Iterator<Item = Role> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Norm { weight, .. } | Step::HeadNorm { weight, .. } => Some(*weight),
+            _ => None,
+        })
+    }
+}
+
+/// The description of a model's forward pass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelSpec {
+    /// Width of the residual stream.
+    pub width: usize,
+    /// The blocks, in the order of execution.
+    pub blocks: Vec<BlockSpec>,
+}
+
+impl ModelSpec {
+    /// Describes a model with these hyper-parameters and tensors. Biases and norms that are optional
+    /// take part if the model has their tensors.
+    pub fn new(hyper: &HyperParameters, roles: impl IntoIterator<Item = Role>) -> ModelSpec {
+        let roles: HashSet<Role> = roles.into_iter().collect();
+        let builder = Builder { hyper, roles };
+        ModelSpec {
+            width: hyper.width,
+            blocks: (0..hyper.layers)
+                .map(|layer| builder.block(layer))
+                .collect(),
+        }
+    }
+
+    /// Returns the projections of all blocks in the order of execution.
+    pub fn projections(&self) -> impl Iterator<Item = &Projection> {
+        self.blocks.iter().flat_map(BlockSpec::projections)
+    }
+
+    /// Returns the numbers of a row of `register`: the most that any block needs.
+    pub fn register_width(&self, register: Register) -> usize {
+        let steps = self.blocks.iter().flat_map(|block| &block.steps);
+        let width = |step: &Step| match step {
+            Step::Project(project) => {
+                let written = project.projections.iter().filter(|p| p.output == register);
+                written.map(|p| p.rows).max().unwrap_or(0)
+            }
+            Step::Attention(attention) if register == Register::Attended => {
+                attention.heads * attention.head_size
+            }
+            _ => 0,
+        };
+        match register {
+            Register::Residual | Register::Normed | Register::Delta => self.width,
+            _ => steps.map(width).max().unwrap_or(0),
+        }
+    }
+}
+
+/// Builds the blocks of decoders: attention and a gated feed-forward network, each a branch that reads the
+/// normed residual stream.
+struct Builder<'a> {
+    hyper: &'a HyperParameters,
+    roles: HashSet<Role>,
+}
+
+impl Builder<'_> {
+    fn block(&self, layer: usize) -> BlockSpec {
+        let mut steps = Vec::new();
+        self.attention(layer, &mut steps);
+        self.feed_forward(layer, &mut steps);
+        BlockSpec { steps }
+    }
+
+    fn has(&self, role: Role) -> bool {
+        self.roles.contains(&role)
+    }
+
+    fn projection(&self, layer: usize, slot: Slot, output: Register) -> Projection {
+        let (rows, cols) = self.hyper.slot_shape(slot);
+        let part = Part::Bias;
+        Projection {
+            layer,
+            slot,
+            rows,
+            cols,
+            bias: self.has(Role::Linear { layer, slot, part }),
+            output,
+        }
+    }
+
+    /// A norm in place, if the model has its weight.
+    fn optional_norm(&self, weight: Role, register: Register) -> Option<Step> {
+        self.has(weight).then_some(Step::Norm {
+            weight,
+            input: register,
+            output: register,
+        })
+    }
+
+    fn attention(&self, layer: usize, steps: &mut Vec<Step>) {
+        let hyper = self.hyper;
+        let window = hyper.window(layer);
+        let heads = |register, count| Heads {
+            register,
+            count,
+            size: hyper.head_size,
+        };
+        let (query, key) = (
+            heads(Register::Query, hyper.heads),
+            heads(Register::Key, hyper.kv_heads),
+        );
+        steps.push(Step::Norm {
+            weight: Role::AttentionNorm { layer },
+            input: Register::Residual,
+            output: Register::Normed,
+        });
+        steps.push(Step::Project(Project {
+            input: Register::Normed,
+            site: Site::Attention,
+            group: Some(InputGroup::Qkv),
+            projections: vec![
+                self.projection(layer, Slot::Q, Register::Query),
+                self.projection(layer, Slot::K, Register::Key),
+                self.projection(layer, Slot::V, Register::Value),
+            ],
+        }));
+        for (weight, heads) in [
+            (Role::QueryNorm { layer }, query),
+            (Role::KeyNorm { layer }, key),
+        ] {
+            if self.has(weight) {
+                steps.push(Step::HeadNorm { weight, heads });
+            }
+        }
+        steps.push(Step::Rope {
+            heads: [query, key],
+            local: window.is_some_and(|window| window.rope_theta.is_some()),
+        });
+        let plain_scale = || 1.0 / (hyper.head_size as f32).sqrt();
+        steps.push(Step::Attention(AttentionStep {
+            heads: hyper.heads,
+            kv_heads: hyper.kv_heads,
+            head_size: hyper.head_size,
+            scale: hyper.forward.attention_scale.unwrap_or_else(plain_scale),
+            softcap: hyper.forward.attention_softcap,
+            window: window.map(|window| window.positions),
+        }));
+        steps.push(Step::Project(Project {
+            input: Register::Attended,
+            site: Site::AttentionOutput,
+            group: None,
+            projections: vec![self.projection(layer, Slot::O, Register::Delta)],
+        }));
+        steps.extend(self.optional_norm(Role::PostAttentionNorm { layer }, Register::Delta));
+        steps.push(Step::Add {
+            branch: Branch::Attention,
+        });
+    }
+
+    fn feed_forward(&self, layer: usize, steps: &mut Vec<Step>) {
+        steps.push(Step::Norm {
+            weight: Role::FfnNorm { layer },
+            input: Register::Residual,
+            output: Register::Normed,
+        });
+        steps.push(Step::Project(Project {
+            input: Register::Normed,
+            site: Site::Ffn,
+            group: Some(InputGroup::GateUp),
+            projections: vec![
+                self.projection(layer, Slot::Gate, Register::Gate),
+                self.projection(layer, Slot::Up, Register::Up),
+            ],
+        }));
+        steps.push(Step::Activate {
+            activation: self.hyper.forward.activation,
+            width: self.hyper.ffn,
+        });
+        steps.push(Step::Project(Project {
+            input: Register::Gate,
+            site: Site::FfnHidden,
+            group: None,
+            projections: vec![self.projection(layer, Slot::Down, Register::Delta)],
+        }));
+        steps.extend(self.optional_norm(Role::PostFfnNorm { layer }, Register::Delta));
+        steps.push(Step::Add {
+            branch: Branch::Ffn,
+        });
+    }
+}
