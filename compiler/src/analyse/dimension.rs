@@ -10,40 +10,40 @@ use crate::calibrate::Moment;
 use crate::math::{FactoriseError, Host, symmetric_eigenvalues};
 use crate::system::random::Rng;
 
-/// The part of the variance that principal components are to hold.
+/// Fraction of the variance that the principal components hold.
 pub(super) const ENERGY: f64 = 0.95;
 
-/// What the intervals are of.
+/// Confidence level of the intervals.
 pub(super) const CONFIDENCE: f64 = 0.95;
 
-/// Bootstrap replicates of TwoNN: of a thousand the outermost 25 on either side are left out.
+/// Bootstrap replicates of TwoNN; the outermost 25 on either side are left out.
 pub(super) const REPLICATES: usize = 1000;
 
-/// Those of PCA, of which each has its own eigenvalues: of two hundred the outermost 5 on either side are left
-/// out. That bounds the time by two hundred decompositions of a matrix with 512 columns at most for each
-/// layer.
+/// Bootstrap replicates of PCA, each with its own eigenvalues; the outermost 5 on either side are
+/// left out. The cost per layer is 200 decompositions of a matrix with at most 512 columns.
 pub(super) const PCA_REPLICATES: usize = 200;
 
-/// The fewest windows that are resampled. Of fewer the replicates say little of other texts.
+/// Minimum number of windows for resampling.
 const BLOCKS: usize = 8;
 
 /// Seed of all random choices; a layer adds its index.
 pub(super) const SEED: u64 = 0x6874_635f_616e_616c;
 
-/// Vectors of a small sample, as many as the published dimensions were measured on.
+/// Vectors of a small sample, as in the published measurements.
 const SMALL: usize = 64;
 
-/// Small samples that are compared.
+/// Number of small samples.
 const SUBSAMPLES: usize = 5;
 
-/// How far small samples that agree may be from their median.
+/// Maximum distance from the median for stable small samples.
 const STABLE: f64 = 1.0;
 
-/// The part of the largest ratios that TwoNN leaves out of its fit: far from their neighbours the
-/// vectors do not follow the law, and weigh most (Facco et al. 2017).
+/// Fraction of the largest ratios that the TwoNN fit leaves out: distant vectors do not follow the
+/// law and weigh most (Facco et al. 2017).
 const DISCARDED: f64 = 0.1;
 
-/// The fewest of decreasing `values` whose sum is `part` of all; those below zero are rounding.
+/// Returns the smallest number of decreasing `values` whose sum reaches `part` of the total.
+/// Negative values are rounding and count as zero.
 pub(super) fn components_for(values: &[f64], part: f64) -> usize {
     let total: f64 = values.iter().map(|v| v.max(0.0)).sum();
     let mut sum = 0.0;
@@ -60,7 +60,7 @@ pub(super) fn components_for(values: &[f64], part: f64) -> usize {
     }
 }
 
-/// The lower triangle of `E[(x − E[x])(x − E[x])ᵀ]`.
+/// Returns the lower triangle of `E[(x − E[x])(x − E[x])ᵀ]`.
 pub(super) fn covariance(moment: &Moment) -> Mat<f64> {
     let n = moment.mean.len();
     let mut covariance = Mat::zeros(n, n);
@@ -75,7 +75,7 @@ pub(super) fn covariance(moment: &Moment) -> Mat<f64> {
     covariance
 }
 
-/// The dimensions of the stream with this second moment and this sample.
+/// Computes the dimensions of one stream from its second moment and sample.
 ///
 /// # Errors
 /// Statistics that no activations have.
@@ -115,7 +115,7 @@ pub(super) fn of_layer(
     })
 }
 
-/// How many times each block is drawn where as many are drawn as there are.
+/// Draws `blocks` blocks with replacement; returns the count of each.
 fn drawn(blocks: usize, random: &mut Rng) -> Vec<usize> {
     let mut times = vec![0; blocks];
     for _ in 0..blocks {
@@ -124,16 +124,17 @@ fn drawn(blocks: usize, random: &mut Rng) -> Vec<usize> {
     times
 }
 
-/// An interval, and the median of the replicates that it follows from.
+/// An interval and the median of its replicates.
 type Resampled = ((usize, usize), usize);
 
-/// The interval of the fewest principal components with 95 % of the variance, `value`, by resampling the windows
-/// of the sample (Künsch 1989: vectors of one text depend on each other, and resampled one by one they would
-/// look like more than they are); and the median of the replicates. `None` of fewer than [`BLOCKS`] windows.
+/// Returns the interval of `value` (fewest principal components with 95 % of the variance) by
+/// resampling windows, and the median of the replicates. Blocks are windows because the vectors of
+/// one text are dependent (Künsch 1989). `None` for fewer than [`BLOCKS`] windows.
 ///
-/// Every replicate has components of its own. Of few vectors fewer components are needed, and of those
-/// drawn several times fewer still; that is a bias of the replicates and not their spread. The
-/// interval is what they say in relation to their median, around `value`, rounded outwards.
+/// Every replicate has its own components. Small samples, and those with repeated vectors, need
+/// fewer components; this is a bias of the replicates and not their spread. The interval is
+/// therefore the replicates' spread relative to their median, scaled to `value` and rounded
+/// outwards.
 fn resampled_pca(
     value: usize,
     sample: &Sample,
@@ -167,7 +168,7 @@ fn pca(sample: &Sample) -> Result<usize, FactoriseError> {
     Ok(components_for(&sample.variances()?, ENERGY))
 }
 
-/// The ends of the middle [`CONFIDENCE`] of sorted values.
+/// Returns the ends of the middle [`CONFIDENCE`] of sorted values.
 fn ends<T: Copy>(sorted: &[T]) -> Option<(T, T)> {
     let outside = ((1.0 - CONFIDENCE) / 2.0 * sorted.len() as f64) as usize;
     let low = sorted.get(outside)?;
@@ -175,8 +176,8 @@ fn ends<T: Copy>(sorted: &[T]) -> Option<(T, T)> {
     Some((*low, *high))
 }
 
-/// Of every vector `ln(r₂ / r₁)`, the ratio of the distances to its two nearest neighbours; `None` where there
-/// are none, or the nearest is in the same place.
+/// Computes `ln(r₂ / r₁)` of every vector, the ratio of the distances to its two nearest
+/// neighbours; `None` without neighbours or at distance zero.
 fn ratios(distances: &Mat<f64>) -> Vec<Option<f64>> {
     let n = distances.nrows();
     let of = |i: usize| {
@@ -189,7 +190,7 @@ fn ratios(distances: &Mat<f64>) -> Vec<Option<f64>> {
                 next = next.min(distance);
             }
         }
-        // The distances are squared. Different vectors may be so near that their square is zero.
+        // The distances are squared; the square of a small distance may underflow to zero.
         (nearest > 0.0 && next.is_finite()).then(|| (next / nearest).ln() / 2.0)
     };
     (0..n).map(of).collect()
@@ -201,8 +202,8 @@ fn sorted<'a>(values: impl Iterator<Item = &'a f64>) -> Vec<f64> {
     sorted
 }
 
-/// Of increasing `ln μ` the slope of `−ln(1 − F(μ))` over `ln μ` through the origin, without the largest ratios; `None`
-/// where there are fewer than three, or none that differs from 1.
+/// Fits the slope of `−ln(1 − F(μ))` over increasing `ln μ` through the origin, without the largest
+/// ratios; `None` for fewer than three ratios or if all are 1.
 fn two_nn(ratios: &[f64]) -> Option<f64> {
     let n = ratios.len();
     if n < 3 {
@@ -219,8 +220,8 @@ fn two_nn(ratios: &[f64]) -> Option<f64> {
     (squares > 0.0 && slope.is_finite()).then_some(slope)
 }
 
-/// By resampling windows with the ratios of their vectors. Neighbours stay those of the whole sample: among
-/// vectors drawn several times the nearest would be the same ones.
+/// Resamples windows with the ratios of their vectors. Neighbours are those of the whole sample,
+/// since repeated vectors would be their own neighbours.
 fn two_nn_interval(
     ratios: &[Option<f64>],
     blocks: &[Range<usize>],
@@ -242,7 +243,7 @@ fn two_nn_interval(
     Some((rounded(low), rounded(high)))
 }
 
-/// Small samples, disjoint where there are vectors enough for that.
+/// Compares small samples, disjoint if there are enough vectors.
 fn stability(sample: &Sample, random: &mut Rng) -> Result<Option<Stability>, FactoriseError> {
     if sample.count() < SMALL {
         return Ok(None);
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn two_neighbours_find_the_dimension_of_a_cube_and_of_a_line() {
+    fn two_nn_finds_the_dimension_of_a_cube_and_of_a_line() {
         let cube = uniform(1500, 3, <[f64]>::to_vec);
         let ratios_of_cube = ratios(&cube.distances());
         let alone: Vec<Range<usize>> = cube.blocks();
@@ -315,7 +316,7 @@ mod tests {
         assert!((0.9..1.1).contains(&found), "{found}");
     }
 
-    /// The law of the estimator itself: ratios with `F(μ) = 1 − μ^(−d)` are fitted exactly.
+    /// Ratios with `F(μ) = 1 − μ^(−d)`, the law of the estimator, are fitted exactly.
     #[test]
     fn the_fit_is_exact_where_the_law_holds() {
         for d in [0.5, 4.0, 17.0] {
@@ -350,7 +351,7 @@ mod tests {
         assert!(found.twonn.is_none() && found.stability.is_none());
     }
 
-    /// Ten directions of equal variance: every subsample has 10, the interval too.
+    /// Ten directions of equal variance: every subsample has 10, and so has the interval.
     #[test]
     fn planted_dimensions_are_found_and_stable() {
         let plant = |point: &[f64]| {
@@ -387,8 +388,8 @@ mod tests {
         assert!(low <= twonn.value && twonn.value <= high);
     }
 
-    /// Windows of 32 vectors, in which the second of two directions is the same for all vectors of a window: what
-    /// there is to see of it are 16 windows, not 512 vectors.
+    /// Windows of 32 vectors, in which the second of two directions is constant within a window: 16
+    /// independent values, not 512.
     fn windows(random: &mut Rng) -> Sample {
         let mut values = Vec::new();
         for _ in 0..16 {
@@ -402,11 +403,11 @@ mod tests {
         Sample::new(&values, 3, &of)
     }
 
-    /// The second direction has 6 % of the variance, so that two are needed. A text of 16 windows often shows
-    /// less; its interval has the truth in about as many cases as it claims. Were vectors resampled and not
-    /// windows, it would miss it wherever the text does.
+    /// The second direction has 6 % of the variance, so the true value is 2. A text of 16 windows
+    /// often shows less; the interval by windows covers 2 about as often as it claims, the interval
+    /// by vectors does not.
     #[test]
-    fn windows_that_hang_together_are_resampled_together() {
+    fn resampling_windows_gives_valid_intervals() {
         let mut random = Rng(11);
         let (mut held, mut by_vectors, mut right) = (0, 0, 0);
         let trials = 200;
@@ -428,8 +429,8 @@ mod tests {
         assert!(by_vectors < trials * 75 / 100, "{by_vectors}");
     }
 
-    /// The components are those of the replicate: in a text whose windows have a direction each, a replicate
-    /// has as many as it drew of them, about 63 %, and the interval is around the value all the same.
+    /// Each window has one direction; a replicate draws about 63 % of the windows and has as many
+    /// components. The interval still surrounds the value.
     #[test]
     fn replicates_have_their_own_components() {
         let rows = |copy: usize| (0..32).map(move |window| (window, copy));

@@ -1,20 +1,21 @@
-//! What a model looks like to a compressor: spectra, phases, sinks, dimensions, the manifold.
+//! Analysis of a model for compression: spectra, phases, sinks, dimensions, the manifold.
 //!
-//! [`analyse`] reads the weights slot by slot, and of a calibration what [`crate::calibrate`] stored
-//! of each layer. Nothing here decides anything: plans are made from [`crate::profile`].
+//! [`analyse`] reads the weights projection by projection, and the statistics that
+//! [`crate::calibrate`] stored for each layer. It informs only: plans are made from
+//! [`crate::profile`].
 //!
-//! - [`record`]: the result, which is written to JSON.
-//! - `spectra`: singular values of the slots, and what it costs to share a basis.
-//! - `phases`: the variance of the residual stream by depth.
-//! - `sinks`: the direction of the first position, positions and channels that stand out.
-//! - `depth`: where the stream stops growing dimensionally.
+//! - [`record`]: the result, written as JSON.
+//! - `spectra`: singular values of the projections, and the cost of shared bases.
+//! - `phases`: variance of the residual stream by depth.
+//! - `sinks`: sink direction of the first position, outlier positions and channels.
+//! - `depth`: the layer at which the stream stops growing in dimension.
 //! - `dimension`: intrinsic dimensions, with intervals.
 //! - `manifold`: symmetry, curvature and axioms.
-//! - `sample`: the stored vectors that the last two look at.
-//! - `page`: the result for people.
+//! - `sample`: stored vectors for the last two.
+//! - `page`: text output.
 //!
-//! Layers and slots are looked at in parallel, one thread each; the numbers do not depend on how
-//! many there are.
+//! Layers and projections are processed in parallel, one thread each; the numbers do not depend on
+//! the number of threads.
 
 mod depth;
 mod dimension;
@@ -47,45 +48,45 @@ use record::{
 };
 use sample::Sample;
 
-/// What is analysed.
+/// Input of an analysis.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// The model.
     pub source: &'a ModelFile,
-    /// Its digest.
+    /// Digest of the model.
     pub digest: Digest,
-    /// Its activations.
+    /// Calibration, if any.
     pub calibration: Option<&'a Calibration>,
 }
 
-/// Why an analysis fails.
+/// Errors of an analysis.
 #[derive(Debug, Error)]
 pub enum AnalyseError {
     /// A weight does not decode or is not finite.
     #[error(transparent)]
     Weights(#[from] UnitsError),
-    /// The statistics of a layer are none of activations.
+    /// The statistics of a layer are invalid.
     #[error("{}: statistics of layer {layer}: {error}; calibrate again with another `cache`", path.display())]
     Statistics {
-        /// The model.
+        /// Path of the model.
         path: PathBuf,
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
-        /// What the mathematics says.
+        /// The numerical error.
         error: FactoriseError,
     },
-    /// A variance is none.
+    /// A variance is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The system gives no thread to work with.
+    /// No thread can be started.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),
-    /// Somebody asked for an end.
+    /// The user cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
 
-/// Analyses a model. One unit of slots and one layer's statistics per thread are in memory.
+/// Analyses a model. Keeps one unit of projections and one layer's statistics per thread in memory.
 ///
 /// # Errors
 /// [`AnalyseError`].
@@ -148,10 +149,10 @@ pub fn analyse(subject: Subject, threads: usize, watch: Watch) -> Result<Analysi
     })
 }
 
-/// What the residual streams behind all layers show.
+/// Properties of the residual streams after all layers.
 struct Streams {
     sinks: Sinks,
-    /// The sink direction behind each layer.
+    /// Sink direction after each layer.
     directions: Vec<Option<Vec<f64>>>,
     dimension: Dimension,
     manifold: Manifold,
@@ -199,7 +200,7 @@ fn streams(
     Ok(found)
 }
 
-/// What the residual stream behind one layer shows.
+/// Properties of the residual stream after one layer.
 type Stream = (SinkLayer, Option<Vec<f64>>, DimensionLayer, ManifoldLayer);
 
 fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseError> {
@@ -218,8 +219,8 @@ fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseEr
     Ok((sink, direction, dimension, manifold))
 }
 
-/// Where the residual stream stops growing dimensionally, from the statistics behind all layers: the
-/// eigenvectors of one matrix as wide as the model for each.
+/// Computes the depth sink from the statistics after all layers; one eigendecomposition of model
+/// width per layer.
 ///
 /// # Errors
 /// [`AnalyseError::Statistics`], [`AnalyseError::Thread`].
@@ -241,7 +242,7 @@ pub fn depth_sink(
         layers,
         layers,
         |layer| {
-            // Made anew for every layer, which takes no time beside its eigenvectors.
+            // Recomputed for every layer: cheap compared with the eigenvectors.
             let explained = match depth::up_to(calibration, layer) {
                 Some(part) => whole.explained(part, algebra),
                 None => Ok(0.0),
@@ -259,7 +260,7 @@ pub fn depth_sink(
     Ok(depth::depth_sink(&curve, whole.rank, weights.collect()))
 }
 
-/// Names the layer whose statistics the mathematics refuses.
+/// Adds the layer to a numerical error.
 fn statistics(source: &ModelFile, layer: usize) -> impl Fn(FactoriseError) -> AnalyseError {
     move |error| AnalyseError::Statistics {
         path: source.path.clone(),
@@ -268,16 +269,17 @@ fn statistics(source: &ModelFile, layer: usize) -> impl Fn(FactoriseError) -> An
     }
 }
 
-/// The weights of a model, and what is known of what they read.
+/// Weights of a model with its calibration.
 struct Weights<'a> {
     source: &'a ModelFile,
     calibration: Option<&'a Calibration>,
-    /// The sink direction behind each layer.
+    /// Sink direction after each layer.
     directions: &'a [Option<Vec<f64>>],
 }
 
 impl Weights<'_> {
-    /// The spectra of all slots; how much of the sink directions shared bases hold goes to `sinks`.
+    /// Computes the spectra of all projections; adds the coverage of sink directions by shared
+    /// bases to `sinks`.
     fn spectra(
         &self,
         mut sinks: Option<&mut [SinkLayer]>,
@@ -312,7 +314,7 @@ impl Weights<'_> {
         Ok(spectra)
     }
 
-    /// The sink direction that the attention of a layer reads.
+    /// Returns the sink direction at the input of a layer's attention.
     fn sink(&self, layer: usize) -> Result<Option<Vec<f64>>, UnitError> {
         let before = layer.checked_sub(1).and_then(|l| self.directions.get(l));
         match before {

@@ -1,4 +1,4 @@
-//! What a measurement is to hold, as data: a JSON list with one gate to a line.
+//! Gates: thresholds for benchmark metrics, as a JSON list.
 //!
 //! ```json
 //! [
@@ -7,10 +7,11 @@
 //! ]
 //! ```
 //!
-//! A metric is a phase and what of it: `prefill`, `decode` or `end_to_end`, and `speed` (mean tokens/s of the subject),
-//! `ratio` (mean of the pairs' ratios to the baseline), `ratio_lower95` (the lower end of its interval) or
-//! `time_ratio` (mean ratio of times); or `perplexity_increase` over the baseline's model, all positions
-//! (0.15 is 15 %). With a `rank` a gate is for artifacts alone whose factors all have that rank.
+//! A metric is a phase (`prefill`, `decode` or `end_to_end`) followed by `speed` (mean tokens/s of
+//! the subject), `ratio` (mean of the pairs' ratios to the baseline), `ratio_lower95` (lower end of
+//! its 95 % interval) or `time_ratio` (mean ratio of times); or `perplexity_increase` over the
+//! baseline's model at all positions (0.15 is 15 %). A gate with a `rank` applies only to artifacts
+//! whose factors all have that rank.
 
 use std::fmt;
 use std::io::Read;
@@ -24,76 +25,76 @@ use thiserror::Error;
 
 use super::record::{Phase, Record};
 
-/// Bytes of a file of gates at most.
+/// Maximum bytes of a file of gates.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Gates of a file at most.
+/// Maximum number of gates in a file.
 const MAX_GATES: usize = 1000;
 
-/// Sets that ship with the program, by name.
+/// Built-in sets by name.
 const BUILT_IN: [(&str, &str); 1] = [("paper", include_str!("gates/paper.json"))];
 
-/// Why there are no gates. The message of each is one line.
+/// Error returned when gates cannot be read or do not apply.
 #[derive(Debug, Error)]
 pub enum GateError {
     /// The file cannot be read.
     #[error("{}: cannot be read: {error}; give a file of gates, or `paper`, the built-in set", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// It is out of proportion.
+    /// The file has too many bytes or gates.
     #[error("{}: a file of gates has at most {MAX_FILE} bytes and {MAX_GATES} gates; give fewer", .0.display())]
     TooLarge(PathBuf),
-    /// It says nothing.
+    /// The list is empty.
     #[error("{}: holds no gate; give a list with one at least", .0.display())]
     Empty(PathBuf),
-    /// It is no list of gates.
+    /// The file is not a list of gates.
     #[error(
         "{}: expected a list of gates such as {{\"metric\": \"decode_ratio\", \"at_least\": 0.95}}, found at line {line}, column {column}: {what}", path.display()
     )]
     Schema {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where it is none.
+        /// Line of the error.
         line: usize,
-        /// Where in the line.
+        /// Column of the error.
         column: usize,
-        /// What is wrong.
+        /// Description of the error.
         what: String,
     },
-    /// The measurement will not have what a gate is about.
+    /// The benchmark does not measure the metric of a gate.
     #[error("`gates`: {metric} {missing}; {remedy}, or leave this gate out")]
     Unmeasured {
         /// The metric.
         metric: Metric,
-        /// What is missing for it.
+        /// The missing input.
         missing: &'static str,
-        /// What would give it.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// All of them are for other ranks.
+    /// All gates are for other ranks.
     #[error(
         "`gates`: none of them is for {found}: {ranks}; give gates without a rank, or another model"
     )]
     OtherRanks {
-        /// What is measured.
+        /// Description of the measured model.
         found: String,
-        /// What they are for.
+        /// Ranks of the gates.
         ranks: String,
     },
 }
 
-/// What of a phase.
+/// Statistic of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// Mean tokens/s of the subject.
     Speed,
     /// Mean ratio to the baseline.
     Ratio,
-    /// Lower end of its 95 % interval.
+    /// Lower end of the 95 % interval of the ratio.
     RatioLower95,
     /// Mean ratio of times.
     TimeRatio,
@@ -112,13 +113,13 @@ impl Of {
     }
 }
 
-/// What a gate is about.
+/// Metric that a gate checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Metric {
-    /// Something of a phase.
+    /// Statistic of a phase.
     Phase(Phase, Of),
-    /// Perplexity over the baseline's, less one.
+    /// Perplexity ratio to the baseline, minus one.
     PerplexityIncrease,
 }
 
@@ -129,7 +130,7 @@ impl Metric {
         phases.chain([Metric::PerplexityIncrease])
     }
 
-    /// What a record says of it.
+    /// Returns the value of the metric in `record`.
     fn of(self, record: &Record) -> Option<f64> {
         match self {
             Metric::PerplexityIncrease => {
@@ -178,13 +179,13 @@ impl Serialize for Metric {
     }
 }
 
-/// On which side of a number a metric is to be.
+/// Bound on the value of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// Not below.
+    /// Lower bound, inclusive.
     AtLeast(f64),
-    /// Not above.
+    /// Upper bound, inclusive.
     AtMost(f64),
 }
 
@@ -206,21 +207,20 @@ impl fmt::Display for Bound {
     }
 }
 
-/// What is to hold.
+/// Threshold for one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Line")]
 pub struct Gate {
-    /// What it is about.
+    /// Metric that is checked.
     pub metric: Metric,
-    /// Where it is to be.
+    /// Required bound.
     #[serde(flatten)]
     pub bound: Bound,
-    /// The rank of the artifacts that it is for.
+    /// Rank of the artifacts that the gate applies to; `None` for all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<usize>,
 }
 
-/// A gate as it stands in a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -251,28 +251,28 @@ impl TryFrom<Line> for Gate {
     }
 }
 
-/// What became of a gate.
+/// Outcome of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It holds.
+    /// The metric is within the bound.
     Passed,
-    /// It does not.
+    /// The metric is outside the bound or has no value.
     Failed,
-    /// It is for another rank.
+    /// The gate is for another rank.
     OtherRank,
 }
 
-/// A gate beside what was measured.
+/// Gate with its measured value and outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Judged {
     /// The gate.
     #[serde(flatten)]
     pub gate: Gate,
-    /// What the metric is.
+    /// Value of the metric, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<f64>,
-    /// What became of it.
+    /// Outcome.
     pub outcome: Outcome,
 }
 
@@ -290,10 +290,10 @@ impl fmt::Display for Judged {
     }
 }
 
-/// The gates of a built-in set, or of a file.
+/// Reads a built-in set by name, or a file of gates.
 ///
 /// # Errors
-/// [`GateError`] where it is neither.
+/// [`GateError`] if the file cannot be read or is invalid.
 pub fn read(name: &Path) -> Result<Vec<Gate>, GateError> {
     let built_in = BUILT_IN.iter().find(|(known, _)| Path::new(known) == name);
     let text = match built_in {
@@ -319,7 +319,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, GateError> {
     }
     let gates: Vec<Gate> = serde_json::from_slice(text).map_err(|error| {
         let said = error.to_string();
-        // The place stands before it.
+        // Drop the position, which has its own fields.
         let what = said
             .rsplit_once(" at line ")
             .map_or(&said[..], |(what, _)| what);
@@ -337,7 +337,8 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, GateError> {
     }
 }
 
-/// The rank of all factors and bases of an artifact; `None` where it has none, or several.
+/// Returns the common rank of all factors and bases of an artifact; `None` if there are none or
+/// their ranks differ.
 pub fn rank_of(plan: &PlanRecord) -> Option<usize> {
     let slots = plan.slots.iter().filter_map(|slot| slot.rank);
     let mut ranks = plan.bases.iter().map(|basis| basis.rank).chain(slots);
@@ -345,10 +346,10 @@ pub fn rank_of(plan: &PlanRecord) -> Option<usize> {
     ranks.all(|rank| rank == first).then_some(first)
 }
 
-/// Makes sure, before anything is measured, that all gates for this model can be judged.
+/// Checks before the measurement that all gates for this model can be judged.
 ///
 /// # Errors
-/// [`GateError`] for the first that cannot, or where none is for it.
+/// [`GateError`] for the first gate that cannot be judged, or if no gate applies.
 pub fn check(
     gates: &[Gate],
     rank: Option<usize>,
@@ -398,13 +399,13 @@ impl Gate {
         self.rank.is_none() || self.rank == rank
     }
 
-    /// Judges a record of a model whose factors all have a rank.
+    /// Judges the gate on `record`, for a model whose factors have the common `rank`.
     pub fn judge(&self, record: &Record, rank: Option<usize>) -> Judged {
         let found = self.metric.of(record);
         let outcome = match (self.is_for(rank), found) {
             (false, _) => Outcome::OtherRank,
             (true, Some(found)) if self.bound.holds(found) => Outcome::Passed,
-            // What has no value holds nothing.
+            // A metric without a value fails.
             (true, _) => Outcome::Failed,
         };
         let gate = *self;

@@ -1,4 +1,4 @@
-//! The record for people.
+//! Text output of the record.
 
 use std::fmt;
 
@@ -142,7 +142,7 @@ fn show_quantity(
 }
 
 fn speeds(spread: &Spread) -> String {
-    // Of a large model a joule pays for less than a token.
+    // Large models give less than one token per joule.
     let digits = if spread.mean < 1.0 { 4 } else { 2 };
     match spread.sd {
         Some(sd) => format!("{:.digits$} ± {sd:.digits$}", spread.mean),
@@ -150,7 +150,7 @@ fn speeds(spread: &Spread) -> String {
     }
 }
 
-/// What the tests say, those that there are.
+/// Descriptions of the available tests.
 fn tests(comparison: &Comparison) -> Vec<String> {
     let t = comparison
         .paired_t
@@ -165,7 +165,7 @@ fn tests(comparison: &Comparison) -> Vec<String> {
     [t, w, v].into_iter().flatten().collect()
 }
 
-/// A probability.
+/// Formats a probability.
 pub fn p(p: f64) -> String {
     match p < 1e-3 {
         true => format!("{p:.1e}"),
