@@ -1,34 +1,33 @@
-//! The covariance of a slot's inputs: the norm under which factors are the best where a bias takes
-//! what they lose on the mean.
+//! The covariance of a projection's inputs: the norm for optimal factors when a bias corrects the
+//! error on the mean.
 //!
-//! With a bias `b` beside the factors `Ŵ`, and `C = E[x xᵀ]`, `μ = E[x]`, `Σ = C − μ μᵀ`,
+//! With a bias `b` added to the factors `Ŵ`, and `C = E[x xᵀ]`, `μ = E[x]`, `Σ = C − μ μᵀ`,
 //!
 //! ```text
 //! E‖W x − (Ŵ x + b)‖² = tr((W − Ŵ) Σ (W − Ŵ)ᵀ) + ‖(W − Ŵ) μ − b‖²
 //! ```
 //!
-//! since `x − μ` has no mean and the mixed term vanishes. The second term is zero for `b = (W − Ŵ) μ`
-//! ([`bias_correction`](super::bias_correction)) whatever `Ŵ` is; so the best factors are those that
-//! minimise the first, and `Σ` takes the place of `C` in every gauge. Factors that minimise the norm of
-//! `C` spend rank on the mean, which the bias gives for nothing: with a bias they lose more, or the same.
-//! Without a bias, `b = 0` and the two terms together are the error under `C`, which then is right.
+//! since `x − μ` has no mean and the mixed term vanishes. The second term is zero for `b = (W − Ŵ)
+//! μ` ([`bias_correction`](super::bias_correction)) whatever `Ŵ` is; so the best factors minimise
+//! the first, and `Σ` replaces `C` in every gauge. Factors that minimise the norm of `C` spend rank
+//! on the mean, which the bias covers for free. Without a bias the two terms together are the error
+//! under `C`, which is then the right norm.
 //!
-//! The bias takes no part of a sink direction: where the first position of a sequence lies along `ŝ` and
-//! `Ŵ ŝ = W ŝ`, the output there is off by `b`.
+//! The bias does not apply to a sink direction: where the first position lies along `ŝ` and `Ŵ ŝ =
+//! W ŝ`, the output there is off by `b`.
 
 use super::{FactoriseError, SecondMoment, Weight};
 
-/// The part of a second moment that float32, in which it is kept, does not resolve: `C_ii − μ_i²` below
-/// that part of `C_ii` is rounding and counts as that much, so that a channel which hardly varies keeps a
-/// variance above zero.
+/// Resolution of a second moment stored in float32: `C_ii − μ_i²` below this fraction of `C_ii` is
+/// rounding and is raised to it, so that a nearly constant channel keeps a positive variance.
 const UNRESOLVED: f64 = 1.0 / (1 << 22) as f64;
 
-/// `Σ = C − μ μᵀ [n, n]`, row-major, below and on the diagonal; zero above it. Entries that rounding put
-/// beyond what Cauchy and Schwarz allow are on that bound.
+/// Returns `Σ = C − μ μᵀ [n, n]`, row-major, on and below the diagonal; zero above it. Entries
+/// beyond the Cauchy-Schwarz bound by rounding are clamped to it.
 ///
 /// # Errors
-/// A second moment that is none, a mean of another length or not finite, or one whose square exceeds the
-/// second moment by more than rounding.
+/// An invalid second moment, a mean of another length or not finite, or one whose square exceeds
+/// the second moment by more than rounding.
 pub fn covariance(moment: SecondMoment<'_>, mean: &[f64]) -> Result<Vec<f64>, FactoriseError> {
     moment.check()?;
     let n = moment.order;
@@ -60,7 +59,7 @@ pub fn covariance(moment: SecondMoment<'_>, mean: &[f64]) -> Result<Vec<f64>, Fa
     Ok(covariance)
 }
 
-/// `‖W μ‖²`, by which `E‖W x‖²` exceeds `tr(W Σ Wᵀ)`; not a number when a length does not fit.
+/// Returns `‖W μ‖² = E‖W x‖² − tr(W Σ Wᵀ)`; NaN when a length does not fit.
 pub fn mean_energy(weight: Weight<'_>, mean: &[f64]) -> f64 {
     if weight.check(0).is_err() || mean.len() != weight.cols {
         return f64::NAN;
@@ -71,7 +70,7 @@ pub fn mean_energy(weight: Weight<'_>, mean: &[f64]) -> f64 {
     rows.map(|row| output(row).powi(2)).sum()
 }
 
-/// Makes sure that a mean is that of `inputs` finite numbers.
+/// Checks that a mean consists of `inputs` finite numbers.
 pub(super) fn check_mean(mean: &[f64], inputs: usize) -> Result<(), FactoriseError> {
     if mean.len() != inputs {
         return Err(FactoriseError::VectorLength {

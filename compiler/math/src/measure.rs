@@ -1,4 +1,4 @@
-//! The error of what is stored.
+//! Error measures of stored weights.
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatRef, Par};
@@ -9,11 +9,10 @@ use super::{Host, Weight};
 /// Side of the tiles of `W` that are compared at a time.
 const TILE: usize = 512;
 
-/// `‖W − B A‖_F / ‖W‖_F` in float64, of the factors as they are stored: pass them as they come
-/// out of the decoder.
+/// Returns `‖W − B A‖_F / ‖W‖_F` in float64 for decoded factors.
 ///
-/// `a` is `[r, in]`, `b` is `[out, r]`, row-major. Zero when both `W` and `B A` are zero,
-/// infinite when only `W` is; not a number when a length does not fit its shape.
+/// `a` is `[r, in]`, `b` is `[out, r]`, row-major. Zero when both `W` and `B A` are zero, infinite
+/// when only `W` is, NaN when a length does not fit its shape.
 pub fn low_rank_error(weight: Weight<'_>, a: &[f32], b: &[f32], r: usize) -> f64 {
     let (m, n) = (weight.rows, weight.cols);
     let fits = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
@@ -67,17 +66,17 @@ pub fn low_rank_error(weight: Weight<'_>, a: &[f32], b: &[f32], r: usize) -> f64
     }
 }
 
-/// `‖W − W̃ Pᵀ‖_F / ‖W‖_F` in float64, as [`low_rank_error`]: `basis` is `Pᵀ [k, in]`,
-/// `projected` is `W̃ [out, k]`, row-major, as they are stored.
+/// Returns `‖W − W̃ Pᵀ‖_F / ‖W‖_F` in float64, as [`low_rank_error`]: `basis` is `Pᵀ [k, in]`,
+/// `projected` is `W̃ [out, k]`, row-major, as stored.
 pub fn shared_error(weight: Weight<'_>, basis: &[f32], projected: &[f32], k: usize) -> f64 {
     low_rank_error(weight, basis, projected, k)
 }
 
-/// `(E‖(W − B A) x‖² / E‖W x‖²)^½` for inputs with the second moment `C = E[x xᵀ]`, of the factors as
-/// they are stored: see [`weighted_energies`].
+/// Returns `(E‖(W − B A) x‖² / E‖W x‖²)^½` for inputs with the second moment `C = E[x xᵀ]`, see
+/// [`weighted_energies`].
 ///
-/// Zero when both are zero, infinite when only the second is; not a number when a length does not fit
-/// its shape.
+/// Zero when both are zero, infinite when only the second is, NaN when a length does not fit its
+/// shape.
 pub fn weighted_error(
     weight: Weight<'_>,
     a: &[f32],
@@ -88,11 +87,11 @@ pub fn weighted_error(
     weighted_energies(weight, a, b, r, moment).error()
 }
 
-/// `E‖(W − B A) x‖²` and `E‖W x‖²` for inputs with the second moment `C = E[x xᵀ]`, that is
-/// `tr((W − B A) C (W − B A)ᵀ)` and `tr(W C Wᵀ)`, in float64, of the factors as they are stored.
+/// Returns `E‖(W − B A) x‖²` and `E‖W x‖²` for inputs with the second moment `C = E[x xᵀ]`, that is
+/// `tr((W − B A) C (W − B A)ᵀ)` and `tr(W C Wᵀ)`, in float64, for decoded factors.
 ///
 /// `a` is `[r, in]`, `b` is `[out, r]`, row-major; a shared basis `Pᵀ` and its `W̃` fit as well.
-/// Not numbers when a length does not fit its shape. Takes about `2 out in²` operations.
+/// NaN when a length does not fit its shape. Takes about `2 out in²` operations.
 pub fn weighted_energies(
     weight: Weight<'_>,
     a: &[f32],
@@ -115,7 +114,7 @@ pub fn weighted_energies(
     }
     let mut a_tile = Mat::<f64>::zeros(r, TILE.min(n));
     let mut b_tile = Mat::<f64>::zeros(r, TILE.min(m));
-    // Rows of W, and of what is missing from them, as columns.
+    // Rows of W and of the error, as columns.
     let mut exact = Mat::<f64>::zeros(n, TILE.min(m));
     let mut missing = exact.clone();
     let mut energies = Energies::default();
@@ -156,20 +155,19 @@ pub fn weighted_energies(
     energies
 }
 
-/// What another matrix in a weight's place loses, and what there is: sums that add up over parts of the
-/// rows.
+/// Energy of an error and of the weight; additive over rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Energies {
-    /// Of what is missing.
+    /// Energy of the error.
     pub missing: f64,
-    /// Of the weight.
+    /// Energy of the weight.
     pub whole: f64,
 }
 
 impl Energies {
-    /// `(missing / whole)^½`; zero where nothing is missing.
+    /// Returns `(missing / whole)^½`; zero without error.
     pub fn error(self) -> f64 {
-        // A second moment has no negative energy; rounding may make one of a zero.
+        // Rounding can make a zero energy negative.
         if self.missing <= 0.0 {
             0.0
         } else {
@@ -185,7 +183,7 @@ impl std::ops::AddAssign for Energies {
     }
 }
 
-/// `‖W − W′‖_F²` and `‖W‖_F²` in float64, of a dense `W′` as it is stored.
+/// Returns `‖W − W′‖_F²` and `‖W‖_F²` in float64, for a decoded dense `W′`.
 pub fn dense_energies(weight: Weight<'_>, stored: &[f32]) -> Energies {
     let mut energies = Energies::default();
     for (&w, &approximation) in weight.values.iter().zip(stored) {
@@ -196,9 +194,9 @@ pub fn dense_energies(weight: Weight<'_>, stored: &[f32]) -> Energies {
     energies
 }
 
-/// `E‖(W − W′) x‖²` and `E‖W x‖²` for inputs with the second moment `C = E[x xᵀ]`, in float64, of a dense
-/// `W′` as it is stored; not numbers when a length does not fit its shape. Takes about `2 out in²`
-/// operations.
+/// Returns `E‖(W − W′) x‖²` and `E‖W x‖²` for inputs with the second moment `C = E[x xᵀ]`, in
+/// float64, for a decoded dense `W′`; NaN when a length does not fit its shape. Takes about `2 out
+/// in²` operations.
 pub fn weighted_dense_energies(
     weight: Weight<'_>,
     stored: &[f32],
@@ -235,8 +233,8 @@ pub fn weighted_dense_energies(
     energies
 }
 
-/// `E((w − w′) x)²` of every row, for inputs with the second moment `C = E[x xᵀ]`, in float64; `None` when a length does
-/// not fit its shape.
+/// Returns `E((w − w′) x)²` of every row, for inputs with the second moment `C = E[x xᵀ]`, in
+/// float64; `None` when a length does not fit its shape.
 pub fn weighted_row_errors(
     weight: Weight<'_>,
     stored: &[f32],
@@ -263,7 +261,7 @@ pub fn weighted_row_errors(
     done.ok().map(|()| errors)
 }
 
-/// Whether the lengths of a weight, of what is stored of it and of the second moment of its inputs fit their shapes.
+/// Returns true if all lengths fit their shapes.
 fn fits(weight: Weight<'_>, stored: &[f32], moment: SecondMoment<'_>) -> bool {
     let numbers = weight.rows.checked_mul(weight.cols);
     numbers == Some(weight.values.len())
@@ -272,7 +270,7 @@ fn fits(weight: Weight<'_>, stored: &[f32], moment: SecondMoment<'_>) -> bool {
         && moment.check().is_ok()
 }
 
-/// `tr(Tᵀ C T)`.
+/// Returns `tr(Tᵀ C T)`.
 fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {
     let mut sum = 0.0;
     let done = quadratic_blocks(moment.lower(), t, &Host, |start, block| {
@@ -285,12 +283,12 @@ fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {
     done.map_or(f64::NAN, |()| sum)
 }
 
-/// `(Σ_{i≥r} σ_i²)^½ / (Σ_i σ_i²)^½`, zero for a zero weight: no approximation of rank `r` has a
-/// smaller relative Frobenius error (Eckart and Young 1936).
+/// Returns `(Σ_{i≥r} σ_i²)^½ / (Σ_i σ_i²)^½`, zero for a zero weight: the least relative Frobenius
+/// error of an approximation of rank `r` (Eckart and Young 1936).
 ///
 /// `singular_values` are all of them, decreasing.
 pub fn tail(singular_values: &[f64], r: usize) -> f64 {
-    // From the small end, so that the small ones are not lost in the sum of the large.
+    // From the small end, so that small values are not lost to rounding.
     let energy = |s: &[f64]| s.iter().rev().map(|v| v * v).sum::<f64>();
     let total = energy(singular_values);
     if total == 0.0 {

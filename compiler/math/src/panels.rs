@@ -1,21 +1,21 @@
-//! A weight seen as a tall matrix and read in panels.
+//! Weights as tall matrices that are read in panels of rows.
 
 use faer::{Accum, Mat, MatRef};
 
 use super::{Algebra, FactoriseError, Gram, Weight};
 
-/// `T [long, short]`: the weight itself or its transpose, possibly under a gauge. It is never
-/// copied to float64 as a whole unless [`dense`](Panels::dense) asks for it.
+/// `T [long, short]`: the weight or its transpose, possibly under a gauge. Copied to float64 as a
+/// whole only by [`dense`](Panels::dense).
 #[derive(Clone, Copy)]
 pub(super) struct Panels<'a> {
     weight: Weight<'a>,
     algebra: &'a dyn Algebra,
     transposed: bool,
-    /// What every row of the weight is multiplied by.
+    /// Factor of every row of the weight.
     rows: Option<&'a [f64]>,
-    /// What every column of the weight is multiplied by.
+    /// Factor of every column of the weight.
     cols: Option<&'a [f64]>,
-    /// What `T` is multiplied by on its right.
+    /// Right factor of `T`.
     right: Option<MatRef<'a, f64>>,
 }
 
@@ -49,12 +49,12 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// The same of `diag(rows) W diag(cols)`.
+    /// Replaces the weight by `diag(rows) W diag(cols)`.
     pub fn scaled(self, rows: Option<&'a [f64]>, cols: Option<&'a [f64]>) -> Self {
         Panels { rows, cols, ..self }
     }
 
-    /// `T right` for a square matrix.
+    /// Multiplies by a square matrix on the right.
     pub fn times_right(self, right: MatRef<'a, f64>) -> Self {
         Panels {
             right: Some(right),
@@ -62,7 +62,7 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// Whether `T = Wᵀ`.
+    /// Returns true if `T = Wᵀ`.
     pub fn transposed(&self) -> bool {
         self.transposed
     }
@@ -85,7 +85,6 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// Rows of a panel.
     fn panel(&self) -> usize {
         self.algebra.panel(self.short()).min(self.long())
     }
@@ -95,15 +94,14 @@ impl<'a> Panels<'a> {
         self.for_each(|_, panel| gram.add(scale, panel))
     }
 
-    /// The lower triangle of `TᵀT [short, short]`.
+    /// Returns the lower triangle of `TᵀT [short, short]`.
     pub fn gram(&self) -> Result<Mat<f64>, FactoriseError> {
         let mut gram = self.algebra.gram(self.short())?;
         self.add_gram(1.0, &mut *gram)?;
         gram.finish()
     }
 
-    /// `T X [long, r]` for `X [short, r]`, one panel of rows at a time:
-    /// `visit(first row, rows)`.
+    /// Computes `T X [long, r]` for `X [short, r]` by panels of rows: `visit(first row, rows)`.
     pub fn times(
         &self,
         x: MatRef<'_, f64>,
@@ -119,7 +117,7 @@ impl<'a> Panels<'a> {
         })
     }
 
-    /// `T` in float64, column-major.
+    /// Returns `T` in float64, column-major.
     pub fn dense(&self) -> Result<Mat<f64>, FactoriseError> {
         let mut dense = Mat::zeros(self.long(), self.short());
         self.for_each(|start, panel| {
@@ -132,7 +130,8 @@ impl<'a> Panels<'a> {
         Ok(dense)
     }
 
-    /// Every panel `[≤ panel, short]` of `T` in float64 with its first row, in order.
+    /// Visits the panels `[≤ panel, short]` of `T` in float64 with the index of their first row, in
+    /// order.
     pub fn for_each(
         &self,
         mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
@@ -151,15 +150,14 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// [`for_each`](Panels::for_each) without the product.
     fn for_each_of_weight(
         &self,
         mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
     ) -> Result<(), FactoriseError> {
         let (long, short, panel) = (self.long(), self.short(), self.panel());
         if self.transposed {
-            // Rows of T are columns of W: row-major in T means adjacent in a column of
-            // the buffer's transpose, hence a column-major buffer.
+            // Rows of T are columns of W: row-major in T means adjacent in a column of the buffer's
+            // transpose, hence a column-major buffer.
             let mut buffer = Mat::<f64>::zeros(panel, short);
             for start in (0..long).step_by(panel.max(1)) {
                 let p = panel.min(long - start);
@@ -184,7 +182,7 @@ impl<'a> Panels<'a> {
         Ok(())
     }
 
-    /// Part of row `row` of the weight, from column `col` on, with the factors of both.
+    /// Copies part of row `row` of the weight, from column `col` on, multiplied by its factors.
     fn copy<'t>(
         &self,
         row: usize,

@@ -1,7 +1,7 @@
-//! The scales of columns by least squares, when all codes of a matrix are known.
+//! Column scales by least squares, after all codes of a matrix are known.
 //!
-//! Where column `j` of what is stored, `V`, becomes `1 + δ_j` times as large, `tr(H E C Eᵀ)` is least for
-//! `A δ = g` with `A = C ∘ Vᵀ H V` and `g_j = Σ_i V_ij (H E C)_ij`.
+//! If column `j` of the stored `V` grows by the factor `1 + δ_j`, `tr(H E C Eᵀ)` is minimal for `A
+//! δ = g` with `A = C ∘ Vᵀ H V` and `g_j = Σ_i V_ij (H E C)_ij`.
 
 use faer::linalg::matmul::matmul;
 use faer::linalg::solvers::Solve;
@@ -18,7 +18,7 @@ pub(super) struct ColumnFit {
     gram: Vec<f32>,
     /// `g [cols]`.
     slope: Vec<f64>,
-    /// `V` and `E` of rows whose errors count together, until all of them are here.
+    /// `V` and `E` of the present block of rows, until it is complete.
     values: Vec<f32>,
     errors: Vec<f32>,
 }
@@ -34,7 +34,7 @@ impl ColumnFit {
         }
     }
 
-    /// Counts the next rows, the first of which has this index.
+    /// Adds the next rows, the first of which has the index `first`.
     pub fn add(
         &mut self,
         (first, values, errors): (usize, &[f32], &[f32]),
@@ -86,7 +86,7 @@ impl ColumnFit {
         }
     }
 
-    /// The parts `δ` by which columns grow; zero where `fits` says that they have no scale. `None` where the
+    /// Returns the relative growth `δ` of the columns; zero where `fits` is false. `None` if the
     /// system has no solution.
     pub fn solve(&self, feedback: &Feedback, fits: &[bool]) -> Option<Vec<f64>> {
         let n = self.cols;
@@ -112,7 +112,7 @@ impl ColumnFit {
     }
 }
 
-/// `a [rows, _] · b [_, cols]`.
+/// Returns `a [rows, _] · b [_, cols]`.
 fn product((a, rows): (&[f32], usize), (b, inner): (&[f32], usize), cols: usize) -> Vec<f32> {
     let mut out = vec![0.0; rows * cols];
     matmul(

@@ -1,17 +1,17 @@
-//! What errors of rows count, and how those of the rows above are made up for by the rows below.
+//! Error weights of rows, and error feedback from the rows above to the rows below.
 //!
-//! With the second moment `H` of the gradients at the outputs beside `C` of the inputs the errors `E` cost
-//! `½ tr(H E C Eᵀ)` (a Kronecker-factored Hessian: Martens and Grosse 2015). For `H = M G Mᵀ` with `M` upper
-//! triangular in blocks of rows, ones on its diagonal, and `G` block-diagonal, and `C = N D Nᵀ` as in
+//! With the second moment `H` of the output gradients and `C` of the inputs, the errors `E` cost `½
+//! tr(H E C Eᵀ)` (a Kronecker-factored Hessian: Martens and Grosse 2015). For `H = M G Mᵀ` with `M`
+//! unit upper triangular in blocks of rows and `G` block-diagonal, and `C = N D Nᵀ` as in
 //! [`Feedback`](crate::Feedback),
 //!
 //! ```text
 //! tr(H E C Eᵀ) = ‖G^½ Mᵀ E N D^½‖²,      (Mᵀ E)_b = E_b + Σ_{a<b} M_abᵀ E_a
 //! ```
 //!
-//! so that the best that the rows of block `b` can do, given those above, is to be coded, with feedback along
-//! columns, as if they were `W_b + Σ_{a<b} M_abᵀ E_a`, and each as important as `G_b` says (Tseng et al. 2025,
-//! "YAQA", in blocks of rows). Of `G_b` the diagonal is looked at.
+//! so the optimum for the rows of block `b`, given those above, is to quantise `W_b + Σ_{a<b} M_abᵀ
+//! E_a` with feedback along columns, weighted by `G_b` (Tseng et al. 2025, "YAQA", in blocks of
+//! rows). Only the diagonal of `G_b` is used.
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
@@ -19,24 +19,24 @@ use faer::{Accum, Mat, MatMut, MatRef, Par};
 use crate::FactoriseError;
 use crate::feedback::{SMALLEST_DAMPING, cholesky};
 
-/// Rows that are coded before what they lose is put back by those below.
+/// Rows that are quantised before their error is carried to the rows below.
 const STEP: usize = 32;
 
-/// A square on the diagonal of the second moment of outputs.
+/// Diagonal block of the second moment of the outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputBlock<'a> {
-    /// Its first row and column.
+    /// First row and column.
     pub first: usize,
-    /// Its rows.
+    /// Number of rows.
     pub order: usize,
-    /// Its lower triangle, row by row: `order (order + 1) / 2` numbers.
+    /// Lower triangle, row by row: `order (order + 1) / 2` numbers.
     pub lower: &'a [f32],
 }
 
-/// What errors of rows count, and how they are made up for by the rows below: of one matrix.
+/// Row weights and error feedback between the rows of one matrix.
 #[derive(Clone, Debug)]
 pub struct RowFeedback {
-    /// By row, in units of their mean.
+    /// Per row, in units of their mean.
     weights: Vec<f32>,
     blocks: Vec<Block>,
 }
@@ -45,14 +45,14 @@ pub struct RowFeedback {
 struct Block {
     first: usize,
     order: usize,
-    /// `M [order, order]`, row-major; read to the right of the blocks on its diagonal.
+    /// `M [order, order]`, row-major; only entries right of its diagonal blocks are read.
     factor: Vec<f32>,
-    /// `H [order, order]`, row-major and whole, in the units of the weights.
+    /// `H [order, order]`, row-major, both triangles, in the units of the weights.
     moment: Vec<f32>,
 }
 
 impl RowFeedback {
-    /// Of rows whose errors have nothing to do with each other, and count as much as this.
+    /// Creates independent rows with these weights.
     pub fn of_weights(mut weights: Vec<f32>) -> RowFeedback {
         normalise(&mut weights);
         RowFeedback {
@@ -61,12 +61,11 @@ impl RowFeedback {
         }
     }
 
-    /// Of the blocks of a second moment, one after the other, and `damping` times the mean of its diagonal. What
-    /// lies beside them is zero.
+    /// Factorises the consecutive blocks of a second moment plus `damping` times the mean of its
+    /// diagonal. Entries outside the blocks count as zero.
     ///
     /// # Errors
-    /// Blocks that are not definite in spite of the damping, or a damping that is not a finite number of at
-    /// least zero.
+    /// Blocks that are not definite despite damping, or a damping that is negative or not finite.
     pub fn new(blocks: &[OutputBlock<'_>], damping: f64) -> Result<RowFeedback, FactoriseError> {
         if !damping.is_finite() || damping < 0.0 {
             return Err(FactoriseError::Damping { found: damping });
@@ -77,7 +76,7 @@ impl RowFeedback {
         };
         let rows: usize = blocks.iter().map(|of| of.order).sum();
         let mean = blocks.iter().map(diagonal).sum::<f64>() / rows.max(1) as f64;
-        // Outputs that count for nothing are like outputs that count alike.
+        // Treat outputs without weight as equally weighted.
         let unit = if mean > 0.0 { mean } else { 1.0 };
         let mut found = RowFeedback {
             weights: Vec::with_capacity(rows),
@@ -95,12 +94,13 @@ impl RowFeedback {
         Ok(found)
     }
 
-    /// What an error of a row counts that the rows below do not make up for, in units of the mean.
+    /// Returns the weight of each row's error after compensation by the rows below, in units of the
+    /// mean.
     pub fn weights(&self) -> &[f32] {
         &self.weights
     }
 
-    /// The block that a row is in: its first row, its rows, and its second moment.
+    /// Returns the block of a row: its first row, its order, and its second moment.
     pub(super) fn moment(&self, row: usize) -> Option<(usize, usize, &[f32])> {
         let mut blocks = self.blocks.iter();
         let found = blocks.find(|of| (of.first..of.first + of.order).contains(&row))?;
@@ -108,7 +108,7 @@ impl RowFeedback {
     }
 }
 
-/// In units of the mean; ones where that is zero.
+/// Divides by the mean; all ones if that is zero.
 fn normalise(weights: &mut [f32]) {
     let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
     let mean = (sum / weights.len().max(1) as f64) as f32;
@@ -119,7 +119,7 @@ fn normalise(weights: &mut [f32]) {
 }
 
 impl Block {
-    /// The factor of a block, whose `G` goes behind the weights of the blocks before.
+    /// Factorises a block and appends its `G` to `weights`.
     fn new(
         of: &OutputBlock<'_>,
         (unit, added): (f64, f64),
@@ -131,7 +131,7 @@ impl Block {
             let (row, col) = (row.max(col), row.min(col));
             f64::from(of.lower[row * (row + 1) / 2 + col]) / unit + own
         };
-        // From below: what the last rows leave unexplained of the first comes first in a Cholesky factor.
+        // Reversed, because a Cholesky factor explains rows by earlier rows.
         let mut reversed = Mat::from_fn(n, n, |i, j| match j <= i {
             true => entry(n - 1 - i, n - 1 - j),
             false => 0.0,
@@ -166,21 +166,21 @@ impl Block {
     }
 }
 
-/// What rows are to make up for of those above, while a matrix is coded from the top down: all rows of a [`step`](Self::step),
-/// or the first and then the others of it, as they are with what [`of_row`](Self::of_row) adds to them, and then
-/// [`put`](Self::put) of what these lose of the rows as they were.
+/// Errors carried from the rows above while a matrix is quantised from top to bottom. For the rows
+/// of each [`step`](Self::step), at once or in parts, add [`of_row`](Self::of_row) to the row,
+/// quantise, and then [`put`](Self::put) the errors relative to the original rows.
 #[derive(Clone, Debug)]
 pub struct Carried<'a> {
     rows: Option<&'a RowFeedback>,
     cols: usize,
-    /// The block that is being coded.
+    /// Index of the present block.
     block: usize,
-    /// `Mᵀ E [order, cols]` of it.
+    /// Its `Mᵀ E [order, cols]`.
     moved: Vec<f32>,
 }
 
 impl<'a> Carried<'a> {
-    /// For a matrix of so many columns.
+    /// Creates the state for a matrix of `cols` columns.
     pub fn new(rows: Option<&'a RowFeedback>, cols: usize) -> Carried<'a> {
         Carried {
             rows,
@@ -190,21 +190,22 @@ impl<'a> Carried<'a> {
         }
     }
 
-    /// Rows that are coded before what they lose is put back by those below; `None` where none makes up for another.
+    /// Returns the number of rows quantised before errors are carried; `None` without feedback
+    /// between rows.
     pub fn step(&self) -> Option<usize> {
         self.rows
             .filter(|rows| !rows.blocks.is_empty())
             .map(|_| STEP)
     }
 
-    /// What a row of the matrix is to make up for, of the rows coded so far; `None` where there is nothing.
+    /// Returns the error carried to a row from the rows so far; `None` if there is none.
     pub fn of_row(&self, row: usize) -> Option<&[f32]> {
         let block = self.rows?.blocks.get(self.block)?;
         let at = row.checked_sub(block.first)?;
         (at < block.order).then(|| &self.moved[at * self.cols..][..self.cols])
     }
 
-    /// Notes the errors `[_, cols]` of the rows that were coded next, of whole rows and of one step.
+    /// Records the errors `[_, cols]` of the rows just quantised, whole rows of one step.
     pub fn put(&mut self, first: usize, errors: &[f32]) {
         let Some(rows) = self.rows else { return };
         let Some(index) = rows
