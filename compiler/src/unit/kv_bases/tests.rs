@@ -1,4 +1,5 @@
-//! Bases of models of every architecture, against the keys, queries and values of their forward passes in float64.
+//! Checks bases of models of every architecture against keys, queries and values of their forward
+//! passes in float64.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::event::Watch;
 use crate::math::Host;
 use crate::request::CalibrationOptions;
 
-/// What f16 may be off by, of the energy of a head.
+/// Tolerance for f16, relative to the energy of a head.
 const ROUNDED: f64 = 2e-3;
 
 /// Collects queries, keys and values of a layer.
@@ -35,7 +36,7 @@ impl Tap for Seen {
     }
 }
 
-/// What each layer saw of the windows of a calibration.
+/// Returns the activations of each layer on the windows of a calibration.
 fn seen(model: &Arc<Model>, calibration: &Calibration) -> Vec<Seen> {
     let hyper = model.hyper().clone();
     let cpu = Cpu::with_threads(1).unwrap();
@@ -55,7 +56,7 @@ fn seen(model: &Arc<Model>, calibration: &Calibration) -> Vec<Seen> {
     seen
 }
 
-/// The vectors `[count, n]` of some neighbouring heads, of rows of `heads`.
+/// Returns the vectors `[count, n]` of neighbouring heads, from rows of `heads` heads.
 fn of_heads(x: &[f32], size: usize, heads: usize, first: usize, count: usize) -> Vec<Vec<f64>> {
     let rows = x.chunks_exact(heads * size);
     let parts = rows.flat_map(|row| row[first * size..][..count * size].chunks_exact(size));
@@ -64,7 +65,7 @@ fn of_heads(x: &[f32], size: usize, heads: usize, first: usize, count: usize) ->
         .collect()
 }
 
-/// Makes sure that a basis `[n, n]` diagonalises the moment of vectors, with these parts on the diagonal.
+/// Asserts that a basis `[n, n]` diagonalises the moment of vectors, with the given energies.
 fn diagonalises(what: &str, vectors: &[Vec<f64>], basis: &[f32], energies: &[f32]) {
     let n = energies.len();
     let mut moment = vec![0.0; n * n];
@@ -93,7 +94,8 @@ fn diagonalises(what: &str, vectors: &[Vec<f64>], basis: &[f32], energies: &[f32
     assert!((sum - 1.0).abs() < 1e-5, "{what}: {sum}");
 }
 
-/// Rows of unit length at right angles, the largest entry of each positive; by how much the former is missed.
+/// Asserts that the largest entry of each row is positive; returns the maximum deviation from
+/// orthonormality.
 fn orthonormality(what: &str, basis: &[f32], n: usize) -> f64 {
     let mut worst = 0.0f64;
     for (i, a) in basis.chunks_exact(n).enumerate() {
@@ -114,7 +116,7 @@ fn orthonormality(what: &str, basis: &[f32], n: usize) -> f64 {
     worst
 }
 
-/// The numbers of what was made.
+/// Decodes the tensors of a layer.
 fn numbers(hyper: &HyperParameters, layer: usize, made: &[(Role, Vec<u8>)]) -> [Vec<f32>; 4] {
     let expected = stored(hyper, layer);
     let of = |at: usize| {
@@ -130,7 +132,7 @@ fn numbers(hyper: &HyperParameters, layer: usize, made: &[(Role, Vec<u8>)]) -> [
     [0, 1, 2, 3].map(of)
 }
 
-/// Checks the bases of all layers of a model; gives the worst orthonormality.
+/// Checks the bases of all layers of a model; returns the largest deviation from orthonormality.
 fn check(name: &str, model: &Arc<Model>, calibration: &Calibration, order: Option<&Order>) -> f64 {
     let hyper = model.hyper().clone();
     let (size, heads) = (hyper.head_size, hyper.kv_heads);
@@ -186,10 +188,11 @@ fn calibrated(
     tests::calibrated(model, source, &options, 1, Watch::nobody()).unwrap()
 }
 
-/// With heads of 8, 12 and 16 numbers, query and key norms, windows with a rotary embedding of their own, biases, part of a
-/// head rotated; all with two query heads to a kv head, and in another order of values as well.
+/// The models cover heads of 8, 12 and 16 values, query and key norms, sliding windows with a
+/// separate rotary embedding, biases and partial rotation; all with two query heads per KV head.
+/// Each is also checked with permuted values.
 #[test]
-fn bases_are_those_of_what_every_architecture_stores() {
+fn bases_diagonalise_moments_for_every_architecture() {
     let scratch = tempfile::tempdir().unwrap();
     let text = scratch.path().join("text.txt");
     let words = [
@@ -217,10 +220,10 @@ fn bases_are_those_of_what_every_architecture_stores() {
     );
 }
 
-/// A trained model with several kv heads: f16 keeps its bases orthonormal to less than a thousandth, so that a reader's
-/// hundredth is far off.
+/// A trained model with several KV heads: f16 keeps the bases orthonormal to less than a
+/// thousandth; the reader's tolerance is a hundredth.
 #[test]
-fn bases_of_a_trained_model_stay_orthonormal_as_they_are_stored() {
+fn stored_bases_of_a_trained_model_are_orthonormal() {
     let scratch = tempfile::tempdir().unwrap();
     let model = root("assets/demo/reference-7m-f16.gguf");
     let model = Arc::new(Model::open(model).unwrap());
@@ -230,16 +233,15 @@ fn bases_of_a_trained_model_stay_orthonormal_as_they_are_stored() {
     let worst = check("demo", &model, &calibration, None);
     println!("orthonormal to {worst:.2e}");
     assert!(worst > 0.0 && worst < 1e-3, "{worst}");
-    // As the estimate has them.
+    // The size estimate agrees.
     let hyper = model.hyper();
     let size = hyper.head_size as u64;
     let of_head = 2 * (2 * size * size + 4 * size);
     assert_eq!(bytes(hyper), hyper.kv_heads as u64 * of_head);
 }
 
-/// As the type itself rounds.
 #[test]
-fn what_signs_are_asked_of_is_what_is_stored() {
+fn as_stored_rounds_like_f16() {
     for step in 0..20_000 {
         let number = 0.01 + f64::from(step) * 4.951e-5;
         let mut bytes = [0; 2];
