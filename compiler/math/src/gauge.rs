@@ -1,7 +1,7 @@
 //! Gauges: norms in which factorisations approximate weights.
 //!
 //! A gauge `G [in, in]` on the inputs and a diagonal `H [out, out]` on the outputs, both
-//! invertible, make [`low_rank_gauged`](super::low_rank_gauged) and
+//! invertible, make [`low_rank_with`](super::low_rank_with) and
 //! [`shared_basis_with`](super::shared_basis_with) minimise `‖H (W − Ŵ) G‖_F`: they decompose `H W
 //! G`, and the inverses go back into the factors. Shapes and cost of execution stay the same.
 //!

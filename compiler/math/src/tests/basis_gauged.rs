@@ -25,7 +25,7 @@ fn attention(d: usize, seed: u64) -> [Dense; 3] {
     ]
 }
 
-/// The approximation of slot `i` by the first `shorter` of `k` basis vectors.
+/// Approximation of projection `i` by the first `shorter` of `k` basis vectors.
 fn product(found: &SharedBasis, w: &Dense, i: usize, k: usize, shorter: usize) -> Mat<f64> {
     let basis = matrix(&found.basis, k, w.cols);
     matrix(&found.projected[i], w.rows, k).subcols(0, shorter) * basis.subrows(0, shorter)
@@ -71,15 +71,14 @@ fn one_slot_reaches_the_tail_of_the_gauged_weight() {
     }
 }
 
-/// What is lost is the sum of the eigenvalues left out, for every prefix; nothing is lost at
-/// full rank; random subspaces lose more.
+/// Holds for every prefix; full rank loses nothing; random subspaces lose more.
 #[test]
 fn slots_lose_the_eigenvalues_left_out() {
     let d = 48;
     let slots = attention(d, 11);
     for (name, gauge, g) in gauges(d) {
         let inverse = {
-            // G is symmetric positive definite and small: Gauss and Jordan.
+            // G is symmetric positive definite and small: Gauss-Jordan.
             let mut left = g.clone();
             let mut right = Mat::<f64>::identity(d, d);
             for p in 0..d {
@@ -213,9 +212,9 @@ fn exempt_columns_are_exact() {
     }
 }
 
-/// What the outputs lose is the tail of `W_R C_RR W_Rᵀ` over the columns `R` that are not exempt.
+/// The loss is the tail of `W_R C_RR W_Rᵀ` over the columns `R` that are not exempt.
 #[test]
-fn beside_exempt_columns_the_outputs_are_the_best() {
+fn loss_with_exempt_columns_is_the_tail_of_the_others() {
     let (m, n, k) = (20, 30, 9);
     let w = Dense::normal(m, n, 61);
     let moment = Moment::new(n, 63);
@@ -243,12 +242,12 @@ fn beside_exempt_columns_the_outputs_are_the_best() {
     close(lost, (left / whole).sqrt(), 1e-6);
 }
 
-/// On the direction every slot gives what its weight gives, with the first components of any smaller rank
-/// too, and the rest of the basis loses no more than that of the plain basis.
+/// Holds for the first components at any smaller rank; the rest of the basis loses no more than a
+/// plain one.
 #[test]
 fn the_sink_direction_is_exact() {
     let d = 40;
-    // Slots that do not see the last inputs, along which the direction lies.
+    // Weights that hardly see the last inputs, along which the direction lies.
     let slots = attention(d, 41).map(|w| {
         Dense::from_fn(w.rows, d, |i, j| {
             let value = f64::from(w.values[i * d + j]);
@@ -287,7 +286,7 @@ fn the_sink_direction_is_exact() {
                 (missed / whole).sqrt()
             };
             let missed = |found: &SharedBasis| missed_at(found, k);
-            // Whatever the coverage was.
+            // Independent of the coverage.
             let always = Sink {
                 threshold: f64::INFINITY,
                 ..sink
@@ -301,7 +300,7 @@ fn the_sink_direction_is_exact() {
                 let missed = missed_at(&found, shorter);
                 assert!(missed < 1e-4, "{name}, {shorter}: {missed:e}");
             }
-            // One component beside the direction replaces the least of the plain ones.
+            // The direction replaces only the weakest plain component.
             let fewer = find(&slots, k - 1, &options(None));
             let lost = |found: &SharedBasis, k: usize| -> f64 {
                 let parts = slots.iter().enumerate().map(|(i, w)| {
@@ -330,7 +329,7 @@ fn the_sink_direction_is_exact() {
             }
         }
     }
-    // A direction among the exempt channels needs nothing.
+    // A direction along exempt channels needs nothing.
     let mut along = vec![0.0; d];
     along[35] = 2.0;
     let options = BasisOptions {

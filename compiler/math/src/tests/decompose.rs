@@ -1,4 +1,4 @@
-//! The decompositions themselves: known spectra, residuals, orthogonality, for every backend.
+//! Decompositions of every backend: known spectra, residuals, orthogonality.
 
 use faer::Mat;
 
@@ -8,7 +8,7 @@ use super::{close, decreasing, norm, orthonormal, orthonormality};
 
 type Solver = fn(Mat<f64>, usize) -> Result<Leading, FactoriseError>;
 
-/// The backends in this build.
+/// Backends of this build.
 const EIGEN: &[(&str, Solver)] = &[
     ("faer", eigen),
     #[cfg(feature = "openblas")]
@@ -59,7 +59,7 @@ fn scaled_columns(m: &Mat<f64>, factors: &[f64]) -> Mat<f64> {
     Mat::from_fn(m.nrows(), factors.len(), |i, j| m[(i, j)] * factors[j])
 }
 
-/// Only the lower triangle, to see that nothing else is read.
+/// Sets the upper triangle to NaN to check that it is not read.
 fn lower(m: &Mat<f64>) -> Mat<f64> {
     Mat::from_fn(m.nrows(), m.ncols(), |i, j| {
         if i >= j { m[(i, j)] } else { f64::NAN }
@@ -133,9 +133,9 @@ fn right_singular_vectors_satisfy_their_equation() {
     }
 }
 
-/// Without vectors another algorithm finds the values; at any scale they are the same.
+/// At any scale.
 #[test]
-fn eigenvalues_alone_are_those_of_the_whole_decomposition() {
+fn eigenvalues_equal_those_of_the_full_decomposition() {
     type Values = fn(Mat<f64>) -> Result<Vec<f64>, FactoriseError>;
     let solvers: &[(&str, Values)] = &[
         ("faer", super::super::decompose::eigenvalues),
@@ -181,7 +181,7 @@ fn fewer_vectors_are_the_first_ones() {
     }
 }
 
-/// Distinct eigenvalues leave no freedom but the sign.
+/// Distinct eigenvalues leave only the sign free.
 #[cfg(feature = "openblas")]
 #[test]
 fn backends_agree() {

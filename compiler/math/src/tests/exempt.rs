@@ -1,4 +1,4 @@
-//! Exempt columns of a slot that is factorised alone.
+//! Exempt columns in a low-rank factorisation.
 
 use faer::Mat;
 
@@ -67,9 +67,9 @@ fn exempt_columns_are_exact_and_the_others_as_without_them() {
     }
 }
 
-/// Whatever keeps the exempt columns loses at least the tail of `H W_R C_RR W_Rᵀ H` over the others.
+/// The lower bound is the tail of `H W_R C_RR W_Rᵀ H` over the other columns.
 #[test]
-fn beside_exempt_columns_the_outputs_are_the_best() {
+fn loss_with_exempt_columns_reaches_the_lower_bound() {
     let (m, n, r) = (20, 30, 9);
     let w = Dense::normal(m, n, 61);
     let moment = Moment::new(n, 63);
@@ -97,9 +97,8 @@ fn beside_exempt_columns_the_outputs_are_the_best() {
     assert!((lost / left - 1.0).abs() < 1e-5, "{lost} for {left}");
 }
 
-/// With a direction to keep as well, both are exact.
 #[test]
-fn a_direction_beside_exempt_columns_is_exact() {
+fn sink_direction_and_exempt_columns_are_both_exact() {
     let (m, n, r) = (10, 16, 5);
     // The direction lies where the weight is small, so that the leading components miss it.
     let w = Dense::from_fn(m, n, |i, j| {
@@ -128,7 +127,7 @@ fn a_direction_beside_exempt_columns_is_exact() {
 }
 
 #[test]
-fn exempt_columns_that_are_none_are_refused() {
+fn invalid_exempt_columns_are_refused() {
     let w = Dense::normal(6, 8, 1);
     let refused = |exempt: &[usize], r| {
         let options = LowRankOptions {

@@ -12,7 +12,7 @@ const PATHS: [Path; 2] = [Path::Svd, Path::Gram];
 /// Both orientations and a square, one block of the symmetric products and two.
 const SHAPES: [(usize, usize); 6] = [(24, 24), (40, 30), (30, 40), (90, 70), (70, 90), (20, 600)];
 
-/// A second moment with known roots; its upper triangle holds no numbers, since nobody may read it.
+/// Second moment with known roots; NaN in the upper triangle, which must not be read.
 pub(super) struct Moment {
     turn: Mat<f64>,
     eigenvalues: Vec<f64>,
@@ -81,7 +81,7 @@ pub(super) fn spread(n: usize, seed: u64) -> Vec<f64> {
     (0..n).map(|_| (1.2 * rng.normal()).exp()).collect()
 }
 
-/// Every kind of gauge of order `n` beside the matrix that it stands for.
+/// Every kind of gauge of order `n` with its matrix.
 pub(super) fn gauges(n: usize) -> Vec<(&'static str, Gauge, Mat<f64>)> {
     let moment = Moment::new(n, 77);
     let shrunk = moment.power(0.5, DEFAULT_SHRINKAGE);
@@ -163,8 +163,8 @@ fn product(found: &LowRank, w: &Dense, r: usize, shorter: usize) -> Mat<f64> {
     b.subcols(0, shorter) * a.subrows(0, shorter)
 }
 
-/// Every gauge on either side, either path, every shape: the singular values are those of the
-/// dense `H W G`, its tail is reached and by the first components too, and full rank loses nothing.
+/// Every gauge, side, path and shape: the singular values are those of the dense `H W G`, every
+/// prefix of the components reaches its tail, and full rank loses nothing.
 #[test]
 fn gauged_truncation_reaches_the_tail_of_the_gauged_weight() {
     for (m, n) in SHAPES {
@@ -204,7 +204,7 @@ fn gauged_truncation_reaches_the_tail_of_the_gauged_weight() {
     }
 }
 
-/// The minimum of `E‖(W − Ŵ) x‖²`: the tail of `W C^½`, which no other matrix of that rank beats.
+/// The minimum of `E‖(W − Ŵ) x‖²` is the tail of `W C^½`.
 #[test]
 fn whitened_truncation_is_the_best_for_the_outputs() {
     for (m, n) in [(30, 20), (20, 30), (80, 70), (70, 80)] {
@@ -248,7 +248,7 @@ fn whitened_truncation_is_the_best_for_the_outputs() {
                 let left = orthonormal(m, r, 400 + seed);
                 assert!(loss(&left, &(left.transpose() * w.f64())) > best);
             }
-            // What the other gauges choose is not as good for the outputs.
+            // The other gauges are worse for the outputs.
             let others = [
                 Gauge::None,
                 Gauge::activation(&moment.diagonal(), 1.0).unwrap(),
@@ -262,8 +262,8 @@ fn whitened_truncation_is_the_best_for_the_outputs() {
     }
 }
 
-/// `W x = (W D⁻¹)(D x)`: a diagonal that is divided out of the weight and multiplied into
-/// its input, whose second moment is then `D C D`, leaves the whitened approximation as it is.
+/// `W x = (W D⁻¹)(D x)`: moving a diagonal from the weight to its input, whose second moment
+/// becomes `D C D`, does not change the whitened approximation.
 #[test]
 fn a_diagonal_before_whitening_changes_nothing() {
     for (m, n) in [(40, 30), (30, 40), (70, 70)] {
@@ -313,7 +313,7 @@ fn a_gauge_of_ones_gives_the_bytes_of_no_gauge() {
     }
 }
 
-/// Units of the input: they change the singular values and not a byte of the factors.
+/// Units of the input change only the singular values.
 #[test]
 fn a_common_factor_of_the_gauge_leaves_the_factors() {
     let (m, n) = (40, 30);
@@ -351,7 +351,7 @@ fn a_common_factor_of_the_gauge_leaves_the_factors() {
     }
 }
 
-/// An input that moves in half of its directions only: those are reproduced with half the rank.
+/// An input that varies in half of its directions is reproduced with half the rank.
 #[test]
 fn singular_second_moment() {
     for (m, n) in [(50, 40), (40, 50), (64, 64)] {
@@ -371,7 +371,7 @@ fn singular_second_moment() {
                     let found = find(half);
                     let lost = weighted_error(w.weight(), &found.a, &found.b, half, moment.of());
                     assert!(lost < 1e-5, "{m} x {n}, {path:?}: {lost:e}");
-                    // The directions that never occur are free, but not arbitrary.
+                    // Unseen directions are free but bounded.
                     assert!(low_rank_error(w.weight(), &found.a, &found.b, half) < 1.0);
                 }
             }

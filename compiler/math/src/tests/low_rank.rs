@@ -24,8 +24,8 @@ fn geometric(q: usize, condition: f64) -> Vec<f64> {
         .collect()
 }
 
-/// Largest relative difference of two stored factors, entry by entry against the largest entry
-/// of the component.
+/// Largest relative difference of two stored factors, per entry relative to the largest entry of
+/// the component.
 fn factor_difference(one: &LowRank, other: &LowRank, w: &Dense, r: usize) -> f64 {
     let mut worst = 0.0f64;
     for j in 0..r {
@@ -84,7 +84,7 @@ fn rank_one_weight() {
                     .all(|s| *s < 1e-6 * found.singular_values[0])
             );
             assert!(error(&found, &w, 1) < 1e-7);
-            // Asking for more components than there are adds nothing but rounding.
+            // Components beyond the rank add only rounding.
             let found = low_rank(w.weight(), 20, path).unwrap();
             assert!(error(&found, &w, 20) < 1e-7);
         }
@@ -110,9 +110,9 @@ fn orthogonal_weight_has_equal_singular_values() {
     }
 }
 
-/// Singular values, Eckart and Young, order and scaling of the components, and truncation, on
-/// shapes that take every branch: both orientations, QR first or not, one panel or several,
-/// orders on both sides of the thresholds of the solvers.
+/// Singular values, optimality, order and scaling of the components, and truncation, on shapes that
+/// take every branch: both orientations, QR first or not, one panel or several, orders on both
+/// sides of the thresholds of the solvers.
 #[test]
 fn known_spectrum() {
     for (m, n) in [
@@ -198,9 +198,8 @@ fn paths_agree_to_rounding_when_well_conditioned() {
     }
 }
 
-/// Where singular values fall below what a Gram matrix resolves, the two paths may
-/// choose other vectors for them; what is stored differs by less than 1e-7 of `‖W‖`, the
-/// rounding of the factors themselves.
+/// Below the resolution of a Gram matrix the two paths may choose other vectors; the stored product
+/// differs by less than 1e-7 of `‖W‖`, the rounding of the factors.
 #[test]
 fn paths_agree_within_the_bound_when_ill_conditioned() {
     let bound = 1e-7;
@@ -306,7 +305,7 @@ fn huge_and_small_scales() {
     }
 }
 
-/// A power of two rounds nothing, so that it must change nothing but the exponents.
+/// Scaling by a power of two is exact.
 #[test]
 fn singular_values_scale_with_the_weight() {
     for (m, n) in [(40, 30), (150, 140), (140, 400)] {
@@ -324,8 +323,8 @@ fn singular_values_scale_with_the_weight() {
     }
 }
 
-/// The split of the singular values between the factors leaves less error after q8_0 than
-/// giving them to either side or half to each.
+/// The split of the singular values between the factors leaves less error after q8_0 than giving
+/// them to either side or half to each.
 #[test]
 fn split_is_the_best_of_those_measured_under_q8_0() {
     let q8_0 = |values: &[f32]| {
@@ -419,9 +418,9 @@ fn two_calls_and_two_threads_give_the_same_bytes() {
     }
 }
 
-/// Without vectors the same numbers come out, to the resolution of the Gram matrix.
+/// To the resolution of the Gram matrix.
 #[test]
-fn singular_values_alone_are_those_of_the_factorisation() {
+fn singular_values_equal_those_of_the_factorisation() {
     for (rows, cols) in [(1, 1), (1, 9), (40, 90), (130, 70), (80, 80)] {
         let w = Dense::normal(rows, cols, 61);
         let found = singular_values(w.weight(), &Host).unwrap();

@@ -14,7 +14,7 @@ fn rows(p: &Mat<f64>) -> Vec<f64> {
         .collect()
 }
 
-/// What is left of the direction outside the rows of the basis, relative to its length.
+/// Remainder of the direction outside the rows of the basis, relative to its length.
 fn missed(basis: &[f64], direction: &[f64]) -> f64 {
     let mut rest = direction.to_vec();
     for row in basis.chunks_exact(direction.len()) {
@@ -32,7 +32,7 @@ fn the_appended_basis_reproduces_the_direction() {
         let p = orthonormal(d, k, 1);
         let mut rng = Rng(2);
         let random: Vec<f64> = (0..d).map(|_| 1e5 * rng.normal()).collect();
-        // Inside the span but for a small part: one orthogonalisation would not be enough.
+        // Almost inside the span: one orthogonalisation would not be enough.
         let nearly = |part: f64| -> Vec<f64> {
             (0..d)
                 .map(|i| (0..k).map(|j| p[(i, j)]).sum::<f64>() + part * random[i] / 1e5)
@@ -62,7 +62,7 @@ fn a_covered_direction_adds_nothing() {
     let inside = coverage(&plain, &direction).unwrap();
     close(inside.norm, 1.0, 1e-14);
     close(inside.largest, 3.0 / 10f64.sqrt(), 1e-14);
-    // Covered altogether: whatever the threshold, there is nothing to add.
+    // Completely covered: nothing to add at any threshold.
     for threshold in [0.15, 2.0] {
         let mut basis = plain.clone();
         let found = append_direction(&mut basis, &direction, threshold).unwrap();
@@ -82,7 +82,7 @@ fn a_covered_direction_adds_nothing() {
     }
 }
 
-/// The norm belongs to the span, the largest part to the basis.
+/// The norm depends only on the span, the largest part on the basis.
 #[test]
 fn coverage_and_rotation() {
     let (d, k) = (30, 10);
@@ -98,9 +98,9 @@ fn coverage_and_rotation() {
     assert_eq!((none.norm, none.largest), (0.0, 0.0));
 }
 
-/// What random bases cover is the threshold: in the mean of the squares exactly as much as the rank's part of the width.
+/// The mean of the squares is exactly the rank over the width.
 #[test]
-fn random_bases_cover_what_is_said() {
+fn random_bases_reach_the_random_coverage() {
     let d = 24;
     let direction: Vec<f64> = (0..d).map(|i| 1.0 + (i as f64).cos()).collect();
     for k in [1, 6, 20] {
@@ -118,7 +118,7 @@ fn random_bases_cover_what_is_said() {
     );
 }
 
-/// A weight that hardly sees the last quarter of its inputs, along which the direction lies.
+/// Weight that hardly sees the last quarter of its inputs, along which the direction lies.
 fn blind(m: usize, n: usize) -> (Dense, Vec<f64>) {
     let mut rng = Rng(11);
     let last = |j: usize| 4 * j >= 3 * n;
@@ -129,8 +129,8 @@ fn blind(m: usize, n: usize) -> (Dense, Vec<f64>) {
     (w, direction)
 }
 
-/// Under every gauge, on either side, with either path: the direction is exact, the other
-/// components are those of the plain factors, the coverage is that of the singular vectors.
+/// Holds for every gauge, side and path: the direction is exact, the other components are those of
+/// the plain factors, the coverage is that of the singular vectors.
 #[test]
 fn low_rank_factors_keep_the_direction() {
     for (m, n) in [(40, 30), (30, 40), (70, 70)] {
@@ -200,8 +200,8 @@ fn right_vectors(matrix: &Mat<f64>, r: usize) -> Mat<f64> {
     Mat::from_fn(matrix.ncols(), r, |i, j| product[(i, j)] / left.values[j])
 }
 
-/// Of every smaller rank the first components give what the weight gives at the direction, and lose the
-/// tail of what is left of the weight beside that output.
+/// At every smaller rank the first components reproduce the output at the direction, and lose the
+/// tail of the weight orthogonal to that output.
 fn best_with_the_direction(
     kept: &LowRank,
     gauged: &Mat<f64>,
@@ -231,7 +231,7 @@ fn best_with_the_direction(
 
 #[test]
 fn a_direction_that_is_not_missed_costs_nothing() {
-    // At full rank nothing is missed, whatever the threshold.
+    // At full rank nothing is missed at any threshold.
     let w = Dense::normal(6, 4, 17);
     let options = LowRankOptions {
         sink: Some(Sink {
