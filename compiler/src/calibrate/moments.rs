@@ -5,21 +5,21 @@ use htc_kernels::cpu::{COLUMN_STEP, Cpu, MOST_COLUMNS};
 
 use crate::math::{Algebra, FactoriseError, Gram};
 
-/// Side of the tiles of a second moment. A tile is summed by one thread and in the order of the
-/// vectors, so that the sums do not depend on the number of threads.
+/// Side of the tiles of a second moment. One thread sums a tile in the order of the vectors, so
+/// that the sums do not depend on the number of threads.
 const TILE: usize = MOST_COLUMNS;
 
-/// Tiles of a task: neighbours, which share a strip of the vectors.
+/// Neighbouring tiles per task, which share a strip of the vectors.
 const TILES_PER_TASK: usize = 4;
 
-/// Vectors whose products are summed in float32 before they go into the float64 sums.
+/// Vectors whose products are summed in float32 before they are added to the float64 sums.
 const ROWS: usize = 512;
 
-/// Numbers on a cache line.
+/// Numbers per cache line.
 const LINE: usize = 16;
 
-/// `Σ 1`, `Σ x` and the lower triangle of `Σ x xᵀ` of vectors of one length, in float64. Products are summed in float32 over
-/// [`ROWS`] vectors, by a device in float64.
+/// `Σ 1`, `Σ x` and the lower triangle of `Σ x xᵀ` of vectors of one length, in float64. On the CPU
+/// products are summed in float32 over [`ROWS`] vectors; on a device in float64.
 #[derive(Debug)]
 pub struct Moments {
     order: usize,
@@ -33,32 +33,32 @@ pub struct Moments {
 /// `Σ x xᵀ`.
 #[derive(Debug)]
 enum Products {
-    /// Here.
+    /// On the CPU.
     Tiles(Vec<Tile>),
-    /// On a device, which took the vectors so far or told why not.
+    /// On a device, or its first error.
     Device(Result<Box<dyn Gram>, FactoriseError>),
 }
 
-/// Some neighbouring components of the vectors.
+/// Neighbouring components of the vectors.
 #[derive(Clone, Debug)]
 struct Strip {
-    /// The first one.
+    /// Index of the first component.
     first: usize,
-    /// How many, and up to the next multiple of [`COLUMN_STEP`] with zeros.
+    /// Number of components; zero-padded to a multiple of [`COLUMN_STEP`].
     width: usize,
     padded: usize,
-    /// Those of the vectors that are being added, `[n, padded]` from `start` on.
+    /// Current vectors, `[n, padded]` from `start` on.
     numbers: Vec<f32>,
-    /// Where a cache line begins, so that a register's numbers lie on one.
+    /// Start of a cache line, for aligned loads.
     start: usize,
     /// `[padded]`.
     sum: Vec<f64>,
 }
 
-/// A square of the lower triangle, or what the edge leaves of it.
+/// Tile of the lower triangle.
 #[derive(Clone, Debug)]
 struct Tile {
-    /// The strips of its rows and of its columns.
+    /// Strips of its rows and columns.
     row: usize,
     col: usize,
     /// `[padded, padded]` of the two strips.
@@ -66,18 +66,18 @@ struct Tile {
 }
 
 impl Moments {
-    /// The sums of no vectors of `order` numbers.
+    /// Creates empty sums for vectors of `order` numbers.
     pub fn new(order: usize) -> Self {
         let strips = strips(order);
         let products = Products::Tiles(tiles(&strips));
         Moments::of_none(order, strips, products)
     }
 
-    /// The same, with the products where `algebra` has them; here without one. They are there for
-    /// [`second_moment`](Self::second_moment) once they are [settled](Self::settle).
+    /// Creates empty sums with products on the device of `algebra`, if given.
+    /// [`second_moment`](Self::second_moment) needs [`settle`](Self::settle) first.
     ///
     /// # Errors
-    /// Where there is no room for them.
+    /// Out of device memory.
     pub fn on(algebra: Option<&dyn Algebra>, order: usize) -> Result<Self, FactoriseError> {
         let Some(algebra) = algebra else {
             return Ok(Moments::new(order));
@@ -96,10 +96,10 @@ impl Moments {
         }
     }
 
-    /// Fetches products from the device that has them.
+    /// Fetches the products from the device.
     ///
     /// # Errors
-    /// What the device said of any vectors before, or says now.
+    /// The first error of the device.
     pub fn settle(&mut self) -> Result<(), FactoriseError> {
         let here = Products::Tiles(Vec::new());
         let sums = match std::mem::replace(&mut self.products, here) {
@@ -111,7 +111,7 @@ impl Moments {
         };
         let mut tiles = tiles(&self.strips);
         for (index, strip) in self.strips.iter().enumerate() {
-            // Some columns at a time: all of them would take twice what the tiles take.
+            // Some columns at a time: all of them would double the memory.
             let columns = sums.columns(strip.first..strip.first + strip.width)?;
             for tile in tiles.iter_mut().filter(|tile| tile.col == index) {
                 tile.take(&self.strips[tile.row], strip, &columns);
@@ -121,10 +121,10 @@ impl Moments {
         Ok(())
     }
 
-    /// What a device did not take of the vectors so far.
+    /// Checks for device errors so far.
     ///
     /// # Errors
-    /// What it said.
+    /// The first error of the device.
     pub fn check(&self) -> Result<(), FactoriseError> {
         match &self.products {
             Products::Device(Err(error)) => Err(error.clone()),
@@ -132,8 +132,7 @@ impl Moments {
         }
     }
 
-    /// Bytes that the sums of vectors of `order` numbers take, with those of the vectors that are being
-    /// added.
+    /// Returns the bytes of the sums of vectors of `order` numbers, including the current vectors.
     pub fn bytes(order: usize) -> u64 {
         let strips = order.div_ceil(TILE) as u64;
         let tile = (TILE.min(order).next_multiple_of(COLUMN_STEP)) as u64;
@@ -186,7 +185,7 @@ impl Moments {
         }
     }
 
-    /// Multiplies the weight of every vector so far by `factor`; the next ones have a weight of 1.
+    /// Multiplies the weight of all vectors so far by `factor`; later ones have weight 1.
     pub fn reweigh(&mut self, factor: f64) {
         self.weight *= factor;
         let sums = self.strips.iter_mut().flat_map(|strip| &mut strip.sum);
@@ -206,10 +205,10 @@ impl Moments {
         }
     }
 
-    /// Whether every number of the second moment is finite in float32.
+    /// Returns true if the second moment is finite in float32.
     pub fn fits_float32(&self) -> bool {
         let limit = f64::from(f32::MAX) * self.weight();
-        // False for what is not a number, too.
+        // False for NaN, too.
         let fits = |value: &f64| value.abs() <= limit;
         let sums = self.strips.iter().flat_map(|strip| &strip.sum);
         sums.into_iter().all(fits)
@@ -219,19 +218,19 @@ impl Moments {
             }
     }
 
-    /// Vectors added.
+    /// Returns the number of vectors.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// `E[x]`, zero where there was no vector.
+    /// Returns `E[x]`, zero without vectors.
     pub fn mean(&self) -> Vec<f64> {
         let sums = self.strips.iter().flat_map(|s| &s.sum[..s.width]);
         sums.map(|sum| sum / self.weight()).collect()
     }
 
-    /// The lower triangle of `E[x xᵀ]`, row by row: `order (order + 1) / 2` numbers; of sums on a device once they are
-    /// [settled](Self::settle).
+    /// Returns the lower triangle of `E[x xᵀ]`, row by row: `order (order + 1) / 2` numbers. Sums
+    /// on a device must be [settled](Self::settle) before.
     pub fn second_moment(&self) -> Vec<f64> {
         let tiles = match &self.products {
             Products::Tiles(tiles) => &tiles[..],
@@ -253,7 +252,7 @@ impl Moments {
         packed
     }
 
-    /// Sum of the vectors' weights, by which sums are divided; 1 where there is no vector.
+    /// Returns the sum of the vectors' weights; 1 without vectors.
     pub fn weight(&self) -> f64 {
         match self.count {
             0 => 1.0,
@@ -262,7 +261,7 @@ impl Moments {
     }
 }
 
-/// Adds vectors of `order` numbers to sums on a device; what it says stays in their place.
+/// Adds vectors of `order` numbers to sums on a device; an error replaces the sums.
 fn add_on_device<'x>(
     sums: &mut Result<Box<dyn Gram>, FactoriseError>,
     vectors: impl Iterator<Item = &'x [f32]>,
@@ -277,7 +276,6 @@ fn add_on_device<'x>(
     }
 }
 
-/// All strips of vectors of `order` numbers.
 fn strips(order: usize) -> Vec<Strip> {
     let strip = |first| {
         let width = TILE.min(order - first);
@@ -294,7 +292,7 @@ fn strips(order: usize) -> Vec<Strip> {
     (0..order).step_by(TILE).map(strip).collect()
 }
 
-/// All tiles of the lower triangle, of zeros.
+/// Creates all tiles of the lower triangle, zeroed.
 fn tiles(strips: &[Strip]) -> Vec<Tile> {
     let tile = |(row, col): (usize, usize)| Tile {
         row,
@@ -306,7 +304,7 @@ fn tiles(strips: &[Strip]) -> Vec<Tile> {
 }
 
 impl Strip {
-    /// Takes its components of vectors, and adds them to their sums.
+    /// Copies its components of the vectors and adds them to the sums.
     fn take<'x>(&mut self, cpu: &Cpu, vectors: impl ExactSizeIterator<Item = &'x [f32]>) {
         let count = vectors.len() * self.padded;
         self.numbers.resize(count + LINE, 0.0);
@@ -329,7 +327,7 @@ impl Strip {
 }
 
 impl Tile {
-    /// Takes its part of the columns of a strip, of which the lower triangle of all counts.
+    /// Copies the tile from the columns of a strip, lower triangle only.
     fn take(&mut self, rows: &Strip, cols: &Strip, columns: &Mat<f64>) {
         let values = self.values.chunks_exact_mut(cols.padded);
         for (row, values) in (rows.first..rows.first + rows.width).zip(values) {
@@ -363,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_those_of_float64_on_any_number_of_threads() {
+    fn moments_match_float64_for_any_number_of_threads() {
         for (order, n) in [(1, 1), (3, 700), (256, 20), (300, 1100)] {
             let x = numbers(order * n);
             let mut expected_mean = vec![0.0; order];
@@ -400,9 +398,9 @@ mod tests {
         }
     }
 
-    /// What a device sums is fetched whole, with weights and over the edges of tiles, and goes on here.
+    /// Device sums match, with weights and at the edges of tiles.
     #[test]
-    fn products_on_a_device_are_those_of_here() {
+    fn device_products_match_the_cpu() {
         let cpu = Cpu::with_threads(2).unwrap();
         for order in [1, 5, TILE, TILE + 3, 2 * TILE + 1] {
             let (x, y) = (numbers(order * 9), numbers(order * 4));
@@ -425,7 +423,7 @@ mod tests {
         }
     }
 
-    /// A device without room for a vector.
+    /// A device that is out of memory.
     #[derive(Debug)]
     struct Full;
 
@@ -449,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_did_not_sum_is_told_at_the_end() {
+    fn device_errors_are_reported_by_settle() {
         let cpu = Cpu::with_threads(1).unwrap();
         let products = Products::Device(Ok(Box::new(Full)));
         let mut moments = Moments::of_none(3, strips(3), products);
@@ -457,14 +455,14 @@ mod tests {
         moments.reweigh(2.0);
         moments.add(&cpu, &numbers(3));
         let told = moments.check().unwrap_err();
-        // Nothing that was not all summed is stored.
+        // Incomplete sums are not stored.
         assert!(!moments.fits_float32());
         let error = moments.settle().unwrap_err();
         assert!(error.to_string().ends_with(": full"), "{error}");
         assert_eq!(told, error);
     }
 
-    /// A vector of weight 3 is worth three of weight 1.
+    /// A vector of weight 3 counts as three of weight 1.
     #[test]
     fn weights_are_repetitions() {
         let cpu = Cpu::with_threads(1).unwrap();
@@ -483,9 +481,9 @@ mod tests {
         assert!(close(weighted.second_moment(), repeated.second_moment()));
     }
 
-    /// What is forecast is what is taken, or a little more.
+    /// The estimate is equal or slightly larger.
     #[test]
-    fn the_memory_of_sums_is_known_before() {
+    fn memory_estimate_covers_the_sums() {
         for order in [1, 7, TILE, TILE + 1, 3 * TILE + 5] {
             let sums = Moments::new(order);
             let Products::Tiles(tiles) = &sums.products else {
@@ -509,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_moments_of_zero() {
+    fn moments_without_vectors_are_zero() {
         let moments = Moments::new(2);
         assert_eq!((moments.count(), moments.mean()), (0, vec![0.0; 2]));
         assert_eq!(moments.second_moment(), vec![0.0; 3]);
