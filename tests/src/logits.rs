@@ -1,4 +1,4 @@
-//! Logits of a model, and how far they are from others.
+//! Logits of a model, and their distance from others.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use htc_loader::backend::Reference;
 use htc_loader::kv::KvType;
 use htc_loader::{Backend, Cpu, Model, Pool, Session};
 
-/// Logits at some positions, the prompt read in one batch and one token at a time, with a KV cache
-/// of float32.
+/// Returns logits at some positions with the prompt in one batch, and one token at a time, with an
+/// f32 KV cache.
 ///
 /// # Panics
-/// Where the model cannot be executed.
+/// If the model cannot be executed.
 pub fn at_positions(
     model: &Arc<Model>,
     tokens: &[u32],
@@ -25,7 +25,7 @@ pub fn at_positions(
 /// [`at_positions`] with another type of the KV cache.
 ///
 /// # Panics
-/// Where the model cannot be executed.
+/// If the model cannot be executed.
 pub fn with_kv_type(
     model: &Arc<Model>,
     tokens: &[u32],
@@ -55,10 +55,11 @@ pub fn with_kv_type(
     [batched, single]
 }
 
-/// The last logits behind a prompt, of the model in a file on a backend, with a KV cache of float32.
+/// Returns the last logits after a prompt, of the model in a file on a backend, with an f32 KV
+/// cache.
 ///
 /// # Panics
-/// Where the model cannot be executed.
+/// If the model cannot be executed.
 pub fn of_file<B: Backend>(path: &Path, tokens: &[u32], mut backend: B) -> Vec<f32> {
     let file = ModelFile::open(path).unwrap();
     let model = Model::load(file, &mut backend).unwrap();
@@ -66,11 +67,11 @@ pub fn of_file<B: Backend>(path: &Path, tokens: &[u32], mut backend: B) -> Vec<f
     session.unwrap().step(tokens).unwrap().to_vec()
 }
 
-/// Fails unless an artifact and what it was exported as have the same logits in float64, and products with
-/// activations of eight bits nearly the same.
+/// Asserts that an artifact and its export have the same logits in float64, and nearly the same
+/// with 8-bit activations.
 ///
 /// # Panics
-/// Where they differ.
+/// If they differ.
 pub fn check_export(artifact: &Path, exported: &Path, tokens: &[u32]) {
     let [found, expected] = [artifact, exported].map(|path| of_file(path, tokens, Reference));
     let difference = largest_difference(&found, &expected);
@@ -80,10 +81,10 @@ pub fn check_export(artifact: &Path, exported: &Path, tokens: &[u32]) {
     assert!(difference < 0.15, "{difference:.2e}");
 }
 
-/// The largest difference, in standard deviations of what is expected.
+/// Returns the largest difference, in standard deviations of the expected values.
 ///
 /// # Panics
-/// Where lengths differ or a number is not finite.
+/// If lengths differ or a value is not finite.
 pub fn largest_difference(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let n = expected.len() as f64;
@@ -95,7 +96,7 @@ pub fn largest_difference(found: &[f32], expected: &[f32]) -> f64 {
         / n;
     let pairs = found.iter().zip(expected);
     let differences = pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).abs());
-    // NaN would be overlooked by `max`.
+    // `max` ignores NaN.
     assert!(found.iter().all(|v| v.is_finite()));
     differences.fold(0.0, f64::max) / variance.sqrt()
 }

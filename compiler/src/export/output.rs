@@ -1,4 +1,4 @@
-//! What is written: the tensors of an output, and what each is made of.
+//! Tensors of an output and the stored tensors they are made from.
 
 use htc_formats::DType;
 use htc_formats::architecture::{NamedTensor, Naming, tensor_names};
@@ -17,7 +17,7 @@ pub(super) struct Output<'a> {
     pub rows: usize,
     pub cols: usize,
     pub dtype: DType,
-    /// One under the other.
+    /// Concatenated along the rows.
     pub pieces: Vec<Piece<'a>>,
 }
 
@@ -26,27 +26,27 @@ pub(super) struct Output<'a> {
 pub(super) struct Piece<'a> {
     pub rows: usize,
     pub content: Content<'a>,
-    /// How its rows, or the entries of a vector, move.
+    /// Permutation of its rows, or of the entries of a vector.
     pub order: Option<HeadOrder>,
 }
 
-/// Where rows come from.
+/// Source of rows.
 #[derive(Debug)]
 pub(super) enum Content<'a> {
-    /// Bytes as they are stored, of the output's type.
+    /// Stored bytes that are already in the output's type.
     Stored(Stored<'a>),
-    /// Numbers of a matrix in any form, encoded anew.
+    /// A matrix in any form, decoded and encoded.
     Matrix(Matrix<'a>),
-    /// Numbers of a tensor, encoded anew.
+    /// A tensor, decoded and encoded.
     Numbers(Stored<'a>),
-    /// Numbers of a vector, to each of which a number is added.
+    /// A vector, with a constant added to each value.
     Vector(Stored<'a>, f32),
-    /// Nothing but zeros.
+    /// Zeros.
     Zeros,
 }
 
 impl<'a> Content<'a> {
-    /// The tensors of the artifact that are read for it.
+    /// Returns the tensors of the artifact that it reads.
     pub fn tensors(&self) -> Result<Vec<Stored<'a>>, ExportError> {
         Ok(match self {
             Content::Stored(stored) | Content::Numbers(stored) | Content::Vector(stored, _) => {
@@ -59,12 +59,12 @@ impl<'a> Content<'a> {
 }
 
 impl Output<'_> {
-    /// Bytes of it.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.dtype.matrix_bytes(self.rows, self.cols).unwrap_or(0) as u64
     }
 
-    /// Whether it is a vector, which has one dimension.
+    /// Returns true for a vector, which has one dimension.
     pub fn is_vector(&self) -> bool {
         matches!(
             self.pieces.first().map(|piece| &piece.content),
@@ -79,32 +79,32 @@ impl Output<'_> {
             ))
     }
 
-    /// Whether its matrices are stored as in the artifact.
+    /// Returns true if all of it is copied from the artifact.
     pub fn is_stored(&self) -> bool {
         let stored = |piece: &Piece| matches!(piece.content, Content::Stored(_));
         self.pieces.iter().all(stored)
     }
 }
 
-/// What a container wants.
+/// Requirements of a container.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub naming: Naming,
-    /// The container in messages.
+    /// Name of the container in messages.
     pub container: &'static str,
-    /// The order of the rows of queries and keys.
+    /// Rotary layout of queries and keys.
     pub pairs: RopePairs,
-    /// Whether norms are stored less one.
+    /// Set if norms are stored minus one.
     pub norms_less_one: bool,
-    /// Slots with a bias in every layer, of zeros where the model has none.
+    /// Projections with a bias in every layer; zeros if the model has none.
     pub biases: Vec<Slot>,
-    /// The type that is encoded to.
+    /// Type of encoded matrices.
     pub dtype: DType,
-    /// Whether factors go into an adapter.
+    /// Set if factors go into an adapter.
     pub lora: bool,
 }
 
-/// All that is written.
+/// All tensors to write.
 #[derive(Debug, Default)]
 pub(super) struct Outputs<'a> {
     /// The model, in the order of execution.
@@ -113,7 +113,7 @@ pub(super) struct Outputs<'a> {
     pub adapter: Vec<Output<'a>>,
 }
 
-/// The tensors of an output.
+/// Returns the tensors of an output.
 pub(super) fn outputs<'a>(
     file: &'a ModelFile,
     wanted: &Wanted,
@@ -144,10 +144,10 @@ fn check_places(
     let named = |role: Role| names.iter().any(|tensor| tensor.roles.contains(&role));
     for tensor in &file.tensors {
         let place = match tensor.role {
-            // What stays behind is told.
+            // Left out, and reported.
             Role::Basis { .. } | Role::KvBasis { .. } | Role::KvEnergies { .. } => continue,
             Role::Refinement { matrix } => matrix.weight(),
-            // Numbers of the configuration.
+            // Part of the configuration.
             Role::RopeFactors | Role::LongRopeFactors if wanted.naming == Naming::HuggingFace => {
                 continue;
             }
@@ -199,7 +199,7 @@ impl<'a> Planner<'a, '_> {
         let less_one = self.wanted.norms_less_one && !bias && !rope;
         let dtype = match (self.wanted.naming, stored.tensor.dtype) {
             (Naming::HuggingFace, dtype @ (DType::F16 | DType::BF16)) if !less_one => dtype,
-            // llama.cpp adds and multiplies vectors of float32 only.
+            // llama.cpp supports only f32 vectors.
             _ => DType::F32,
         };
         let add = if less_one { -1.0 } else { 0.0 };
@@ -236,14 +236,14 @@ impl<'a> Planner<'a, '_> {
         }
     }
 
-    /// A matrix, or several in one tensor.
+    /// Adds a matrix, or several in one tensor.
     fn matrix(&self, named: &NamedTensor, outputs: &mut Outputs<'a>) -> Result<(), ExportError> {
         let mut matrices = Vec::with_capacity(named.roles.len());
         for &role in &named.roles {
             let id = MatrixId::of(role).map(|(id, _)| id);
             match id.and_then(|id| Matrix::find(self.file, id)) {
                 Some(matrix) => matrices.push(matrix),
-                // A head that is the embedding.
+                // A tied head.
                 None if !named.required => return Ok(()),
                 None => return Err(ExportError::Missing(role)),
             }
@@ -286,7 +286,7 @@ impl<'a> Planner<'a, '_> {
         Ok(())
     }
 
-    /// The type that all matrices of a tensor are stored in, where they may stay so.
+    /// Returns the common stored type of all matrices of a tensor, if they can be copied.
     fn common_type(&self, matrices: &[Matrix<'a>]) -> Result<Option<DType>, ExportError> {
         let mut common = None;
         for matrix in matrices {
@@ -304,8 +304,8 @@ impl<'a> Planner<'a, '_> {
         Ok(common)
     }
 
-    /// What stands in the model for a matrix whose factors go into an adapter; `None` where they
-    /// cannot.
+    /// Returns the model's part of a matrix whose factors go into an adapter; `None` without
+    /// factors.
     fn base(&self, matrix: &Matrix<'a>) -> Result<Option<(DType, Piece<'a>)>, ExportError> {
         let (dtype, content) = match matrix.form {
             Form::Dense => return Ok(None),
@@ -333,7 +333,7 @@ impl<'a> Planner<'a, '_> {
         )))
     }
 
-    /// The factors of a matrix, as they are stored.
+    /// Adds the factors of a matrix to the adapter.
     fn adapter(
         &self,
         named: &NamedTensor,
@@ -370,7 +370,7 @@ impl<'a> Planner<'a, '_> {
 }
 
 impl<'a> Content<'a> {
-    /// What gives its numbers, where they are encoded anew.
+    /// Returns the decoder of its rows, if they are encoded.
     pub fn rows(&self) -> Result<Option<Rows<'a>>, ExportError> {
         Ok(match self {
             Content::Matrix(matrix) => Some(matrix.rows()?),
