@@ -1,4 +1,4 @@
-//! Passes over what was foreseen, which have the bits of single steps or are refused.
+//! Verification passes: bit-identical to single steps, or refused.
 
 use super::sessions::{Bench, options};
 use super::*;
@@ -8,10 +8,10 @@ use crate::sampling::Sampler;
 use crate::speculate::{DraftLength, Speculator};
 use crate::{ExecError, Pool};
 
-/// A stretch of a step's positions ends within what was foreseen.
+/// An attention chunk of a step's positions ends within the drafted tokens.
 const PROMPT: usize = 252;
 const FORESEEN: usize = 9;
-/// Of these, the ones that are kept.
+/// Number of kept tokens.
 const RIGHT: usize = 5;
 
 #[test]
@@ -49,7 +49,7 @@ fn every_row_has_the_bits_of_a_single_step() {
                     let step = alone.step(&[*token]).unwrap();
                     assert!(row == step, "{what}");
                 }
-                // What is kept has the bits of what never read more.
+                // The kept part is bit-identical to a session that never read more.
                 let kept = prompt.len() + RIGHT;
                 together.truncate(kept).unwrap();
                 alone.truncate(kept).unwrap();
@@ -63,7 +63,7 @@ fn every_row_has_the_bits_of_a_single_step() {
 }
 
 #[test]
-fn kinds_that_compress_between_steps_check_nothing() {
+fn kinds_that_compress_between_steps_refuse_verification() {
     let bench = Bench::new();
     let tokenizer = bench.model.tokenizer().unwrap();
     for kind in ["static:0.5", "static-hybrid:0.5", "oja:0.5"] {
@@ -73,7 +73,7 @@ fn kinds_that_compress_between_steps_check_nothing() {
         let is_it = |error: &ExecError| matches!(error, ExecError::Kv(KvError::Foreseen { kind: found }) if found == kind);
         assert!(is_it(&error), "{error}");
         assert!(error.to_string().contains("q8_0"), "{error}");
-        // Before a prompt is read in vain.
+        // Refused before the prompt is read.
         let mut greedy = Sampler::greedy();
         let length = DraftLength::Fixed(2);
         let mut draft = Speculator::own(Setting::FULL, length, &greedy).unwrap();
@@ -94,7 +94,7 @@ fn kinds_that_compress_between_steps_check_nothing() {
     }
 }
 
-/// A draft may lose what it likes, and drop positions behind the prompt as it was asked to.
+/// The draft may use a lossy kind and evict positions.
 #[test]
 fn a_draft_of_any_kind_changes_no_token() {
     let bench = Bench::new();

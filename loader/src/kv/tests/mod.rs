@@ -1,4 +1,4 @@
-//! Kinds of KV cache against closed forms, against float64, and against each other.
+//! Kinds of KV cache compared with closed forms, float64, and each other.
 
 mod features;
 mod foreseen;
@@ -107,13 +107,13 @@ pub(super) fn demo() -> PathBuf {
     root.join("../assets/demo/reference-7m-f16.gguf")
 }
 
-/// The demo model for a backend.
+/// Loads the demo model for a backend.
 pub(super) fn load<B: Backend>(backend: &mut B) -> Arc<Model<B>> {
     let file = ModelFile::open(demo()).unwrap();
     Arc::new(Model::load(file, backend).unwrap())
 }
 
-/// Tokens of a text that the demo comes with.
+/// Tokens of a text of the demo.
 pub(super) fn tokens(count: usize) -> Vec<u32> {
     let folder = demo();
     let folder = folder.parent().unwrap();
@@ -190,7 +190,7 @@ pub(super) fn calibrated(model: &Arc<Model>, tokens: &[u32]) -> Arc<KvBases> {
     Arc::new(KvBases::new(shape, sides).unwrap())
 }
 
-/// The largest difference, in standard deviations of what is expected.
+/// Largest difference, in standard deviations of the expected numbers.
 pub(super) fn difference(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let n = expected.len() as f64;

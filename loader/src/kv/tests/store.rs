@@ -1,4 +1,4 @@
-//! The store of the processor, against the oracle's.
+//! Storage of the CPU backend compared with the reference.
 
 use htc_formats::DType;
 use htc_kernels::cpu::KvNumbers;
@@ -22,13 +22,13 @@ fn full(kv_type: KvType) -> KvCache {
     KvCache::new(&KvPlan::full(SHAPE, kv_type).unwrap())
 }
 
-/// A float16 whose bits name layer, side, position, head and dimension.
+/// A float16 whose bits encode layer, side, position, head and dimension.
 fn number(layer: usize, side: usize, position: usize, head: usize, dimension: usize) -> u16 {
     ((((layer * 2 + side) * 1000 + position) * 2 + head) * 2 + dimension) as u16
 }
 
 #[test]
-fn what_is_appended_stays_where_it_is_when_the_cache_grows() {
+fn appended_rows_survive_growth() {
     let mut cache = full(KvType::F16);
     for n in [1, 3, 250, 1, 10, 300] {
         cache.reserve(n);
@@ -165,7 +165,7 @@ fn blocks_are_those_of_the_formats() {
 }
 
 #[test]
-fn a_coordinate_beyond_float16_is_refused_and_nothing_has_changed() {
+fn coordinate_beyond_float16_is_refused_without_side_effects() {
     let shape = KvShape {
         layers: 1,
         kv_heads: 1,
@@ -199,7 +199,7 @@ fn a_coordinate_beyond_float16_is_refused_and_nothing_has_changed() {
 }
 
 #[test]
-fn room_is_given_back() {
+fn unused_memory_is_freed() {
     let shape = KvShape {
         layers: 1,
         kv_heads: 1,
@@ -220,7 +220,7 @@ fn room_is_given_back() {
     cache.layout_mut().compress(0, 32, 436);
     cache.reserve(1);
     assert_eq!(cache.bytes(), 2 * (128 * 8 + 436 * 4) * 2);
-    // What was exempt is where it was.
+    // Exempt rows stay where they were.
     let [keys, _] = cache.full_rows(&cpu(), 0, 0..64).unwrap();
     for (row, key) in keys.chunks_exact(8).enumerate() {
         let position = if row < 32 { row } else { row + 436 };
@@ -237,7 +237,7 @@ fn room_is_given_back() {
 enum Move {
     Read(usize),
     Compress(usize),
-    /// Of how many rows one is kept.
+    /// Keeps one of this many rows.
     Keep(usize),
     Cut(usize),
 }
@@ -252,7 +252,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(one, 1..14)
 }
 
-/// A store of a backend that moves are made on.
+/// Applies moves to the storage of a backend.
 struct Runner<B: Backend> {
     backend: B,
     kv: B::Kv,
@@ -275,7 +275,7 @@ impl<B: Backend> Runner<B> {
         buffer
     }
 
-    /// What the queries of rows that were read last attend to.
+    /// Attention output of the queries of the last rows.
     fn read(&mut self, n: usize, [q, keys, values]: [&[f32]; 3], shape: HeadShape) -> Vec<f32> {
         let [q, keys, values] = [q, keys, values].map(|x| self.buffer(x));
         let mut out = self.buffer(&vec![0.0; n * shape.heads * shape.size]);
@@ -336,7 +336,7 @@ impl<B: Backend> Runner<B> {
                 self.kv.layout_mut().evict(0, low_rank, dropped);
             }
             Move::Cut(n) => {
-                // Only what was read since the last eviction, as sessions see to.
+                // Only positions since the last eviction, as sessions ensure.
                 let tail = full - layout.front(0);
                 let length = self.kv.len() - n.min(tail.saturating_sub(1));
                 self.kv.truncate(length);
@@ -349,7 +349,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_store_and_the_oracle_agree_whatever_happens(
+    fn cache_agrees_with_the_reference_after_any_moves(
         moves in moves(),
         kv_heads in 1..4_usize,
         group in 1..4_usize,
