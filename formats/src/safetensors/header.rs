@@ -1,4 +1,4 @@
-//! From bytes to validated [`Contents`].
+//! Parser of safetensors headers.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use super::{Contents, Element, SafetensorsError, TensorInfo};
 use crate::escape::one_line;
 use crate::limits;
 
-/// Bytes of the length that a file begins with.
+/// Size of the length at the start of a file.
 const LENGTH_BYTES: usize = 8;
 
-/// The key of the header that is no tensor.
+/// Header key that is no tensor.
 const METADATA: &str = "__metadata__";
 
 pub(super) fn parse(bytes: &[u8]) -> Result<Contents, SafetensorsError> {
@@ -22,7 +22,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, SafetensorsError> {
         });
     };
     let stated = u64::from_le_bytes(*length);
-    // The end of the file comes first: in a truncated file the remedy is another copy.
+    // Truncation is reported first, because its remedy is another copy.
     if stated > rest.len() as u64 {
         return Err(SafetensorsError::HeaderLength {
             stated,
@@ -54,7 +54,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, SafetensorsError> {
     Ok(Contents { tensors })
 }
 
-/// A tensor as the header describes it.
+/// A tensor as described by the header.
 struct Row {
     name: String,
     entry: Entry,
@@ -68,7 +68,7 @@ struct Entry {
     data_offsets: [u64; 2],
 }
 
-/// Reads the JSON without building a tree of it, so that memory is bounded by the tensors.
+/// Parses the JSON without building a tree, so that the number of tensors bounds memory.
 fn rows(header: &[u8]) -> Result<Vec<Row>, SafetensorsError> {
     let json = |error: serde_json::Error| SafetensorsError::Json {
         error: one_line(&error.to_string()),
@@ -111,7 +111,7 @@ impl<'de> Visitor<'de> for Rows {
     }
 }
 
-/// Refuses a tensor's name that is too long.
+/// Rejects a tensor name that is too long.
 pub(super) fn check_name<E: Error>(name: &str) -> Result<(), E> {
     let limit = limits::MAX_TENSOR_NAME_BYTES;
     if name.len() as u64 <= limit {
@@ -124,7 +124,7 @@ pub(super) fn check_name<E: Error>(name: &str) -> Result<(), E> {
     )))
 }
 
-/// Refuses another tensor where there are as many as a file may have.
+/// Rejects a further tensor beyond the limit.
 pub(super) fn check_count<E: Error>(tensors: usize) -> Result<(), E> {
     if (tensors as u64) < limits::MAX_TENSORS {
         return Ok(());
@@ -133,7 +133,7 @@ pub(super) fn check_count<E: Error>(tensors: usize) -> Result<(), E> {
     Err(E::custom(format!("there are more than {limit} tensors")))
 }
 
-/// An object of texts, which are checked to be texts and forgotten.
+/// An object of texts, which are validated and dropped.
 struct Texts;
 
 impl<'de> Deserialize<'de> for Texts {
@@ -155,7 +155,7 @@ impl<'de> Visitor<'de> for Texts {
     }
 }
 
-/// Lengths of a tensor, no more of them than are supported.
+/// Dimensions of a tensor, limited in number.
 struct Shape(Vec<u64>);
 
 impl<'de> Deserialize<'de> for Shape {
@@ -189,7 +189,7 @@ impl<'de> Deserialize<'de> for Shape {
     }
 }
 
-/// Checks type, shape and place of a tensor against each other and the length of the data.
+/// Checks type, shape and offsets of a tensor against each other and the length of the data.
 fn locate(
     row: Row,
     data_offset: usize,
@@ -207,7 +207,7 @@ fn locate(
     let bits = shape
         .iter()
         .try_fold(element.bits(), |product, &dim| product.checked_mul(dim));
-    // A tensor of no numbers has no bits, whatever the other lengths are.
+    // An empty tensor has no bits, even if the product of its other dimensions overflows.
     let bits = if shape.contains(&0) { Some(0) } else { bits };
     let expected = bits
         .filter(|bits| bits.is_multiple_of(8))
@@ -239,8 +239,8 @@ fn locate(
     })
 }
 
-/// Checks that the tensors cover the data, from `start` to `end` of the file, without gap and
-/// overlap. Leaves them in the order of their places.
+/// Checks that the tensors cover the data, from `start` to `end` of the file, without gap or
+/// overlap. Sorts them by offset.
 fn check_coverage(
     tensors: &mut [TensorInfo],
     start: usize,
