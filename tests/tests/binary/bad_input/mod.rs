@@ -1,6 +1,5 @@
-//! Bad input, one test per fault, named after it. Whatever is wrong: one line that names the
-//! file, the tensor or the option, and the remedy; no panic, nothing left behind, and no more
-//! memory than a small file deserves.
+//! Bad input, one test per fault, named after it. Each error is a single line that names the file,
+//! the tensor or the option, and the remedy. No panic, no leftover files, and no excessive memory.
 
 mod artifact;
 mod container;
@@ -15,10 +14,10 @@ use std::path::PathBuf;
 use htc_tests::material::words;
 use htc_tests::{Htc, Outcome, Scratch, htc};
 
-/// The bound on memory is for few threads, however many cores there are.
+/// The memory limit assumes few threads, however many cores there are.
 const THREADS: [&str; 2] = ["--threads", "2"];
 
-/// A folder with a model file that is bad in some way.
+/// A folder with an invalid model file.
 struct BadModel {
     scratch: Scratch,
     model: PathBuf,
@@ -70,7 +69,7 @@ impl BadModel {
         outcome
     }
 
-    /// The commands that need the model itself refuse it.
+    /// Asserts that the commands that need the model refuse it.
     #[track_caller]
     fn is_no_model(&self, words: &[&str]) {
         let words = [&["model.gguf"], words].concat();
@@ -79,7 +78,7 @@ impl BadModel {
         self.compile().refused(1, &words);
     }
 
-    /// Every command refuses it.
+    /// Asserts that every command refuses it.
     #[track_caller]
     fn is_refused_by_all(&self, words: &[&str]) {
         self.is_no_model(words);
@@ -93,7 +92,7 @@ impl BadModel {
     }
 }
 
-/// Asserts that a run fails with the exit code and says what is asked for.
+/// Asserts that a run fails with the exit code and a message with these words.
 #[track_caller]
 fn refused(run: Htc, code: i32, words: &[&str]) {
     run.hostile().run().refused(code, words);
