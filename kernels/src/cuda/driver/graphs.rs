@@ -137,8 +137,8 @@ impl Shared {
                     state.graphs.kept.push(like);
                     return Ok(How::Updated(changed));
                 }
-                // It may be partly updated, so it matches no step any more. SAFETY: the context is
-                // current.
+                // SAFETY: the context is current. The graph may be partly updated, so it matches no
+                // step any more.
                 Err(_) => unsafe { like.free() },
             }
         }

@@ -196,8 +196,8 @@ impl Libraries {
         [values, right]: [&CudaMemory; 2],
     ) -> Result<(), LinearError> {
         let [m, n] = [dimension(rows)?, dimension(order)?];
-        // The left singular vectors are not used. They are allocated nevertheless: the related
-        // function `gesvd` is known to write them regardless, which leaves the device unusable.
+        // The left singular vectors are not used. They are allocated nevertheless: a related
+        // cuSOLVER function is known to write them regardless, which leaves the device unusable.
         let left = self.device.allocate(matrix.bytes())?;
         let [a, s, vt, u] = [matrix, values, right, &left].map(pointer);
         let Handles { solver, params, .. } = *handles;

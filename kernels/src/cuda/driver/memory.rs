@@ -43,8 +43,8 @@ impl CudaMemory {
         };
         let mut code = allocate(&mut address);
         if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-            // Freed memory may still be reserved for launches that have not ended. SAFETY: as
-            // above.
+            // SAFETY: as above. Freed memory may still be reserved for launches that have not
+            // ended.
             let _ = unsafe { sys::cuStreamSynchronize(shared.stream) };
             if let Ok(pool) = pool(shared.device) {
                 // SAFETY: the pool belongs to the device.

@@ -217,12 +217,12 @@ impl Taken<'_> {
             from = from.wrapping_add(bytes);
             ok(code)
         });
-        // Recorded after the copies that were queued, even if one was rejected. SAFETY: the event
-        // belongs to the buffer.
+        // SAFETY: the event belongs to the buffer. It is recorded after the copies that were
+        // queued, even if one was rejected.
         let recorded = ok(unsafe { sys::cuEventRecord(buffer.event, stream) });
         if recorded.is_err() {
-            // Without the event the end of the read is unknown. SAFETY: the context is current and
-            // owns the stream.
+            // SAFETY: the context is current and owns the stream. Without the event the end of the
+            // read is unknown.
             let _ = unsafe { sys::cuStreamSynchronize(stream) };
         }
         copied.and(recorded)
