@@ -4,7 +4,6 @@ use super::*;
 use crate::math::{Path, Weight, low_rank};
 use crate::system::random::Rng;
 
-/// Tensors side by side.
 #[derive(Default)]
 struct Stored {
     tensors: Vec<TensorEntry>,
@@ -12,7 +11,7 @@ struct Stored {
 }
 
 impl Stored {
-    /// Stores numbers and returns what a reader decodes.
+    /// Stores numbers and returns the decoded values.
     fn push(&mut self, role: Role, dtype: DType, cols: usize, values: &[f32]) -> Vec<f32> {
         let rows = values.len() / cols;
         let mut entry = TensorEntry::new(role.to_string(), role, dtype, rows, cols);
@@ -46,7 +45,7 @@ fn normal(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| rng.normal() as f32).collect()
 }
 
-/// Squared norms of rows, in the simplest way.
+/// Squared norms of rows, reference implementation.
 fn rows(values: &[f32], cols: usize) -> Vec<f64> {
     let square = |row: &[f32]| row.iter().map(|&v| f64::from(v).powi(2)).sum();
     values.chunks(cols).map(square).collect()
@@ -71,7 +70,7 @@ fn is(found: &SpectrumRecord, energies: &[f64], tolerance: f64) {
 }
 
 #[test]
-fn factors_without_a_gauge_have_their_singular_values() {
+fn factors_without_a_gauge_have_singular_values_as_weights() {
     let (m, n, rank) = (40, 24, 7);
     let values = normal(1, m * n);
     let weight = Weight {
@@ -88,13 +87,13 @@ fn factors_without_a_gauge_have_their_singular_values() {
         .iter()
         .map(|v| v * v)
         .collect();
-    // What storing in f32 costs.
+    // Rounding of f32.
     is(&found[Slot::O as usize], &squared, 1e-6);
 }
 
-/// A base and what it lacks: the rows of the one, then the components of the other.
+/// The rows of the base, then the components of the residual.
 #[test]
-fn a_residual_stands_behind_the_rows_of_its_base() {
+fn residual_components_follow_the_rows_of_the_base() {
     let mut stored = Stored::default();
     let base = [3.0, 4.0, 0.0, 5.0, 12.0, 0.0];
     stored.push(linear(Slot::K, Part::Weight), DType::F32, 3, &base);
@@ -107,11 +106,11 @@ fn a_residual_stands_behind_the_rows_of_its_base() {
 }
 
 #[test]
-fn the_rows_of_a_dense_slot_are_its_components() {
+fn rows_of_a_dense_projection_are_components() {
     let mut stored = Stored::default();
     let values = [3.0, 4.0, 0.0, 5.0, 12.0, 0.0];
     stored.push(linear(Slot::K, Part::Weight), DType::F32, 3, &values);
-    // A bias, and the same slot of another layer.
+    // A bias, and the same projection of another layer.
     stored.push(linear(Slot::K, Part::Bias), DType::F32, 2, &[9.0, 9.0]);
     let (layer, slot, part) = (2, Slot::K, Part::Weight);
     let other = Role::Linear { layer, slot, part };
@@ -123,7 +122,7 @@ fn the_rows_of_a_dense_slot_are_its_components() {
 }
 
 #[test]
-fn every_form_and_type_is_measured_as_it_is_decoded() {
+fn spectra_match_decoded_values_for_every_form_and_type() {
     for dtype in [
         DType::F32,
         DType::F16,
@@ -160,9 +159,9 @@ fn every_form_and_type_is_measured_as_it_is_decoded() {
     }
 }
 
-/// More than one portion, and a last one that is not whole.
+/// More than one job, with a partial last one.
 #[test]
-fn the_number_of_threads_changes_nothing() {
+fn spectra_do_not_depend_on_the_number_of_threads() {
     let (width, out, rank) = (1024, 3000, 800);
     let mut stored = Stored::default();
     let a = normal(1, rank * width);
@@ -179,7 +178,7 @@ fn the_number_of_threads_changes_nothing() {
 }
 
 #[test]
-fn spectra_agree_to_the_order_of_additions() {
+fn agree_tolerates_only_rounding() {
     let one = SpectrumRecord {
         layer: 3,
         slot: Slot::Q,
