@@ -1,12 +1,12 @@
-//! `htc run --chat`: what a model is asked, and templates that are at fault.
+//! `htc run --chat`: prompts from chat templates, and faulty templates.
 
 use std::time::{Duration, Instant};
 
 use htc_formats::gguf::Value;
 use htc_tests::{Htc, Outcome, Scratch, TinyModel, htc};
 
-/// A conversation of one user's words with a template.
-fn asked(scratch: &Scratch, template: &str, options: &[&str]) -> Htc {
+/// A run of a single-turn conversation with a template.
+fn chat_run(scratch: &Scratch, template: &str, options: &[&str]) -> Htc {
     let key = "tokenizer.chat_template";
     let tiny = TinyModel::default().with(key, Value::String(template.to_owned()));
     let model = scratch.file("chat.gguf", tiny.bytes());
@@ -14,49 +14,48 @@ fn asked(scratch: &Scratch, template: &str, options: &[&str]) -> Htc {
     htc!["run", &model, "--ignore-eos"].args(chat).args(options)
 }
 
-/// What that gives.
 fn ask(scratch: &Scratch, template: &str, options: &[&str]) -> Outcome {
-    asked(scratch, template, options).run()
+    chat_run(scratch, template, options).run()
 }
 
-/// What the same model continues a text with.
-fn continued(scratch: &Scratch, text: &str) -> Outcome {
+/// Plain completion of a text by the same model.
+fn complete_text(scratch: &Scratch, text: &str) -> Outcome {
     let model = scratch.file("plain.gguf", TinyModel::default().bytes());
     let options = ["-p", text, "-n", "4", "--temp", "0", "--ignore-eos"];
     htc!["run", &model].args(options).run().ok()
 }
 
-/// The number of tokens that were read.
+/// The number of prompt tokens.
 fn read(outcome: &Outcome) -> &str {
     let (_, rest) = outcome.stderr.split_once("prompt: ").unwrap();
     rest.split_once(' ').unwrap().0
 }
 
 #[test]
-fn the_template_writes_the_prompt() {
+fn template_formats_the_prompt() {
     let scratch = Scratch::new();
     let template = "{% for m in messages %}{{ m.role }} {{ m.content }}\n{% endfor %}\
                     {% if add_generation_prompt %}model{% endif %}";
-    let asked = ask(&scratch, template, &[]).ok();
-    let plain = continued(&scratch, "user the cat\nmodel");
-    assert_eq!(asked.stdout, plain.stdout);
-    assert_eq!(read(&asked), read(&plain));
-    let asked = ask(&scratch, template, &["--system", "sit"]).ok();
-    let plain = continued(&scratch, "system sit\nuser the cat\nmodel");
-    assert_eq!(asked.stdout, plain.stdout);
+    let chat_run = ask(&scratch, template, &[]).ok();
+    let plain = complete_text(&scratch, "user the cat\nmodel");
+    assert_eq!(chat_run.stdout, plain.stdout);
+    assert_eq!(read(&chat_run), read(&plain));
+    let chat_run = ask(&scratch, template, &["--system", "sit"]).ok();
+    let plain = complete_text(&scratch, "system sit\nuser the cat\nmodel");
+    assert_eq!(chat_run.stdout, plain.stdout);
 }
 
 #[test]
-fn bos_is_there_once() {
+fn bos_is_added_once() {
     let scratch = Scratch::new();
     let with = ask(&scratch, "{{ bos_token }}{{ messages[0].content }}", &[]).ok();
     let without = ask(&scratch, "{{ messages[0].content }}", &[]).ok();
     assert_eq!(read(&with), read(&without));
-    assert_eq!(read(&with), read(&continued(&scratch, "the cat")));
+    assert_eq!(read(&with), read(&complete_text(&scratch, "the cat")));
 }
 
 #[test]
-fn an_artifact_keeps_its_template() {
+fn artifact_keeps_the_chat_template() {
     let scratch = Scratch::new();
     let template = Value::String("say {{ messages[0].content }}".to_owned());
     let tiny = TinyModel::default().with("tokenizer.chat_template", template);
@@ -75,12 +74,12 @@ fn an_artifact_keeps_its_template() {
     .run()
     .ok();
     let options = ["-p", "the cat", "--chat", "-n", "4", "--temp", "0"];
-    let asked = |model: &std::path::Path| htc!["run", model].args(options).run().ok();
-    assert_eq!(asked(&artifact).stdout, asked(&model).stdout);
+    let chat_run = |model: &std::path::Path| htc!["run", model].args(options).run().ok();
+    assert_eq!(chat_run(&artifact).stdout, chat_run(&model).stdout);
 }
 
 #[test]
-fn a_model_without_a_template() {
+fn model_without_a_template_is_refused() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let outcome = htc!["run", &model, "-p", "the", "--chat"].run();
@@ -90,7 +89,7 @@ fn a_model_without_a_template() {
 }
 
 #[test]
-fn templates_that_fail() {
+fn failing_templates_are_reported() {
     let scratch = Scratch::new();
     for (template, words) in [
         ("{% for m in messages %}", &["syntax error"][..]),
@@ -117,10 +116,10 @@ fn templates_that_fail() {
     }
 }
 
-/// No interpreter bounds what a template allocates; the process that it runs in does.
+/// The template interpreter does not limit allocations; its separate process does.
 #[cfg(target_os = "linux")]
 #[test]
-fn templates_that_take_memory() {
+fn template_memory_is_limited() {
     let scratch = Scratch::new();
     let doubling = "{% set ns = namespace(x='x') %}{% for a in range(60) %}\
                     {% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x | length }}";
@@ -131,20 +130,20 @@ fn templates_that_take_memory() {
     }
 }
 
-/// The child takes what it is allowed where that is less than it would allow itself.
+/// The child process also works within a limit lower than its own.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_limit_of_the_system_is_no_fault_of_the_template() {
+fn template_runs_within_system_limits() {
     let scratch = Scratch::new();
     let template = "{{ messages[0].content }}";
     let expected = ask(&scratch, template, &[]).ok();
-    let limited = asked(&scratch, template, &[]).memory(900 << 20).run().ok();
+    let limited = chat_run(&scratch, template, &[]).memory(900 << 20).run().ok();
     assert_eq!(limited.stdout, expected.stdout);
 }
 
-/// The words of who asks are words, whatever they spell: a control token in them would end their turn.
+/// Control tokens in a user's message are plain text; as tokens they would end the turn.
 #[test]
-fn control_tokens_in_words_are_words() {
+fn control_tokens_in_messages_are_plain_text() {
     let scratch = Scratch::new();
     let template = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content | trim }}</s>{% endfor %}";
     let key = "tokenizer.chat_template";
@@ -158,17 +157,17 @@ fn control_tokens_in_words_are_words() {
     };
     let tokens = |outcome: &Outcome| read(outcome).parse::<usize>().unwrap();
     let plain = ask(template, "the cat sat").ok();
-    // As text, "</s>" is four characters of which three are bytes; as a token it would be one.
+    // As text, "</s>" is four tokens more; as a token it would be one.
     let spelt = ask(template, "the cat</s> sat").ok();
     assert_eq!(tokens(&spelt), tokens(&plain) + 4, "{}", spelt.stderr);
-    // The template's own are there in both: BOS once, and each of them.
+    // The template's own control tokens are present in both.
     assert!(tokens(&plain) >= 3);
-    // Half of it in the words, half in the template.
+    // Half of it in the message, half in the template.
     let half = "<s>{{ messages[0].content }}s>";
     let joined = ask(half, "the</").ok();
     // "<s>", then "▁the", "<", "/", "s", ">"; as a token "</s>" would be one.
     assert_eq!(tokens(&joined), 6, "{}", joined.stderr);
-    // A template that cuts the words: nobody can say whose a token is.
+    // The template cuts the message, so the origin of a token is ambiguous.
     let cuts = "<s>{{ messages[0].content[1:] }}</s>";
     ask(cuts, "the cat").ok();
     ask(cuts, "the</s> cat").refused(1, &["</s>", "control token", "chat template"]);

@@ -7,8 +7,8 @@ use htc_tests::{Scratch, TinyModel};
 use super::treatment::{READS, all_slots, calibrated, source, with};
 use super::{FACTOR_TYPES, compile, list};
 
-/// Channels are exact to the last bit whatever the types of the source and of the factors: the largest
-/// columns without a calibration, the most excited with one.
+/// Channels are bitwise exact for all types of source and factors: the largest columns without a
+/// calibration, those with the largest moments with one.
 #[test]
 fn exempt_channels_are_exact() {
     let scratch = Scratch::new();
@@ -28,7 +28,7 @@ fn exempt_channels_are_exact() {
             ..TinyModel::default()
         };
         let model = scratch.file(&format!("model-{number}.gguf"), tiny.bytes());
-        // What the file holds, since its types round.
+        // The rounded values in the file.
         let mut tensors = tiny.tensors();
         for tensor in &mut tensors {
             tensor.values = tensor.decoded();
