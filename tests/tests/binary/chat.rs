@@ -14,7 +14,7 @@ fn chat_run(scratch: &Scratch, template: &str, options: &[&str]) -> Htc {
     htc!["run", &model, "--ignore-eos"].args(chat).args(options)
 }
 
-fn ask(scratch: &Scratch, template: &str, options: &[&str]) -> Outcome {
+fn run_chat(scratch: &Scratch, template: &str, options: &[&str]) -> Outcome {
     chat_run(scratch, template, options).run()
 }
 
@@ -36,11 +36,11 @@ fn template_formats_the_prompt() {
     let scratch = Scratch::new();
     let template = "{% for m in messages %}{{ m.role }} {{ m.content }}\n{% endfor %}\
                     {% if add_generation_prompt %}model{% endif %}";
-    let chat_run = ask(&scratch, template, &[]).ok();
+    let chat_run = run_chat(&scratch, template, &[]).ok();
     let plain = complete_text(&scratch, "user the cat\nmodel");
     assert_eq!(chat_run.stdout, plain.stdout);
     assert_eq!(read(&chat_run), read(&plain));
-    let chat_run = ask(&scratch, template, &["--system", "sit"]).ok();
+    let chat_run = run_chat(&scratch, template, &["--system", "sit"]).ok();
     let plain = complete_text(&scratch, "system sit\nuser the cat\nmodel");
     assert_eq!(chat_run.stdout, plain.stdout);
 }
@@ -48,8 +48,8 @@ fn template_formats_the_prompt() {
 #[test]
 fn bos_is_added_once() {
     let scratch = Scratch::new();
-    let with = ask(&scratch, "{{ bos_token }}{{ messages[0].content }}", &[]).ok();
-    let without = ask(&scratch, "{{ messages[0].content }}", &[]).ok();
+    let with = run_chat(&scratch, "{{ bos_token }}{{ messages[0].content }}", &[]).ok();
+    let without = run_chat(&scratch, "{{ messages[0].content }}", &[]).ok();
     assert_eq!(read(&with), read(&without));
     assert_eq!(read(&with), read(&complete_text(&scratch, "the cat")));
 }
@@ -111,7 +111,7 @@ fn failing_templates_are_reported() {
             &["recursion"],
         ),
     ] {
-        let outcome = ask(&scratch, template, &[]);
+        let outcome = run_chat(&scratch, template, &[]);
         outcome.refused(1, &[&["chat.gguf", "chat template"], words].concat());
     }
 }
@@ -125,7 +125,7 @@ fn template_memory_is_limited() {
                     {% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x | length }}";
     for template in [doubling, "{{ ('x' * 99999999999) | length }}"] {
         let started = Instant::now();
-        ask(&scratch, template, &[]).refused(1, &["chat.gguf", "chat template"]);
+        run_chat(&scratch, template, &[]).refused(1, &["chat.gguf", "chat template"]);
         assert!(started.elapsed() < Duration::from_secs(20));
     }
 }
@@ -136,7 +136,7 @@ fn template_memory_is_limited() {
 fn template_runs_within_system_limits() {
     let scratch = Scratch::new();
     let template = "{{ messages[0].content }}";
-    let expected = ask(&scratch, template, &[]).ok();
+    let expected = run_chat(&scratch, template, &[]).ok();
     let limited = chat_run(&scratch, template, &[]).memory(900 << 20).run().ok();
     assert_eq!(limited.stdout, expected.stdout);
 }
@@ -147,7 +147,7 @@ fn control_tokens_in_messages_are_plain_text() {
     let scratch = Scratch::new();
     let template = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content | trim }}</s>{% endfor %}";
     let key = "tokenizer.chat_template";
-    let ask = |template: &str, words: &str| {
+    let run_chat = |template: &str, words: &str| {
         let tiny = TinyModel::default().with(key, Value::String(template.to_owned()));
         let model = scratch.file("chat.gguf", tiny.bytes());
         htc![
@@ -156,19 +156,19 @@ fn control_tokens_in_messages_are_plain_text() {
         .run()
     };
     let tokens = |outcome: &Outcome| read(outcome).parse::<usize>().unwrap();
-    let plain = ask(template, "the cat sat").ok();
+    let plain = run_chat(template, "the cat sat").ok();
     // As text, "</s>" is four tokens more; as a token it would be one.
-    let spelt = ask(template, "the cat</s> sat").ok();
+    let spelt = run_chat(template, "the cat</s> sat").ok();
     assert_eq!(tokens(&spelt), tokens(&plain) + 4, "{}", spelt.stderr);
     // The template's own control tokens are present in both.
     assert!(tokens(&plain) >= 3);
     // Half of it in the message, half in the template.
     let half = "<s>{{ messages[0].content }}s>";
-    let joined = ask(half, "the</").ok();
+    let joined = run_chat(half, "the</").ok();
     // "<s>", then "▁the", "<", "/", "s", ">"; as a token "</s>" would be one.
     assert_eq!(tokens(&joined), 6, "{}", joined.stderr);
     // The template cuts the message, so the origin of a token is ambiguous.
     let cuts = "<s>{{ messages[0].content[1:] }}</s>";
-    ask(cuts, "the cat").ok();
-    ask(cuts, "the</s> cat").refused(1, &["</s>", "control token", "chat template"]);
+    run_chat(cuts, "the cat").ok();
+    run_chat(cuts, "the</s> cat").refused(1, &["</s>", "control token", "chat template"]);
 }

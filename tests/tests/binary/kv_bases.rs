@@ -1,4 +1,4 @@
-//! `htc compile --kv-bases`: bases for an adaptive KV cache, in the artifact and for who reads it.
+//! `htc compile --kv-bases`: bases for an adaptive KV cache, in the artifact and for its readers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::number;
 
-/// A model, on some windows of words.
+/// Compiles a model, calibrated on some windows of words.
 fn compile_model(scratch: &Scratch, tiny: &TinyModel, name: &str, options: &[&str]) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
@@ -43,10 +43,10 @@ fn is_kv(role: Role) -> bool {
     matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. })
 }
 
-/// What is beside them is stored as it is without them, down to the last bit, and without them the artifact is of an
+/// The other tensors are identical to those without bases; without bases the artifact has an
 /// earlier format.
 #[test]
-fn bases_are_added_to_an_artifact_that_stays_as_it_is() {
+fn bases_do_not_change_other_tensors() {
     let scratch = Scratch::new();
     let json = ["--report", "json"];
     let with = [&FACTORS[..], &["--kv-bases"]].concat();
@@ -102,7 +102,7 @@ fn bases_are_added_to_an_artifact_that_stays_as_it_is() {
     let said = htc!["inspect", &without].run().ok().stderr;
     assert!(!said.contains("KV cache"), "{said}");
 
-    // They are no weights, and nothing that a token touches.
+    // They are no weights, and are not read per token.
     let models = [&path, &without].map(|path| Model::open(path).unwrap());
     let touched = models
         .each_ref()
@@ -111,11 +111,11 @@ fn bases_are_added_to_an_artifact_that_stays_as_it_is() {
     assert!(models[1].kv_bases().unwrap().is_none());
 }
 
-/// What the reader gives is what the artifact holds, head by head, and the components of each are orthonormal.
+/// The reader returns the stored bases head by head, and they are orthonormal.
 #[test]
-fn a_reader_has_the_bases_of_every_head() {
+fn reader_returns_the_bases_of_every_head() {
     let scratch = Scratch::new();
-    // Two query heads to each of three, of a size that is no power of two.
+    // Two query heads to each of three KV heads, of a size that is no power of two.
     let tiny = TinyModel {
         heads: 6,
         kv_heads: 3,
@@ -154,10 +154,10 @@ fn a_reader_has_the_bases_of_every_head() {
     }
 }
 
-/// In full rank the cache is off by the rounding of float16, in half of it by more and in half the bytes, and without bases
-/// the error says what to do.
+/// At full rank the cache has only f16 rounding errors, at half of it larger ones and half the
+/// bytes. Without bases the error has a remedy.
 #[test]
-fn a_cache_begins_with_the_bases_of_its_artifact() {
+fn cache_starts_with_the_artifacts_bases() {
     let scratch = Scratch::new();
     let options = [&FACTORS[..], &["--kv-bases"]].concat();
     compile(&scratch, "kv.htz", &options).run().ok();
@@ -205,9 +205,9 @@ fn a_cache_begins_with_the_bases_of_its_artifact() {
     assert!(error.contains("--kv-bases"), "{error}");
 }
 
-/// A file that says wrong numbers is refused by the name of the tensor; without the bases the model is executed.
+/// Invalid values are refused with the tensor's name; without reading the bases the model runs.
 #[test]
-fn bases_that_are_none_are_refused_by_name() {
+fn invalid_bases_are_refused_by_name() {
     let scratch = Scratch::new();
     let options = [&FACTORS[..], &["--kv-bases"]].concat();
     compile(&scratch, "kv.htz", &options).run().ok();
@@ -250,10 +250,10 @@ fn bases_that_are_none_are_refused_by_name() {
     }
 }
 
-/// In codes they count in the bytes of the file; values are in the order of the artifact, and what bases of an elastic
-/// artifact lack stands behind them.
+/// With codes the bases count in the file size. Values are in the artifact's channel order, and
+/// residuals of an elastic artifact follow the bases.
 #[test]
-fn the_size_of_a_file_is_met_with_its_bases() {
+fn file_size_includes_the_bases() {
     let scratch = Scratch::new();
     let tiny = TinyModel {
         ffn: 192,
@@ -282,7 +282,7 @@ fn the_size_of_a_file_is_met_with_its_bases() {
         let bases = Model::open(&path).unwrap().kv_bases().unwrap();
         assert_eq!(bases.unwrap().layers.len(), 2);
     }
-    // Those of both are of the same statistics in the same order.
+    // Both have the same statistics in the same channel order.
     let [one, other] = ["kv.htz", "planes.htz"].map(|name| Artifact::open(&scratch.path(name)));
     for role in ["layers.0.key_basis", "layers.1.value_basis"] {
         assert_eq!(one.stored(role), other.stored(role));
@@ -290,7 +290,7 @@ fn the_size_of_a_file_is_met_with_its_bases() {
 }
 
 #[test]
-fn bases_are_found_on_text_alone() {
+fn bases_require_a_calibration() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let output = scratch.path("out.htz");
@@ -299,7 +299,7 @@ fn bases_are_found_on_text_alone() {
         let run = run.args(["--method", method, "--rank", rank]);
         run.run().refused(2, &["--kv-bases", "--calibration"]);
     }
-    // A plan keeps what was asked for, and is carried out on text.
+    // A plan records the option, and requires a text to be carried out.
     let plan = scratch.path("plan.json");
     htc!["plan", &model, "-o", &plan, "--rank", "8", "--kv-bases"]
         .run()
@@ -334,9 +334,9 @@ fn bases_are_found_on_text_alone() {
     run.run().refused(2, &["request.kv_bases", "on or off"]);
 }
 
-/// Of a single kv head the energies have one row, and still are nothing of the source.
+/// With a single KV head the energies have one row; they are still not counted as weights.
 #[test]
-fn exports_and_figures_leave_them_out() {
+fn exports_and_bits_per_weight_exclude_bases() {
     let scratch = Scratch::new();
     let tiny = TinyModel {
         kv_heads: 1,
@@ -391,22 +391,23 @@ fn slow() -> TinyModel {
     }
 }
 
-/// The journal of the artifact that is being made.
+/// The journal of the unfinished artifact.
 fn journal(scratch: &Scratch) -> Option<PathBuf> {
     let entries = fs::read_dir(scratch.path(".kv.htz.htc-work")).ok()?;
     let mut paths = entries.flatten().map(|entry| entry.path());
     paths.find(|path| path.extension().is_some_and(|e| e == "journal"))
 }
 
-/// Tensors that it says are complete.
+/// Number of complete tensors in a journal.
 fn tensors(journal: &Path) -> usize {
     let said = fs::read_to_string(journal).unwrap_or_default();
     said.matches("\"tensor\"").count()
 }
 
-/// On one thread and on two, and killed among the bases: the same bytes, and what was complete is not made again.
+/// On one thread and on two, and killed within the bases: identical bytes, and complete tensors are
+/// not made again.
 #[test]
-fn the_same_bytes_on_any_number_of_threads_and_when_interrupted() {
+fn bases_are_identical_on_any_threads_and_after_a_kill() {
     let scratch = Scratch::new();
     let options = [
         "--method",
@@ -428,7 +429,7 @@ fn the_same_bytes_on_any_number_of_threads_and_when_interrupted() {
     let expected = fs::read(&output).unwrap();
     let beside = Artifact::open(&output).manifest.tensors.len() - 4 * slow().layers;
     fs::remove_file(&output).unwrap();
-    // Statistics, too, are made on two threads.
+    // Statistics are also computed on two threads.
     fs::remove_dir_all(scratch.path("cache")).unwrap();
     run("2").run().ok();
     assert!(fs::read(&output).unwrap() == expected);

@@ -1,4 +1,4 @@
-//! The command line as a contract: every suite here drives the binary.
+//! Tests of the command line: all suites here run the binary.
 
 #![allow(
     clippy::unwrap_used,
@@ -66,7 +66,7 @@ use serde_json::Value;
 /// Both methods.
 const METHODS: [&str; 2] = ["gp", "grc"];
 
-/// Every type that factors are stored in.
+/// All types of stored factors.
 const FACTOR_TYPES: [&str; 4] = ["f32", "f16", "bf16", "q8_0"];
 
 /// Compiles `input` to `name` in the folder and returns the artifact and the report.
@@ -80,7 +80,8 @@ fn compile(scratch: &Scratch, input: &Path, name: &str, options: &[&str]) -> (Pa
     (output, report)
 }
 
-/// The demo model, calibrated on a text and cached in the folder; the report goes to standard output.
+/// Compiles the demo model, calibrated on a text with a cache in the folder; the report goes to
+/// standard output.
 fn on_demo(scratch: &Scratch, output: &str, text: &Path) -> Htc {
     htc![
         "compile",
@@ -102,21 +103,21 @@ fn eval(model: &Path, text: &Path, options: &[&str]) -> Htc {
     htc!["eval", model, "--text", text, "--json"].args(options)
 }
 
-/// A number of a report.
+/// Returns a number of a report.
 #[track_caller]
 fn number(value: &Value, pointer: &str) -> f64 {
     let found = value.pointer(pointer).and_then(Value::as_f64);
     found.unwrap_or_else(|| panic!("no number at {pointer} in {value}"))
 }
 
-/// A text of a report.
+/// Returns a string of a report.
 #[track_caller]
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     let found = value.pointer(pointer).and_then(Value::as_str);
     found.unwrap_or_else(|| panic!("no text at {pointer} in {value}"))
 }
 
-/// A list of a report.
+/// Returns a list of a report.
 #[track_caller]
 fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     let found = value.pointer(pointer).and_then(Value::as_array);
