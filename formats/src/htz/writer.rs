@@ -212,8 +212,8 @@ impl HtzWriter {
     }
 
     /// Moves the complete artifact `name` to its destination in another folder of the same file
-    /// system. A replaced file passes on its permissions. Returns false if the new name could not
-    /// be flushed to disk, for instance because the folder is writable but not readable.
+    /// system. A replaced file passes on its permissions. The inner result states whether the new
+    /// name was flushed to disk, which fails if the folder is writable but not readable.
     ///
     /// # Errors
     /// [`HtzError::Exists`] if the name is taken and must not be overwritten, and errors of the

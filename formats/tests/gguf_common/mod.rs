@@ -9,7 +9,7 @@
 
 use htc_formats::gguf::{Array, Contents, GgmlType, GgufError, Value, Writer};
 
-/// What is wrong with a file, said in one line.
+/// Returns the error of an invalid file and checks that it is one line.
 #[track_caller]
 pub fn error(bytes: &[u8]) -> GgufError {
     let error = Contents::parse(bytes).unwrap_err();
@@ -17,7 +17,7 @@ pub fn error(bytes: &[u8]) -> GgufError {
     error
 }
 
-/// A GGUF file put together by hand, so that any part of it can be wrong.
+/// Builder of raw GGUF files, in which any part can be invalid.
 pub struct Raw {
     pub bytes: Vec<u8>,
 }
@@ -73,7 +73,7 @@ pub const FFN: u64 = 12;
 pub const TOKENS: u64 = 5;
 pub const LAYERS: usize = 2;
 
-/// Metadata of a small llama: 4 query heads and 2 key heads of size 2.
+/// Metadata of a small Llama: 4 query heads and 2 KV heads of size 2.
 pub fn model_metadata() -> Writer<'static> {
     let mut writer = Writer::new();
     for (key, value) in [
@@ -113,7 +113,7 @@ fn vocabulary(writer: &mut Writer<'_>) {
         );
 }
 
-/// Names and dimensions of the tensors that [`model_metadata`] asks for, `output` tied.
+/// Names and dimensions of the tensors that [`model_metadata`] requires, with tied `output`.
 pub fn model_tensors() -> Vec<(String, Vec<u64>)> {
     let mut tensors = vec![
         // Not in the order of execution.
@@ -138,7 +138,7 @@ pub fn model_tensors() -> Vec<(String, Vec<u64>)> {
     tensors
 }
 
-/// Adds f32 tensors, all zeros.
+/// Adds f32 tensors of zeros.
 pub fn add_tensors(writer: &mut Writer<'_>, tensors: &[(String, Vec<u64>)]) {
     static ZEROS: [u8; 4096] = [0; 4096];
     for (name, dims) in tensors {
@@ -147,7 +147,7 @@ pub fn add_tensors(writer: &mut Writer<'_>, tensors: &[(String, Vec<u64>)]) {
     }
 }
 
-/// A whole small llama.
+/// Returns a complete small Llama.
 pub fn tiny_model() -> Vec<u8> {
     let mut writer = model_metadata();
     add_tensors(&mut writer, &model_tensors());

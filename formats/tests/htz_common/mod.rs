@@ -33,7 +33,7 @@ pub use planes::{planes_behind_kv_bases, refined};
 #[allow(unused_imports, reason = "every test program uses its own part")]
 pub use sealed::{sealed, with_source};
 
-/// How a slot is to be stored.
+/// Form of a projection.
 #[derive(Clone, Copy, Debug)]
 pub enum Choice {
     Dense(DType),
@@ -48,13 +48,13 @@ pub enum Choice {
 pub struct Model {
     pub manifest: Manifest,
     pub data: Vec<(Role, Vec<u8>)>,
-    /// Of the source, what is not shared.
+    /// Unshared tensors of the source.
     pub source: Vec<(Role, Vec<u8>)>,
     pub vocabulary: Vocabulary,
     pub kernels: Option<htc_formats::htz::KernelCode>,
 }
 
-/// Layers of width 32, two query heads, one key and value head, hidden width 64, 12 tokens.
+/// Layers of width 32, two query heads, one KV head, hidden width 64, 12 tokens.
 pub fn hyper(layers: usize) -> HyperParameters {
     HyperParameters {
         architecture: "llama".to_owned(),
@@ -103,8 +103,8 @@ pub fn vocabulary(tokens: usize) -> Vocabulary {
     }
 }
 
-/// Numbers in (-1, 1) in the given type, the same on every machine: a linear congruential
-/// generator and exact arithmetic.
+/// Returns deterministic numbers in (-1, 1) in the given type, from a linear congruential generator
+/// and exact arithmetic.
 pub fn numbers(dtype: DType, bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = move || {
@@ -137,8 +137,8 @@ pub fn numbers(dtype: DType, bytes: usize, seed: u64) -> Vec<u8> {
     out
 }
 
-/// A model whose slots are stored as `choose` says; a basis has the rank and the type of
-/// `basis`, where any slot of its group is shared.
+/// Returns a model with projections in the forms that `choose` returns. A shared basis has the rank
+/// and type of `basis`.
 pub fn model(
     hyper: HyperParameters,
     rope_factors: bool,
@@ -310,7 +310,7 @@ pub fn model(
     }
 }
 
-/// One layer with every form, most types, rotary factors and an output matrix.
+/// Returns one layer with every form, most types, RoPE factors and an output matrix.
 pub fn mixed() -> Model {
     let choose = |_, slot| match slot {
         Slot::Q | Slot::V => Choice::Shared(DType::F16),
@@ -323,7 +323,7 @@ pub fn mixed() -> Model {
     model(hyper(1), true, Some(DType::Q8_0), (DType::F32, 6), choose)
 }
 
-/// The small model with everything that format 1.1 brought.
+/// Returns the small model with all additions of format 1.1.
 pub fn varied() -> Model {
     let choose = |_, slot| match slot {
         Slot::Q => Choice::Shared(DType::F16),
@@ -386,8 +386,8 @@ pub fn varied() -> Model {
     model
 }
 
-/// The small model with everything that format 1.4 brought: bases with residuals, one behind its
-/// slot's bias, an embedding of another type, and a head in factors.
+/// Returns the small model with all additions of format 1.4: bases with residuals, one after the
+/// projection's bias, an embedding of another type, and a factorised head.
 pub fn formed() -> Model {
     let choose = |_, slot| match slot {
         Slot::Q => Choice::Shared(DType::F16),
@@ -443,7 +443,7 @@ pub fn formed() -> Model {
     model
 }
 
-/// [`mixed`] with a geometry record of made-up numbers.
+/// [`mixed`] with an arbitrary geometry record.
 pub fn probed() -> Model {
     let mut model = mixed();
     let slots = &model.manifest.plan.slots;
@@ -464,7 +464,7 @@ pub fn probed() -> Model {
     model
 }
 
-/// [`probed`] with everything that format 1.5 brought: a shrinkage, and a quality of made-up numbers.
+/// [`probed`] with all additions of format 1.5: a shrinkage and an arbitrary quality.
 pub fn measured() -> Model {
     let mut model = probed();
     model.manifest.provenance.treatment = Some(TreatmentRecord {
@@ -477,7 +477,7 @@ pub fn measured() -> Model {
     model
 }
 
-/// Eight windows of 64 tokens.
+/// Returns the quality of eight windows of 64 tokens.
 pub fn quality() -> QualityRecord {
     QualityRecord {
         text_sha256: Digest::of(b"a text"),
@@ -500,7 +500,7 @@ pub fn quality() -> QualityRecord {
     }
 }
 
-/// The errors of the plan: a sixteenth times the index of the slot.
+/// Sets the errors of the plan to the index of the projection divided by 16.
 pub fn fill_in(plan: &mut PlanRecord) {
     for (index, slot) in plan.slots.iter_mut().enumerate() {
         slot.error = Some(index as f64 / 16.0);
@@ -533,12 +533,12 @@ impl Model {
         }
     }
 
-    /// The bytes of the written model.
+    /// Returns the bytes of the artifact.
     pub fn bytes(&self) -> Vec<u8> {
         self.bytes_with(&[])
     }
 
-    /// The bytes of the written model with more sections than the tokenizer.
+    /// Returns the bytes of the artifact with additional sections.
     pub fn bytes_with(&self, extra: &[Section]) -> Vec<u8> {
         let folder = tempfile::tempdir().expect("a folder for temporary files");
         let path = folder.path().join("model.htz");
