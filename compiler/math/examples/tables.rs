@@ -1,11 +1,10 @@
 //! Trains the tables of `htc_formats::bands` on Gaussian numbers and prints them: `cargo run
 //! --release -p htc-math --example tables`. Deterministic.
 //!
-//! Trellis: alternates between paths for given tables and the tables of least squared error for
-//! these paths, and keeps the best tables on test numbers. Most random starts end far from the best
-//! known tables (with four bits .196 to .32 bits above Shannon's bound, over sixteen starts), so
-//! there is only one; repeated perturbation of the best tables finds better ones (.178). Codebook:
-//! alternates between the scale of each group for given levels and the levels for these scales.
+//! Trellis: alternates between paths for given tables and tables of least squared error for these
+//! paths. Random starts end far from the best known tables (with four bits .196 to .32 bits above
+//! Shannon's bound, over sixteen starts); repeated perturbation of the best tables finds better
+//! ones (.178). Codebook: alternates between scales and levels.
 
 use std::error::Error;
 
@@ -13,7 +12,6 @@ use htc_formats::bands::{BAND, Code, MAX_SCALE, STATES};
 use htc_math::codes::Viterbi;
 use htc_math::random::Rng;
 
-/// Weights of a sequence: a tile of 256 rows and 4 columns.
 const SEQUENCE: usize = 1024;
 
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
@@ -21,7 +19,6 @@ fn numbers(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| rng.normal() as f32).collect()
 }
 
-/// Paths of all sequences.
 fn paths(code: Code, x: &[f32], value: impl Fn(usize) -> f32) -> Vec<u16> {
     let mut viterbi = Viterbi::with_values(code, value);
     let mut states = vec![0; x.len()];
@@ -42,14 +39,12 @@ fn error(x: &[f32], y: impl Iterator<Item = f32>) -> f64 {
 }
 
 /// First bit and number of bits of the state that select an entry of each table. The first two
-/// tables together form the table of the low half of a state, the others that of the high half;
-/// three with sixteen entries in all suffice. (Tables of version 1 were two of 64 free entries.)
+/// tables serve the low half of a state, the others the high half. (Tables of version 1 were two of
+/// 64 free entries.)
 const FIELDS: [(usize, usize); 4] = [(0, 4), (4, 2), (6, 2), (8, 4)];
 
-/// Perturbed starts of each trellis.
 const SHAKEN: u64 = 48;
 
-/// Returns the entry of a field that a state selects.
 fn entry((first, bits): (usize, usize), state: usize) -> usize {
     state >> first & ((1 << bits) - 1)
 }
@@ -82,7 +77,6 @@ fn fit(tables: &mut [Vec<f64>], x: &[f32], states: &[u16]) {
     }
 }
 
-/// Returns integer tables and their unit.
 fn rounded(mut tables: Vec<Vec<f64>>) -> (Vec<Vec<i32>>, f64) {
     // A shift of one table's mean can be moved to another.
     let mut moved = 0.0;
@@ -99,10 +93,8 @@ fn rounded(mut tables: Vec<Vec<f64>>) -> (Vec<Vec<i32>>, f64) {
     (tables.into_iter().map(round).collect(), scale)
 }
 
-/// Trains tables on their own paths, starting from `tables`.
 fn trained(code: Code, mut tables: Vec<Vec<f64>>, x: &[f32]) -> Vec<Vec<f64>> {
     for round in 0..150 {
-        // More numbers as the tables settle.
         let some = &x[..(8 + round * 2).min(256) * SEQUENCE];
         let states = paths(code, some, |state| value(&tables, state) as f32);
         fit(&mut tables, some, &states);
@@ -157,7 +149,6 @@ fn bits_above(mse: f64, bits: u8) -> f64 {
     f64::from(bits) + 0.5 * mse.log2()
 }
 
-/// Returns the index of the nearest level.
 fn nearest(borders: &[f64], x: f64) -> usize {
     borders.partition_point(|&border| x > border)
 }
@@ -191,7 +182,7 @@ fn levels(bits: u8) {
     let mut magnitudes: Vec<f64> = (0..count)
         .map(|i| (f64::from(i) + 0.5) / f64::from(count))
         .collect();
-    // The largest level of the first magnitudes is 1: a group's scale is about its largest number.
+    // The largest level is 1: a group's scale is about its largest number.
     let mut mse = 0.0;
     for _ in 0..30 {
         let (mut sums, mut weights, mut total) = (

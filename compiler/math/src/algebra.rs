@@ -43,16 +43,16 @@ pub fn column_major(matrix: MatRef<'_, f64>) -> Vec<f64> {
     out
 }
 
-/// Matrix products and decompositions in float64, which dominate the time of a factorisation.
+/// Backend for products and decompositions in float64.
 ///
-/// An implementation returns the same bytes for the same numbers, on any number of calling threads.
-/// Implementations differ in the last bits of their results.
+/// Results are reproducible to the byte on any number of threads, but differ between
+/// implementations in the last bits.
 pub trait Algebra: fmt::Debug + Send + Sync {
-    /// Returns the library and device that compute, for the provenance of an artifact.
+    /// Returns the library and device, for the provenance of an artifact.
     fn name(&self) -> String;
 
-    /// Returns the number of rows of `width` numbers to multiply at a time: enough for full speed,
-    /// few enough that their float64 copy stays small.
+    /// Returns the number of rows of `width` numbers per product: enough for full speed with a
+    /// small float64 copy.
     fn panel(&self, width: usize) -> usize {
         let _ = width;
         512
@@ -65,7 +65,7 @@ pub trait Algebra: fmt::Debug + Send + Sync {
     fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError>;
 
     /// Returns all eigenvalues, decreasing, of the symmetric matrix given by its lower triangle;
-    /// much cheaper in time and memory than the vectors.
+    /// much cheaper than vectors.
     ///
     /// # Errors
     /// As [`eigen`](Algebra::eigen).
@@ -107,7 +107,6 @@ pub trait Algebra: fmt::Debug + Send + Sync {
     fn gram(&self, order: usize) -> Result<Box<dyn Gram>, FactoriseError>;
 }
 
-/// Columns of a Gram matrix fetched at a time.
 const STRIPE: usize = 256;
 
 /// Accumulator of `Σ xᵀ x` over rows `x`.
@@ -149,7 +148,7 @@ pub trait Gram: fmt::Debug + Send {
     }
 }
 
-/// The calling thread, with the library of [`BACKEND`] for decompositions.
+/// Backend on the calling thread, with the library of [`BACKEND`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Host;
 
@@ -230,7 +229,6 @@ impl Gram for HostGram {
     }
 }
 
-/// Adds `scale · X Y` to the lower triangle.
 fn add_lower(to: MatMut<'_, f64>, x: MatRef<'_, f64>, y: MatRef<'_, f64>, scale: f64) {
     triangular::matmul(
         to,

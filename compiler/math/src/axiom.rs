@@ -1,8 +1,8 @@
 //! The axiom gauge: a diagonal gauge of the residual stream that needs no calibration.
 //!
 //! For the projections of one block that read the residual stream (Q, K, V, gate, up) and those
-//! that write to it (O, down), one factor `g_i > 0` per channel minimises the energy that
-//! truncation to the planned ranks loses in the coordinates `x_i / g_i`,
+//! that write to it (O, down), one factor `g_i > 0` per channel minimises the energy lost by
+//! truncation to the planned ranks in the coordinates `x_i / g_i`,
 //!
 //! ```text
 //! f(λ) = Σ_reads tail_r(W diag(e^{−λ})) + Σ_writes tail_r(diag(e^{λ}) W),   λ = log g,
@@ -11,24 +11,20 @@
 //! where `tail_r(X) = Σ_{i>r} σ_i(X)²`. Its gradient is `∂f/∂λ_i = −2 Σ_reads ‖X_tail[:,i]‖² + 2
 //! Σ_writes ‖X_tail[i,:]‖²`.
 //!
-//! A step: keeping the present approximation while `λ` moves by `δ` loses `Σ_i (a_i e^{−2δ_i} + b_i
-//! e^{2δ_i})` with the tail energies `a_i` of the reads and `b_i` of the writes in channel `i`, an
-//! upper bound of the optimal loss. Its minimum has a closed form up to one number, and a step
-//! there cannot raise `f`. A line search tries to go further along the same direction.
+//! With the present approximation, moving `λ` by `δ` loses `Σ_i (a_i e^{−2δ_i} + b_i e^{2δ_i})` for
+//! tail energies `a_i` of the reads and `b_i` of the writes: an upper bound. Its minimum has a
+//! closed form up to one number, and a step there cannot raise `f`. A line search tries to go
+//! further.
 //!
 //! **Result.** Unequal channels truncate better: an unstructured weight is close to a
-//! maximum of `f`, and the search makes channels unequal until `LIMIT` stops some of them (about a
-//! tenth of those of a small trained Llama, whose tail falls by a third to a half). The tail in
-//! these coordinates is not the error of the model, and the Frobenius error of the factors always
-//! rises (there by a tenth to a half). Only a measurement on text shows the benefit.
+//! maximum of `f`, and the search stops at `LIMIT` for about a tenth of the channels of a small
+//! trained Llama, whose tail falls by a third to a half. The Frobenius error of the factors rises
+//! (there by a tenth to a half); only a measurement on text shows the benefit.
 //!
-//! **Cost.** An evaluation of `f` and its gradient is an eigendecomposition per projection, of the
-//! order of its smaller side, with at least one evaluation per iteration, typically about 20. A
-//! projection whose smaller side is the residual stream needs its Gram matrix only once, `8 d²`
-//! bytes: a change of gauge scales its rows and columns. At `d = 1024` an evaluation of a block of
-//! seven projections takes about a second on one core, and eight times that at twice the width;
-//! lower [`AxiomOptions::evaluations`] for wide models. Half a dozen evaluations reach most of the
-//! decrease. Blocks are independent and can run in parallel.
+//! **Cost.** About 20 evaluations of `f`, each with one eigendecomposition per projection, of the order of its smaller
+//! side. At `d = 1024` a block of seven projections takes about a second on one core, and eight
+//! times that at twice the width; half a dozen [`evaluations`](AxiomOptions::evaluations) reach
+//! most of the decrease. Blocks are independent.
 
 use faer::Mat;
 use htc_formats::model::Slot;
@@ -37,21 +33,19 @@ use super::gauge::{Diagonal, Gauge};
 use super::panels::Panels;
 use super::{Algebra, FactoriseError, Weight};
 
-/// Limit of `|log g_i|`: a channel counts at most 16 times more or less than the mean. Without a
-/// bound an unused channel would absorb all of the scale.
+/// Limit of `|log g_i|`, a factor of 16 from the mean: an unused channel would absorb all of the
+/// scale.
 const LIMIT: f64 = 2.772_588_722_239_781;
 
-/// Fraction of the decrease predicted by the gradient that a step has to deliver (Armijo 1966).
+/// Fraction of the predicted decrease that a step has to deliver (Armijo 1966).
 const SUFFICIENT: f64 = 1e-4;
 
-/// Halvings of a step before the search gives up.
 const HALVINGS: usize = 6;
 
-/// Longest step, in units of the minimum of the bound.
+/// In units of the minimum of the bound.
 const LONGEST: f64 = 4.0;
 
-/// Floor of the tail energy of a channel, as a fraction of the largest: an untruncated channel is
-/// indifferent to the gauge and must not follow rounding noise.
+/// Relative floor of tail energies, so that untruncated channels do not follow rounding noise.
 const UNUSED: f64 = 1e-6;
 
 /// Relation of a projection to the residual stream.
@@ -89,14 +83,13 @@ pub struct AxiomSlot<'a> {
 pub struct AxiomOptions {
     /// Maximum number of steps.
     pub iterations: usize,
-    /// Maximum number of evaluations of the tail, including the first and rejected steps.
+    /// Maximum number of evaluations of `f`, including rejected steps.
     pub evaluations: usize,
-    /// The search stops after a step that lowers the tail by less than this fraction.
+    /// Relative decrease of the tail below which the search stops.
     pub tolerance: f64,
 }
 
 impl Default for AxiomOptions {
-    /// Returns 20 steps, 40 evaluations, 1e-3.
     fn default() -> Self {
         AxiomOptions {
             iterations: 20,
@@ -118,7 +111,7 @@ pub struct AxiomGauge {
 }
 
 impl AxiomGauge {
-    /// Returns the gauge at the inputs of the reads, `1/g`: their `A` gets `diag(g)` on its right.
+    /// Returns the gauge at the inputs of the reads, `1/g`.
     ///
     /// # Errors
     /// None for a gauge that [`axiom_gauge`] returned.
@@ -126,7 +119,7 @@ impl AxiomGauge {
         Diagonal::new(self.entries.iter().map(|g| 1.0 / g).collect()).map(Gauge::Diagonal)
     }
 
-    /// Returns the gauge at the outputs of the writes, `g`: their `B` gets `diag(1/g)` on its left.
+    /// Returns the gauge at the outputs of the writes, `g`.
     ///
     /// # Errors
     /// None for a gauge that [`axiom_gauge`] returned.
@@ -194,13 +187,9 @@ pub fn axiom_gauge(
     })
 }
 
-/// `f` and the terms of its gradient.
 pub(super) struct Evaluation {
-    /// `f`.
     pub tail: f64,
-    /// Tail energy of the reads per channel.
     reads: Vec<f64>,
-    /// Tail energy of the writes per channel.
     writes: Vec<f64>,
 }
 
@@ -238,7 +227,6 @@ impl Evaluation {
             (lambda[i] + 0.5 * z.ln()).clamp(-LIMIT, LIMIT)
         };
         let n = lambda.len();
-        // Bounds of μ that cover the whole range of any channel.
         let mut bounds = (-1e6, 1e6);
         for _ in 0..200 {
             let middle = 0.5 * (bounds.0 + bounds.1);
@@ -253,7 +241,6 @@ impl Evaluation {
     }
 }
 
-/// Interpolates by `step` between the points, with mean zero and within [`LIMIT`].
 fn along(from: &[f64], to: &[f64], step: f64) -> Vec<f64> {
     let point = from
         .iter()
@@ -262,7 +249,6 @@ fn along(from: &[f64], to: &[f64], step: f64) -> Vec<f64> {
     centred(point.collect())
 }
 
-/// Shifts to mean zero, clamped to [`LIMIT`].
 fn centred(mut lambda: Vec<f64>) -> Vec<f64> {
     let shifted = |l: f64, by: f64| (l - by).clamp(-LIMIT, LIMIT);
     let (mut low, mut high) = (-2.0 * LIMIT, 2.0 * LIMIT);
@@ -278,29 +264,25 @@ fn centred(mut lambda: Vec<f64>) -> Vec<f64> {
     lambda
 }
 
-/// `f` as a function of `λ`.
 pub(super) struct Objective<'a> {
     channels: usize,
     slots: Vec<Prepared<'a>>,
     algebra: &'a dyn Algebra,
 }
 
-/// Projection, prepared for evaluation under many gauges.
 struct Prepared<'a> {
     slot: AxiomSlot<'a>,
     form: Shape,
 }
 
 enum Shape {
-    /// The channels are the smaller side: lower triangle of the Gram matrix `[d, d]` without a
-    /// gauge.
+    /// Lower triangle of the Gram matrix `[d, d]`, for few channels.
     Gram(Mat<f64>),
-    /// The channels are the larger side: energy of each.
+    /// Energy per channel, for many channels.
     Energies(Vec<f64>),
 }
 
 impl<'a> Objective<'a> {
-    /// Checks the projections and computes the terms that do not depend on the gauge.
     pub fn new(slots: &[AxiomSlot<'a>], algebra: &'a dyn Algebra) -> Result<Self, FactoriseError> {
         let channels = slots.first().ok_or(FactoriseError::NoWeights)?.channels();
         let slots = slots
@@ -391,7 +373,6 @@ impl Prepared<'_> {
                 (energies.collect(), kept)
             }
         };
-        // Rounding can make a zero loss negative.
         tails
             .iter_mut()
             .zip(kept)
@@ -408,7 +389,6 @@ impl<'a> AxiomSlot<'a> {
         }
     }
 
-    /// Returns the weight or its transpose, with a column per channel.
     fn channels_as_columns<'s>(&self, algebra: &'s dyn Algebra) -> Panels<'s>
     where
         'a: 's,
@@ -419,7 +399,6 @@ impl<'a> AxiomSlot<'a> {
         }
     }
 
-    /// Returns the weight or its transpose, with a row per channel, each multiplied by its factor.
     fn channels_as_rows<'s>(&self, scale: Option<&'s [f64]>, algebra: &'s dyn Algebra) -> Panels<'s>
     where
         'a: 's,

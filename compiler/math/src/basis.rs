@@ -8,14 +8,13 @@ use super::panels::Panels;
 use super::sink::{Sink, SinkOutcome, append_direction};
 use super::{Algebra, FactoriseError, Host, Weight, is_negative};
 
-/// Eigenvalues below this fraction of the largest count as rounding errors.
+/// Relative eigenvalues below this are rounding.
 const ROUNDING: f64 = 1e-14;
 
 /// Weight of each projection in the shared basis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BasisWeighting {
-    /// `1/‖W‖_F²`, under a gauge `1/‖W G‖_F²`: every projection counts the same, whatever its
-    /// scale. Zero projections are ignored.
+    /// `1/‖W‖_F²`, under a gauge `1/‖W G‖_F²`: independent of scale. Ignores zero projections.
     #[default]
     Normalised,
     /// 1, as in the literature: projections with large entries dominate.
@@ -52,30 +51,28 @@ impl Default for BasisOptions<'_> {
 /// Basis shared by projections that read the same input of width `d`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedBasis {
-    /// `Pᵀ`, row-major `[k, d]`: row `j` is the `j`-th basis vector. Rows are orthonormal; the
-    /// entry of largest magnitude of each is positive.
+    /// `Pᵀ`, row-major `[k, d]`: one basis vector per row. Rows are orthonormal, with a positive
+    /// entry of largest magnitude.
     ///
-    /// Under a gauge the rows are those of `Pᵀ G⁻¹`, normalised but not orthogonal. Exempt columns
-    /// come first, as rows of the identity, then the direction of a sink that would be missed.
+    /// Under a gauge the rows of `Pᵀ G⁻¹`, normalised but not orthogonal. Exempt columns come
+    /// first, as rows of the identity, then an uncovered sink direction.
     pub basis: Vec<f32>,
-    /// Per projection, in the order given, `W̃ = W P`, row-major `[out, k]`. Under a gauge `W G P`,
-    /// whose columns absorb the lengths of the rows of `basis`.
+    /// Per projection `W̃ = W P`, row-major `[out, k]`. Under a gauge `W G P`, scaled by the
+    /// lengths of the rows of `basis`.
     pub projected: Vec<Vec<f32>>,
-    /// All `d` eigenvalues of `K`, decreasing; with exempt columns those of the other columns. With
+    /// Decreasing eigenvalues of `K` over the columns that are not exempt. With
     /// [`BasisWeighting::Normalised`] their sum is the number of non-zero projections.
     pub eigenvalues: Vec<f64>,
-    /// Treatment of the sink direction, if one was given.
+    /// Outcome of the sink direction, if given.
     pub sink: Option<SinkOutcome>,
 }
 
-/// Computes the `k` leading eigenvectors `P` of `K = Σ w_i W_iᵀ W_i [d, d]` and projects every
-/// weight on them: `P` minimises `Σ w_i ‖W_i − W_i P Pᵀ‖_F²` among all orthonormal `[d, k]`.
-///
-/// `k = d` reproduces every weight up to rounding.
+/// Computes the `k` leading eigenvectors `P` of `K = Σ w_i W_iᵀ W_i [d, d]` and the projected
+/// weights: `P` minimises `Σ w_i ‖W_i − W_i P Pᵀ‖_F²` among all orthonormal `[d, k]`.
 ///
 /// # Errors
 /// No weight, weights with different inputs, `k` outside `1..=d`, numbers that are not finite or
-/// whose projection exceeds float32.
+/// exceed float32.
 pub fn shared_basis(
     weights: &[Weight<'_>],
     k: usize,
@@ -91,18 +88,16 @@ pub fn shared_basis(
 /// Computes [`shared_basis`] under a gauge, with exempt columns and a sink direction.
 ///
 /// With a gauge `G` the eigenvectors are those of `K = Σ w_i G W_iᵀ W_i G`, and every weight
-/// becomes `W_i G P · Pᵀ G⁻¹`: among all products with a common right factor of rank `k` this
-/// minimises `Σ w_i ‖(W_i − Ŵ_i) G‖_F²`.
+/// becomes `W_i G P · Pᵀ G⁻¹`, which minimises `Σ w_i ‖(W_i − Ŵ_i) G‖_F²` among all products with a
+/// common right factor of rank `k`.
 ///
-/// `k` rows are stored whatever the options. The basis of the other columns is zero at exempt ones,
-/// so execution needs no special case. If the basis covers less of the sink direction than the
-/// threshold, that direction becomes the first component and the others are optimal given it: `Ŵ_i
-/// ŝ = W_i ŝ` up to rounding, at every smaller rank too. Raise `k` by one to keep the rank of the
-/// rest.
+/// Always stores `k` rows. If the basis covers less of the sink direction than the threshold, that
+/// direction becomes the first component: `Ŵ_i ŝ = W_i ŝ` at every rank. The others are optimal
+/// given it.
 ///
 /// # Errors
 /// Those of [`shared_basis`], a gauge or a direction of another width, a second moment with
-/// negative eigenvalues, exempt columns that do not ascend or number more than `k`.
+/// negative eigenvalues, invalid exempt columns or more than `k`.
 pub fn shared_basis_with(
     weights: &[Weight<'_>],
     k: usize,
@@ -125,7 +120,6 @@ pub fn shared_basis_with(
     }
 }
 
-/// Implements [`shared_basis_with`] without exempt columns.
 fn project(
     weights: &[Weight<'_>],
     k: usize,
@@ -145,7 +139,6 @@ fn project(
         write = gauge.times(write, algebra)?;
     }
     for (read, write) in read.col_iter_mut().zip(write.col_iter_mut()) {
-        // Without a gauge the vectors are already normalised and keep their bytes.
         let length = match gauge {
             Gauge::None => 1.0,
             _ => read.norm_l2(),
@@ -175,7 +168,6 @@ fn project(
     })
 }
 
-/// Returns `W X` in float32, row-major.
 fn projected(
     index: usize,
     weight: Weight<'_>,
@@ -194,9 +186,8 @@ fn projected(
     Ok(rows)
 }
 
-/// Ensures that the span of `p [d, k]` covers `G⁻¹ ŝ`. Otherwise that direction becomes the first
-/// vector and the others the leading eigenvectors of `K` deflated by it, so that every rank
-/// contains it. `gram` is the lower triangle of `K`.
+/// Makes an uncovered `G⁻¹ ŝ` the first vector of `p [d, k]`, followed by the leading eigenvectors
+/// of `K` deflated by it. `gram` is the lower triangle of `K`.
 fn protect(
     p: &mut Mat<f64>,
     sink: Sink<'_>,
@@ -227,8 +218,8 @@ fn protect(
     })
 }
 
-/// Computes `(1 − s sᵀ) K (1 − s sᵀ) − tr(K) s sᵀ` for a unit vector `s`, in the lower triangle:
-/// `s` becomes the last eigenvector, whatever the rank of `K`.
+/// Computes `(1 − s sᵀ) K (1 − s sᵀ) − tr(K) s sᵀ` in the lower triangle, so that the unit vector
+/// `s` becomes the last eigenvector.
 fn set_aside(gram: &mut Mat<f64>, s: &[f64]) {
     let d = s.len();
     let entry = |gram: &Mat<f64>, i: usize, j: usize| gram[(i.max(j), i.min(j))];
@@ -244,7 +235,6 @@ fn set_aside(gram: &mut Mat<f64>, s: &[f64]) {
     }
 }
 
-/// Applies [`project`] to the columns that are not exempt and prepends the exempt ones.
 fn with_exempt(
     weights: &[Weight<'_>],
     d: usize,
@@ -280,7 +270,6 @@ fn with_exempt(
                 values,
             })
             .collect();
-        // The exempt columns reproduce their part of the direction in any case.
         let direction: Option<Vec<f64>> = options
             .sink
             .map(|sink| others.iter().map(|&c| sink.direction[c]).collect());
@@ -331,7 +320,6 @@ fn with_exempt(
     })
 }
 
-/// Checks `1 ≤ k ≤ d` and returns the common width `d`.
 fn check(weights: &[Weight<'_>], k: usize) -> Result<usize, FactoriseError> {
     let d = weights.first().ok_or(FactoriseError::NoWeights)?.cols;
     for (index, weight) in weights.iter().enumerate() {
@@ -353,8 +341,7 @@ fn check(weights: &[Weight<'_>], k: usize) -> Result<usize, FactoriseError> {
     Ok(d)
 }
 
-/// Returns `P [d, k]` before rounding, with arbitrary signs, and all `d` eigenvalues of `K`,
-/// decreasing.
+/// Returns `P [d, k]`, unrounded, and all eigenvalues of `K`, decreasing.
 fn leading(
     gram: Mat<f64>,
     k: usize,
@@ -367,7 +354,6 @@ fn leading(
         BasisWeighting::Normalised => 1.0,
         BasisWeighting::Equal => gauge.scale() * gauge.scale(),
     };
-    // K has no negative eigenvalue except by rounding.
     found.values.iter_mut().for_each(|v| *v = v.max(0.0) * unit);
     Ok((found.vectors, found.values))
 }
@@ -403,7 +389,6 @@ fn shared_gram(
             Gauge::Diagonal(g) => panels.scaled(None, Some(g.entries())),
             Gauge::Full(w) => panels.times_right(w.root(algebra)?),
         };
-        // ‖W G‖² is the trace of its Gram matrix.
         let own = panels.gram()?;
         let norm_squared: f64 = (0..d).map(|i| own[(i, i)]).sum();
         if norm_squared > 0.0 {
@@ -418,8 +403,7 @@ fn shared_gram(
     Ok(gram)
 }
 
-/// Returns the square roots of all `d` eigenvalues of the `K` of [`shared_basis`], decreasing: the
-/// singular values of the stacked, weighted weights.
+/// Returns the square roots of all eigenvalues of the `K` of [`shared_basis`], decreasing.
 ///
 /// # Errors
 /// No weight, weights with different inputs, numbers that are not finite.
@@ -438,15 +422,14 @@ pub fn shared_singular_values(
 /// All components of a shared basis with their energies per projection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Components {
-    /// `Pᵀ`, row-major `[n, d]`, orthonormal; signs are arbitrary. `n` is `d`, or the total number
-    /// of outputs if smaller; rows without energy are zero then.
+    /// `Pᵀ`, row-major `[n, d]`, orthonormal. `n` is `d`, or the total number of outputs if
+    /// smaller; rows without energy are zero then.
     pub basis: Vec<f64>,
-    /// Per projection, in the order given, `‖W p_j‖²` by component `j`: the error of a basis of the
-    /// first `k` is the sum from `k` on.
+    /// Per projection, `‖W p_j‖²` by component `j`: the error of rank `k` is the sum from `k` on.
     pub energies: Vec<Vec<f64>>,
 }
 
-/// Computes the basis of [`shared_basis`] at full rank, in float64, without the projected weights.
+/// Computes the basis of [`shared_basis`] at full rank, in float64.
 ///
 /// # Errors
 /// No weight, weights with different inputs, numbers that are not finite.
@@ -458,7 +441,7 @@ pub fn shared_components(
     let d = check(weights, 1)?;
     let outs = weights.iter().map(|weight| weight.rows).sum::<usize>();
     let p = match outs < d {
-        // K has rank `outs` at most, and a matrix of that order has the same eigenvalues.
+        // K has rank `outs` at most.
         true => leading_of_rows(weights, (outs, d), weighting, algebra)?,
         false => {
             let gram = shared_gram(weights, weighting, &Gauge::None, algebra)?;
@@ -480,8 +463,8 @@ pub fn shared_components(
     })
 }
 
-/// Computes `P [d, outs]` for few outputs from the eigenvectors of `S Sᵀ`, where `S [outs, d]`
-/// stacks the weighted weights; columns without energy are zero.
+/// Computes `P [d, outs]` from the eigenvectors of `S Sᵀ`, for the stacked weighted weights `S
+/// [outs, d]`.
 fn leading_of_rows(
     weights: &[Weight<'_>],
     (outs, d): (usize, usize),
@@ -522,7 +505,6 @@ fn leading_of_rows(
     Ok(p)
 }
 
-/// Returns `P [d, k]` of [`shared_basis`] before rounding and all `d` eigenvalues, decreasing.
 #[cfg(test)]
 pub(super) fn basis_f64(
     weights: &[Weight<'_>],

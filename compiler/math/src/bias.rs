@@ -1,13 +1,12 @@
-//! Bias that compensates for the error of a factorisation on the mean input.
+//! Bias correction of a factorisation.
 
 use super::covariance::check_mean;
 use super::{FactoriseError, Weight};
 
 /// Returns `b = (W − B A) E[x]`, so that `E[B A x + b] = E[W x]`.
 ///
-/// `a` is `[r, in]`, `b` is `[out, r]`, row-major, as stored; a shared basis `Pᵀ` and its `W̃` fit
-/// as well. `mean` is `E[x]`, `in` numbers. Returns `out` numbers to add to the bias of the
-/// projection, if any. Sums are in float64.
+/// `a [r, in]` and `b [out, r]` are row-major; a shared basis `Pᵀ` and its `W̃` fit as well. `mean`
+/// is `E[x] [in]`.
 ///
 /// # Errors
 /// Lengths that do not fit, numbers that are not finite, a bias that exceeds float32.

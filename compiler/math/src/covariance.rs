@@ -1,33 +1,28 @@
-//! The covariance of a projection's inputs: the norm for optimal factors when a bias corrects the
-//! error on the mean.
+//! Covariance of a projection's inputs: the optimal norm for factors with a bias correction.
 //!
-//! With a bias `b` added to the factors `Ŵ`, and `C = E[x xᵀ]`, `μ = E[x]`, `Σ = C − μ μᵀ`,
+//! With a bias `b`, and `C = E[x xᵀ]`, `μ = E[x]`, `Σ = C − μ μᵀ`,
 //!
 //! ```text
 //! E‖W x − (Ŵ x + b)‖² = tr((W − Ŵ) Σ (W − Ŵ)ᵀ) + ‖(W − Ŵ) μ − b‖²
 //! ```
 //!
-//! since `x − μ` has no mean and the mixed term vanishes. The second term is zero for `b = (W − Ŵ)
-//! μ` ([`bias_correction`](super::bias_correction)) whatever `Ŵ` is; so the best factors minimise
-//! the first, and `Σ` replaces `C` in every gauge. Factors that minimise the norm of `C` spend rank
-//! on the mean, which the bias covers for free. Without a bias the two terms together are the error
-//! under `C`, which is then the right norm.
+//! since `x − μ` has no mean. The second term is zero for `b = (W − Ŵ) μ`
+//! ([`bias_correction`](super::bias_correction)), so the best factors minimise the first, with `Σ`
+//! instead of `C` in every gauge. Without a bias `C` is the right norm.
 //!
-//! The bias does not apply to a sink direction: where the first position lies along `ŝ` and `Ŵ ŝ =
-//! W ŝ`, the output there is off by `b`.
+//! The bias does not apply to a sink direction: if `Ŵ ŝ = W ŝ`, the output there is off by `b`.
 
 use super::{FactoriseError, SecondMoment, Weight};
 
-/// Resolution of a second moment stored in float32: `C_ii − μ_i²` below this fraction of `C_ii` is
-/// rounding and is raised to it, so that a nearly constant channel keeps a positive variance.
+/// Resolution of a second moment stored in float32: smaller `C_ii − μ_i²` are raised to this
+/// fraction of `C_ii`, so that a nearly constant channel keeps a positive variance.
 const UNRESOLVED: f64 = 1.0 / (1 << 22) as f64;
 
-/// Returns `Σ = C − μ μᵀ [n, n]`, row-major, on and below the diagonal; zero above it. Entries
-/// beyond the Cauchy-Schwarz bound by rounding are clamped to it.
+/// Returns `Σ = C − μ μᵀ [n, n]`, row-major, zero above the diagonal, clamped to the Cauchy-Schwarz
+/// bound.
 ///
 /// # Errors
-/// An invalid second moment, a mean of another length or not finite, or one whose square exceeds
-/// the second moment by more than rounding.
+/// An invalid second moment or mean, or one whose square exceeds the second moment beyond rounding.
 pub fn covariance(moment: SecondMoment<'_>, mean: &[f64]) -> Result<Vec<f64>, FactoriseError> {
     moment.check()?;
     let n = moment.order;
@@ -70,7 +65,6 @@ pub fn mean_energy(weight: Weight<'_>, mean: &[f64]) -> f64 {
     rows.map(|row| output(row).powi(2)).sum()
 }
 
-/// Checks that a mean consists of `inputs` finite numbers.
 pub(super) fn check_mean(mean: &[f64], inputs: usize) -> Result<(), FactoriseError> {
     if mean.len() != inputs {
         return Err(FactoriseError::VectorLength {

@@ -10,15 +10,11 @@ use faer::{Col, Conj, Mat, Par};
 
 use super::{FactoriseError, Leading, power_of_two_below};
 
-/// Rows per column from which a QR factorisation before the singular value decomposition pays off:
-/// it is all matrix products, whereas half of the bidiagonalisation that it shortens is
+/// Rows per column from which a QR factorisation first pays off: half of the bidiagonalisation is
 /// memory-bound.
 const QR_FIRST: f64 = 1.25;
 
 /// Returns the `k` leading eigenvectors of the symmetric matrix given by its lower triangle.
-///
-/// Tridiagonalisation, divide and conquer on the tridiagonal matrix, then the reflections applied
-/// to only the `k` columns that are kept.
 pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
     let n = matrix.nrows();
     if n == 1 {
@@ -61,7 +57,6 @@ pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<Leading, Factorise
     )
     .map_err(|_| FactoriseError::NoConvergence { order: n })?;
 
-    // faer orders them increasing.
     let mut vectors = Mat::from_fn(n, k, |i, j| all[(i, n - 1 - j)]);
     householder::apply_block_householder_sequence_on_the_left_in_place_with_conj(
         matrix.as_ref().submatrix(1, 0, n - 1, n - 1),
@@ -91,7 +86,6 @@ pub(super) fn eigenvalues(mut matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseErr
     } = tridiagonal(&mut matrix);
     drop(matrix);
     let mut values = Col::<f64>::zeros(n);
-    // Copies of the diagonal and the subdiagonal.
     let mut memory = MemBuffer::new(temp_mat_scratch::<f64>(n, 1).array(2));
     evd::tridiagonal_self_adjoint_evd(
         diagonal.as_diagonal(),
@@ -108,19 +102,16 @@ pub(super) fn eigenvalues(mut matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseErr
     Ok(values)
 }
 
-/// Symmetric matrix after reflections from both sides.
 struct Tridiagonal {
     /// Divided by `scale`.
     diagonal: Col<f64>,
-    /// Subdiagonal, divided by `scale`; the last is zero.
     below: Col<f64>,
-    /// A power of two.
     scale: f64,
-    /// Factors of the reflections, which are stored below the diagonal of the matrix.
+    /// Factors of the reflections stored below the diagonal of the matrix.
     reflectors: Mat<f64>,
 }
 
-/// Tridiagonalises the matrix, of order at least 2, given by its lower triangle.
+/// Tridiagonalises a symmetric matrix of order at least 2.
 fn tridiagonal(matrix: &mut Mat<f64>) -> Tridiagonal {
     let n = matrix.nrows();
     let block = qr::recommended_block_size::<f64>(n, n);
@@ -187,7 +178,7 @@ pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, Factor
     })
 }
 
-/// Returns `R` of the QR factorisation, which has the same right singular vectors.
+/// Returns `R` of the QR factorisation.
 fn triangle(mut tall: Mat<f64>) -> Mat<f64> {
     let (m, n) = tall.shape();
     let block = qr::recommended_block_size::<f64>(m, n);

@@ -41,11 +41,11 @@ pub enum FactoriseError {
     NonFinite {
         /// Index of the weight.
         index: usize,
-        /// Row of the first such number.
+        /// Its row.
         row: usize,
-        /// Column of the first such number.
+        /// Its column.
         col: usize,
-        /// The number.
+        /// Value.
         value: f32,
     },
     /// Projections of a shared basis read inputs of different widths.
@@ -91,14 +91,14 @@ pub enum FactoriseError {
         "the second moment holds {value} at row {row}, column {col}, expected finite numbers, none below zero on the diagonal and none larger than its row and column allow: calibrate again"
     )]
     MomentEntry {
-        /// Row of the first such number.
+        /// Its row.
         row: usize,
-        /// Column of the first such number.
+        /// Its column.
         col: usize,
-        /// The number.
+        /// Value.
         value: f64,
     },
-    /// A second moment has an eigenvalue that is negative beyond rounding.
+    /// A second moment has a negative eigenvalue.
     #[error(
         "the second moment has an eigenvalue of {smallest:e} beside one of {largest:e}, expected none below zero: calibrate again"
     )]
@@ -120,12 +120,12 @@ pub enum FactoriseError {
         /// Requested damping.
         found: f64,
     },
-    /// A second moment is singular or indefinite despite its damping.
+    /// A second moment is indefinite despite its damping.
     #[error(
         "the second moment has no part of its own in channel {index}: raise its damping, or calibrate again"
     )]
     NotDefinite {
-        /// First such channel, counted from the last.
+        /// First such channel from the last.
         index: usize,
     },
     /// A row is not a whole number of blocks.
@@ -136,7 +136,7 @@ pub enum FactoriseError {
         /// Numbers in a block.
         block: usize,
     },
-    /// The values of a block, possibly with carried errors, exceed the range of the format.
+    /// Values of a block exceed the range of the format.
     #[error(
         "the block at row {row}, column {col} holds numbers that are beyond the code: choose another, or keep the matrix as it is"
     )]
@@ -159,7 +159,7 @@ pub enum FactoriseError {
     GaugeEntry {
         /// Index of the entry.
         index: usize,
-        /// The entry.
+        /// Its value.
         value: f64,
     },
     /// A gauge has another number of channels than the weight.
@@ -189,7 +189,7 @@ pub enum FactoriseError {
     /// A vector over the inputs has the wrong length.
     #[error("a vector over {expected} inputs holds {found} numbers: pass that of the same slot")]
     VectorLength {
-        /// Inputs of the weight or the basis.
+        /// Expected length.
         expected: usize,
         /// Length of the vector.
         found: usize,
@@ -201,7 +201,7 @@ pub enum FactoriseError {
     VectorEntry {
         /// Index of the entry.
         index: usize,
-        /// The entry.
+        /// Its value.
         value: f64,
     },
     /// The square of a mean exceeds the second moment.
@@ -211,20 +211,20 @@ pub enum FactoriseError {
     MeanBeyondMoment {
         /// Index of the channel.
         index: usize,
-        /// Mean of the channel.
+        /// Its mean.
         mean: f64,
-        /// Second moment of the channel.
+        /// Its second moment.
         second: f64,
     },
     /// A direction of length zero.
     #[error("the direction to keep is zero: leave it out")]
     NoDirection,
-    /// Exempt channels are not inputs of the weight, or not in ascending order.
+    /// Exempt channels are out of range or not ascending.
     #[error(
         "exempt channel {channel} is not possible: name each of the {inputs} inputs at most once, in ascending order"
     )]
     Channel {
-        /// First channel that is out of order or out of range.
+        /// First such channel.
         channel: usize,
         /// Inputs of the weight.
         inputs: usize,

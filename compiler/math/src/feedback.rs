@@ -1,5 +1,5 @@
-//! Quantisation with error feedback (GPTQ / LDLQ): a weight is rounded column by column, and later
-//! columns compensate for the output error of earlier ones.
+//! Quantisation with error feedback (GPTQ / LDLQ): later columns compensate for the output error of
+//! earlier ones.
 //!
 //! With `E = W − Ŵ` and the second moment `C` of the inputs, `E‖(W − Ŵ) x‖² = tr(E C Eᵀ)`. For `C =
 //! N D Nᵀ` with `N` unit upper triangular and `D` diagonal,
@@ -9,12 +9,12 @@
 //! ```
 //!
 //! so the optimum for column `k`, given those before it, is the code nearest to `W_k + Σ_{j<k} E_j
-//! N_jk` ("QuIP", Chee et al. 2023, equation 2, LDLQ; the same as GPTQ, Frantar et al. 2022). `D_k`
-//! is the variance of input `k` unexplained by the later inputs; it weights the column in the
-//! search for scales.
+//! N_jk` ("QuIP", Chee et al. 2023, equation 2, LDLQ; the same as GPTQ, Frantar et al. 2022).
+//! `D_k`, the variance of input `k` unexplained by later inputs, weights the column in the search
+//! for scales.
 //!
-//! Then sweeps of coordinate descent move each code to the one nearest to the minimum of `tr(E C
-//! Eᵀ)` over it alone, all others fixed; a sweep never increases the error.
+//! Then sweeps of coordinate descent move each code towards the minimum of `tr(E C Eᵀ)`, all others
+//! fixed.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt::factor;
@@ -30,7 +30,7 @@ use htc_formats::block::Near;
 use super::gauge::SecondMoment;
 use super::{FactoriseError, Weight};
 
-/// Block-quantised format whose scales are fixed before the codes of a block.
+/// Block-quantised format whose scales are fixed before its codes.
 pub trait BlockCode {
     /// Scales of a block.
     type Scales: Clone;
@@ -38,15 +38,14 @@ pub trait BlockCode {
     /// Returns the number of values in a block.
     fn block_len(&self) -> usize;
 
-    /// Returns the scales of the least squared error of a block, weighted by `importance`; `None`
-    /// if the values exceed the range of the format.
+    /// Returns the scales of the least weighted squared error of a block; `None` if values exceed
+    /// the range of the format.
     fn scales(&self, values: &[f32], importance: &[f32]) -> Option<Self::Scales>;
 
-    /// Returns the code nearest to `value` at an index of a block, and its dequantised value.
+    /// Returns the nearest code at an index of a block, and its value.
     fn nearest(&self, scales: &Self::Scales, place: usize, value: f32) -> (u8, f32);
 
-    /// Returns the length of a run: values that share a step and a shift. A code stands for `step ·
-    /// level + shift`, in float32.
+    /// Returns the length of a run, in which a code stands for `step · level + shift`, in float32.
     fn run_len(&self) -> usize;
 
     /// Returns the level of a code.
@@ -55,7 +54,7 @@ pub trait BlockCode {
     /// Returns the step and the shift of a run.
     fn step_and_shift(&self, scales: &Self::Scales, run: usize) -> (f32, f32);
 
-    /// Returns neighbouring candidates for the scales of a block, which differ in one run.
+    /// Returns neighbouring scales of a block, which differ in one run.
     fn near(
         &self,
         scales: &Self::Scales,
@@ -64,7 +63,7 @@ pub trait BlockCode {
     ) -> impl Iterator<Item = Self::Scales>;
 }
 
-/// Kinds of neighbouring scales in search order: each starts from the best of the one before.
+/// Neighbouring scales, in search order.
 const NEAR: [Near; 2] = [Near::Steps, Near::Offsets];
 
 /// Quantised rows.
@@ -78,24 +77,22 @@ pub struct Coded<S> {
     pub values: Vec<f32>,
 }
 
-/// Error feedback between columns, derived from one second moment.
+/// Error feedback between columns, for one second moment.
 #[derive(Clone, Debug)]
 pub struct Feedback {
     pub(crate) order: usize,
-    /// `N [n, n]`, row-major; only entries above the diagonal are read.
+    /// `N [n, n]`, row-major; read above the diagonal.
     pub(crate) factor: Vec<f32>,
-    /// `D`, in units of its mean.
     conditional: Vec<f32>,
-    /// `C [n, n]`, row-major, both triangles, in the units of `D`.
+    /// `C [n, n]`, row-major, in the units of `D`.
     pub(crate) moment: Vec<f32>,
-    /// Feedback of the rotated inputs, computed on first use.
     rotated: OnceLock<Result<Box<Feedback>, FactoriseError>>,
 }
 
-/// Columns whose errors are carried together to the later columns.
+/// Columns whose errors are carried together.
 const CHUNK: usize = 64;
 
-/// Computes `H C H` in place for a full symmetric `C [n, n]`: the second moment of inputs that are
+/// Computes `H C H` in place for a symmetric `C [n, n]`: the second moment of inputs
 /// [rotated](htc_formats::bands::rotate) by column groups.
 pub fn rotate_moment<T>(n: usize, moment: &mut [T])
 where
@@ -103,7 +100,6 @@ where
 {
     for _ in 0..2 {
         moment.chunks_exact_mut(n.max(1)).for_each(rotate);
-        // `C H` and then its transpose times `H`.
         for row in 0..n {
             for col in 0..row {
                 moment.swap(row * n + col, col * n + row);
@@ -118,8 +114,7 @@ impl Feedback {
         self.order
     }
 
-    /// Factorises `C + damping · mean(diag C) · 1` for the second moment `C`. Damping covers
-    /// directions that the calibration text hardly excites but another text may.
+    /// Factorises `C + damping · mean(diag C) · 1` for the second moment `C`.
     ///
     /// # Errors
     /// An invalid second moment, one that is not definite despite damping, or a damping that is
@@ -131,7 +126,6 @@ impl Feedback {
         }
         let n = moment.order;
         let mean = (0..n).map(|i| moment.values[i * n + i]).sum::<f64>() / n as f64;
-        // Treat all-zero inputs like white ones.
         let unit = if mean > 0.0 { mean } else { 1.0 };
         let added = damping.max(SMALLEST_DAMPING);
         Feedback::of(n, |row, col| {
@@ -153,8 +147,7 @@ impl Feedback {
         })
     }
 
-    /// Returns the feedback of inputs that are [rotated](htc_formats::bands::rotate) by column
-    /// groups, `H C H` with the damping in `C`; computed on first use.
+    /// Returns the feedback of [rotated](htc_formats::bands::rotate) inputs, computed on first use.
     ///
     /// # Errors
     /// Rounding leaves the matrix not definite.
@@ -163,7 +156,6 @@ impl Feedback {
         let made = self.rotated.get_or_init(|| {
             let mut moment = self.moment.clone();
             rotate_moment(n, &mut moment);
-            // Rounding breaks the symmetry slightly.
             for row in 0..n {
                 for col in 0..row {
                     moment[col * n + row] = moment[row * n + col];
@@ -181,18 +173,16 @@ impl Feedback {
         made.as_deref().map_err(Clone::clone)
     }
 
-    /// Returns the importance of every column: the variance unexplained by later columns, in units
-    /// of the mean of the second moment's diagonal.
+    /// Returns the variance of every column unexplained by later ones, in units of the mean of the
+    /// diagonal.
     pub fn importance(&self) -> &[f32] {
         &self.conditional
     }
 
-    /// Quantises rows on the calling thread. Rows are independent: the codes of a row do not depend
-    /// on the other rows as long as their number is the same.
+    /// Quantises rows, independently of each other, on the calling thread.
     ///
     /// # Errors
-    /// Rows whose length is not the number of inputs or not whole blocks, or numbers that are not
-    /// finite.
+    /// Rows of a wrong length or not whole blocks, or numbers that are not finite.
     pub fn code<C: BlockCode>(
         &self,
         rows: Weight<'_>,
@@ -229,7 +219,6 @@ impl Feedback {
         Ok(coded)
     }
 
-    /// Quantises column by column, carrying errors to later columns.
     fn feed<C: BlockCode>(
         &self,
         rows: Weight<'_>,
@@ -298,9 +287,8 @@ impl Feedback {
         })
     }
 
-    /// Rounds neighbouring columns of a row one after the other and carries each error to the later
-    /// targets, of which there may be more. Returns `Σ D_k (target - value)²`, or `None` once it
-    /// reaches `most`.
+    /// Rounds columns of a row in order and carries each error to the later targets. Returns `Σ D_k
+    /// (target - value)²`, or `None` once it reaches `most`.
     pub(crate) fn feed_run(
         &self,
         start: usize,
@@ -323,8 +311,7 @@ impl Feedback {
         Some(lost)
     }
 
-    /// Returns better scales for the run that begins at `start`, judged with feedback within the
-    /// run; `None` if no candidate improves.
+    /// Returns scales with a smaller loss under feedback for the run at `start`, if any.
     fn better_scales<C: BlockCode>(
         &self,
         code: &C,
@@ -347,8 +334,8 @@ impl Feedback {
         })
     }
 
-    /// Returns scales with which the present codes of a run lose less, or `None`. `slopes` are half
-    /// of the negative gradient of the row's error.
+    /// Returns scales with a smaller loss for fixed codes of a run, if any. `slopes` are half of
+    /// the negative gradient.
     fn fitted_scales<C: BlockCode>(
         &self,
         code: &C,
@@ -358,7 +345,6 @@ impl Feedback {
     ) -> Option<C::Scales> {
         let (n, run) = (self.order, start % code.block_len() / code.run_len());
         let levels: Vec<f32> = codes.iter().map(|&q| code.level(scales, q)).collect();
-        // The loss is a quadratic form of the step and the shift.
         let [mut ll, mut l1, mut one] = [0.0; 3];
         let [mut of_level, mut of_one] = [0.0; 2];
         for (c, level) in levels.iter().enumerate() {
@@ -379,14 +365,14 @@ impl Feedback {
         })
     }
 
-    /// Updates the slopes of a row (half of its negative gradient) after a column moved by `by`.
+    /// Updates the slopes of a row after a column moved by `by`.
     pub(crate) fn moved(&self, column: usize, by: f32, slopes: &mut [f32]) {
         let of_column = &self.moment[column * self.order..][..self.order];
         let pairs = slopes.iter_mut().zip(of_column);
         pairs.for_each(|(slope, of)| *slope -= by * of);
     }
 
-    /// Runs one sweep of coordinate descent over scales and codes; returns the number of changes.
+    /// Runs one sweep of coordinate descent; returns the number of changes.
     fn sweep<C: BlockCode>(
         &self,
         rows: Weight<'_>,
@@ -433,7 +419,6 @@ impl Feedback {
                 let before = values[column];
                 let scales = &scales[column / block];
                 let (q, value) = code.nearest(scales, column % block, before + step);
-                // On a tie the present code stays.
                 if (value - before - step).abs() >= step.abs() {
                     continue;
                 }
@@ -446,8 +431,7 @@ impl Feedback {
     }
 }
 
-/// Returns the neighbouring scales of least loss below `least`, or `None`. `lost` returns the loss
-/// of scales if it is below its second argument.
+/// Returns the neighbouring scales of least loss below `least`, if any.
 fn least_near<C: BlockCode>(
     code: &C,
     (scales, run): (&C::Scales, usize),
@@ -466,13 +450,12 @@ fn least_near<C: BlockCode>(
     better
 }
 
-/// Returns `N [n, n]`, row-major, and `D` of a damped second moment; reads `entry` on and below the
-/// diagonal.
+/// Returns `N [n, n]`, row-major, and `D`; reads `entry` on and below the diagonal.
 fn factored(
     n: usize,
     entry: impl Fn(usize, usize) -> f64,
 ) -> Result<(Vec<f32>, Vec<f32>), FactoriseError> {
-    // Reversed, because a Cholesky factor explains rows by earlier rows.
+    // Reversed: a Cholesky factor explains rows by earlier rows.
     let mut reversed = Mat::from_fn(n, n, |i, j| match j <= i {
         true => entry(n - 1 - i, n - 1 - j),
         false => 0.0,
@@ -491,10 +474,10 @@ fn factored(
     Ok((factor, conditional))
 }
 
-/// Below this damping a rank-deficient second moment has no Cholesky factor in float64.
+/// Below it a rank-deficient second moment has no Cholesky factor in float64.
 pub(crate) const SMALLEST_DAMPING: f64 = 1e-8;
 
-/// Replaces a symmetric matrix, given by its lower triangle, by its Cholesky factor.
+/// Replaces the lower triangle by the Cholesky factor.
 pub(crate) fn cholesky(matrix: &mut Mat<f64>) -> Result<(), FactoriseError> {
     let n = matrix.nrows();
     let params = Default::default();

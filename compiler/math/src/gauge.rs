@@ -1,21 +1,18 @@
 //! Gauges: norms in which factorisations approximate weights.
 //!
-//! A gauge `G [in, in]` on the inputs and a diagonal `H [out, out]` on the outputs, both
-//! invertible, make [`low_rank_with`](super::low_rank_with) and
-//! [`shared_basis_with`](super::shared_basis_with) minimise `‖H (W − Ŵ) G‖_F`: they decompose `H W
-//! G`, and the inverses go back into the factors. Shapes and cost of execution stay the same.
+//! An invertible gauge `G [in, in]` on the inputs and a diagonal `H [out, out]` on the outputs make
+//! [`low_rank_with`](super::low_rank_with) and [`shared_basis_with`](super::shared_basis_with)
+//! minimise `‖H (W − Ŵ) G‖_F`: they decompose `H W G`, and the inverses go back into the factors.
 //!
 //! Where the literature truncates `W G⁻¹` and multiplies `G` back, its `G` is the inverse of the
-//! one here. Here a large entry always means a large weight of the error:
+//! one here. A large entry always means a large weight of the error:
 //!
-//! - [`Gauge::activation`]: `g_i = C_ii^½`, the error of an input channel is weighted by its
-//! activation (the family of ASVD, Yuan et al. 2023).
+//! - [`Gauge::activation`]: `g_i = C_ii^½` (the family of ASVD, Yuan et al. 2023).
 //! - [`Gauge::whiten`]: `G = C^½` with the second moment `C = E[x xᵀ]`, hence
-//! `‖(W − Ŵ) G‖_F² = E‖(W − Ŵ) x‖²`: its truncation is the best approximation of the outputs (the
-//! family of SVD-LLM, Wang et al. 2024, by eigendecomposition instead of Cholesky).
+//! `‖(W − Ŵ) G‖_F² = E‖(W − Ŵ) x‖²`: the best approximation of the outputs (the family of SVD-LLM,
+//! Wang et al. 2024, by eigendecomposition instead of Cholesky).
 //!
-//! Scaling a gauge does not change the product of the factors; here it does not change the factors
-//! either, so that the units of the activations do not affect the fit of a narrow storage type.
+//! Scaling a gauge does not change the factors, so the units of the activations do not matter.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -26,25 +23,21 @@ use super::{Algebra, FactoriseError, Leading, power_of_two_below};
 /// Exponent of [`Gauge::activation`] that makes it `C_ii^½`.
 pub const DEFAULT_EXPONENT: f64 = 1.0;
 
-/// Fraction of `tr(C)/n · I` in [`Gauge::whiten`], which keeps directions that calibration hardly
-/// saw.
+/// Fraction of `tr(C)/n · I` in [`Gauge::whiten`].
 pub const DEFAULT_SHRINKAGE: f64 = 1e-2;
 
-/// Floor of `C_ii` in [`Gauge::activation`], as a fraction of the mean: an unseen channel counts as
-/// one thousandth of the root mean square channel.
+/// Relative floor of `C_ii` in [`Gauge::activation`], for channels unseen by calibration.
 const CHANNEL_FLOOR: f64 = 1e-6;
 
-/// Floor of the eigenvalues in [`Gauge::whiten`], as a fraction of the largest. Keeps `C^½`
-/// invertible when there is hardly any shrinkage.
+/// Relative floor of the eigenvalues in [`Gauge::whiten`], for an invertible `C^½`.
 const EIGENVALUE_FLOOR: f64 = 1e-12;
 
-/// Tolerance for `|C_ij| ≤ (C_ii C_jj)^½`, for the rounding of long sums.
+/// Tolerance of `|C_ij| ≤ (C_ii C_jj)^½` for rounding.
 const CAUCHY_SCHWARZ: f64 = 1.0 + 1e-3;
 
-/// Eigenvalues below minus this fraction of the largest are more than rounding.
+/// Smaller relative eigenvalues, negated, are rounding.
 pub(super) const INDEFINITE: f64 = 1e-6;
 
-/// Largest ratio of two entries of a diagonal.
 const SPREAD: f64 = 1e12;
 
 /// Second moment `C = E[x xᵀ]` of the inputs of a projection.
@@ -52,13 +45,12 @@ const SPREAD: f64 = 1e12;
 pub struct SecondMoment<'a> {
     /// Order `n`.
     pub order: usize,
-    /// `[n, n]`, row-major. Only the lower triangle, column ≤ row, is read.
+    /// `[n, n]`, row-major; only the lower triangle is read.
     pub values: &'a [f64],
 }
 
 impl<'a> SecondMoment<'a> {
-    /// Checks the length and that the lower triangle is finite, with a non-negative diagonal and
-    /// entries within the Cauchy-Schwarz bound.
+    /// Checks length, finite entries, the diagonal's sign and the Cauchy-Schwarz bound.
     pub(super) fn check(&self) -> Result<(), FactoriseError> {
         let n = self.order;
         if n == 0 || n.checked_mul(n) != Some(self.values.len()) {
@@ -81,7 +73,6 @@ impl<'a> SecondMoment<'a> {
             roots.push(root);
             let bounds = roots.iter().map(|other| CAUCHY_SCHWARZ * root * other);
             for ((col, &value), bound) in values.iter().enumerate().zip(bounds) {
-                // Smaller diagonal entries may have been rounded to zero.
                 let slack = f64::from(f32::MIN_POSITIVE);
                 let possible = value.is_finite() && value.abs() <= bound + slack;
                 if !possible {
@@ -92,13 +83,12 @@ impl<'a> SecondMoment<'a> {
         Ok(())
     }
 
-    /// Returns the diagonal `C_ii`; the length of `values` must match the order.
+    /// Returns the diagonal `C_ii`.
     pub fn diagonal(&self) -> Vec<f64> {
         let rows = self.values.chunks_exact(self.order.max(1)).enumerate();
         rows.filter_map(|(i, row)| row.get(i).copied()).collect()
     }
 
-    /// Returns the matrix; only the lower triangle is valid.
     pub(super) fn lower(&self) -> MatRef<'a, f64> {
         MatRef::from_row_major_slice(self.values, self.order, self.order)
     }
@@ -107,7 +97,7 @@ impl<'a> SecondMoment<'a> {
 /// Diagonal gauge.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagonal {
-    /// Scaled so that the root mean square is in `[1, 2)`.
+    /// Root mean square in `[1, 2)`.
     entries: Vec<f64>,
     /// A power of two; the gauge is `scale · entries`.
     scale: f64,
@@ -138,17 +128,15 @@ impl Diagonal {
         })
     }
 
-    /// Returns the entries up to a common power of two, [`scale`](Self::scale).
+    /// Returns the entries without [`scale`](Self::scale).
     pub(super) fn entries(&self) -> &[f64] {
         &self.entries
     }
 
-    /// Returns the factor of [`entries`](Self::entries).
     pub(super) fn scale(&self) -> f64 {
         self.scale
     }
 
-    /// Checks that the gauge fits a weight with `expected` channels.
     pub(super) fn check(&self, expected: usize) -> Result<(), FactoriseError> {
         match self.entries.len() {
             found if found == expected => Ok(()),
@@ -157,16 +145,14 @@ impl Diagonal {
     }
 }
 
-/// `C^½` for a shrunk second moment `C`, computed on first use: projections with the same input
-/// share it, and a projection with fewer outputs than inputs needs only `C`.
+/// `C^½` for a shrunk second moment `C`, computed on first use: a projection with fewer outputs
+/// than inputs needs only `C`.
 #[derive(Debug)]
 pub struct Whitening {
-    /// Only the lower triangle is valid. Scaled so that the mean of the diagonal is in `[1, 4)`.
+    /// Lower triangle, with a mean diagonal in `[1, 4)`.
     moment: Mat<f64>,
-    /// A power of two; the root is `scale · moment^½`.
     scale: f64,
     roots: OnceLock<Roots>,
-    /// Held during the computation, so that it runs once.
     finding: Mutex<()>,
 }
 
@@ -178,17 +164,16 @@ struct Roots {
 }
 
 impl Whitening {
-    /// Returns `C` up to the factor `scale²`; only the lower triangle is valid.
+    /// Returns `C / scale²`; only the lower triangle is valid.
     pub(super) fn moment(&self) -> MatRef<'_, f64> {
         self.moment.as_ref()
     }
 
-    /// Returns `C^½` up to the factor `scale`.
+    /// Returns `C^½ / scale`.
     pub(super) fn root(&self, algebra: &dyn Algebra) -> Result<MatRef<'_, f64>, FactoriseError> {
         Ok(self.roots(algebra)?.root.as_ref())
     }
 
-    /// Returns the inverse of [`root`](Self::root).
     fn inverse(&self, algebra: &dyn Algebra) -> Result<MatRef<'_, f64>, FactoriseError> {
         Ok(self.roots(algebra)?.inverse.as_ref())
     }
@@ -225,8 +210,7 @@ impl Whitening {
     }
 }
 
-/// Weighting of errors at the inputs of a projection. The default, [`Gauge::None`], weights all
-/// alike.
+/// Weighting of errors at the inputs of a projection.
 #[derive(Debug, Default)]
 pub enum Gauge {
     /// The identity.
@@ -241,9 +225,8 @@ pub enum Gauge {
 impl Gauge {
     /// Returns `g_i = C_ii^(exponent/2)` from the diagonal of the second moment `C` at the input.
     ///
-    /// `C_ii` below 1e-6 of their mean are raised to it, so that the gauge has an inverse. An
-    /// all-zero diagonal, of an input that calibration never saw, gives [`Gauge::None`]. The usual
-    /// exponent is [`DEFAULT_EXPONENT`].
+    /// `C_ii` below 1e-6 of their mean are raised to it. An all-zero diagonal gives
+    /// [`Gauge::None`]. The usual exponent is [`DEFAULT_EXPONENT`].
     ///
     /// # Errors
     /// Entries that are negative or not finite, an exponent outside `0..=2`.
@@ -268,14 +251,12 @@ impl Gauge {
     }
 
     /// Returns `G = C'^½` with `C' = (1 − s) C + s tr(C)/n I` for the second moment `C` at the
-    /// input and the shrinkage `s`, usually [`DEFAULT_SHRINKAGE`].
-    ///
-    /// A second moment of zeros gives [`Gauge::None`]. Copies `C`; the root and its inverse, each
-    /// as large, are computed on first use by one eigendecomposition.
+    /// input and the shrinkage `s`, usually [`DEFAULT_SHRINKAGE`]. A second moment of zeros gives
+    /// [`Gauge::None`].
     ///
     /// # Errors
-    /// A wrong length, numbers that are not finite, a diagonal entry below zero, a shrinkage
-    /// outside `0..=1`. An indefinite `C` is only detected with the root.
+    /// An invalid second moment, a shrinkage outside `0..=1`. An indefinite `C` is only detected
+    /// with the root.
     pub fn whiten(moment: SecondMoment<'_>, shrinkage: f64) -> Result<Self, FactoriseError> {
         if !(0.0..=1.0).contains(&shrinkage) {
             return Err(FactoriseError::Shrinkage { found: shrinkage });
@@ -303,7 +284,6 @@ impl Gauge {
         }))
     }
 
-    /// Returns the gauge on the inputs `kept`, in that order.
     pub(super) fn restricted(&self, kept: &[usize]) -> Self {
         match self {
             Gauge::None => Gauge::None,
@@ -311,8 +291,7 @@ impl Gauge {
                 entries: kept.iter().map(|&i| d.entries[i]).collect(),
                 scale: d.scale,
             }),
-            // The root of the submatrix, not the submatrix of the root: the other inputs have no
-            // error.
+            // The root of the submatrix, not the submatrix of the root.
             Gauge::Full(w) => Gauge::Full(Whitening {
                 moment: Mat::from_fn(kept.len(), kept.len(), |i, j| {
                     let (i, j) = (kept[i], kept[j]);
@@ -325,7 +304,6 @@ impl Gauge {
         }
     }
 
-    /// Checks that the gauge fits a weight with `expected` inputs.
     pub(super) fn check(&self, expected: usize) -> Result<(), FactoriseError> {
         match self {
             Gauge::None => Ok(()),
@@ -338,7 +316,7 @@ impl Gauge {
         }
     }
 
-    /// Returns the power of two by which the methods below differ from the gauge.
+    /// Returns the power of two left out by the methods below.
     pub(super) fn scale(&self) -> f64 {
         match self {
             Gauge::None => 1.0,
@@ -380,7 +358,6 @@ impl Gauge {
     }
 }
 
-/// Multiplies row `i` by `factor(i)`.
 pub(super) fn scale_rows(x: MatMut<'_, f64>, factor: impl Fn(usize) -> f64) {
     for column in x.col_iter_mut() {
         for (i, value) in column.iter_mut().enumerate() {
@@ -400,12 +377,9 @@ pub(super) fn product(
     Ok(product)
 }
 
-/// Visits blocks `Y_I` of rows such that `Σ_I T_Iᵀ Y_I` has the symmetric part `Tᵀ C T`, for a
-/// symmetric `C [n, n]` given by its lower triangle and `T [n, c]`. `visit` gets the first row and
-/// the block.
-///
-/// Counting the blocks below the diagonal twice halves the work of `C T` when there are many
-/// blocks.
+/// Visits blocks of rows `Y_I` (with their first row) such that `Σ_I T_Iᵀ Y_I` has the symmetric
+/// part `Tᵀ C T`, for a symmetric `C [n, n]` given by its lower triangle and `T [n, c]`: half the
+/// work of `C T`.
 pub(super) fn quadratic_blocks(
     lower: MatRef<'_, f64>,
     t: MatRef<'_, f64>,
@@ -447,7 +421,7 @@ fn mirror(mut matrix: MatMut<'_, f64>) {
     }
 }
 
-/// Returns the mean of non-negative numbers without overflow.
+/// Returns the mean without overflow.
 fn mean(values: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
     let largest = values.clone().fold(0.0, f64::max);
     if largest == 0.0 {

@@ -5,26 +5,23 @@
 //! - [`shared_basis`]: projections that read the same input share one orthonormal basis
 //! `P [d, k]`; each keeps only `W̃ = W P` (global rank compression).
 //! - [`low_rank`]: one projection becomes `B A` with `A [r, in]` and `B [out, r]`, its best
-//! approximation of rank `r`. Components decrease, so the first `r'` of them are the best
-//! approximation of rank `r'`.
+//! approximation of rank `r`, and of every smaller rank by its first components.
 //!
-//! Both minimise the Frobenius norm of the error. [`low_rank_with`] and [`shared_basis_with`]
-//! minimise the norm of a [`Gauge`] instead, taken from calibration activations or from the weights
-//! alone ([`axiom_gauge`]). They can keep a direction ([`Sink`]) or input columns exact.
-//! [`bias_correction`] restores the error on the mean input; its gauge comes from the
-//! [`covariance`] of the inputs instead of their second moment.
+//! Both minimise the Frobenius norm of the error; [`low_rank_with`] and [`shared_basis_with`] that
+//! of a [`Gauge`], from calibration activations or from the weights alone ([`axiom_gauge`]),
+//! optionally with exact directions ([`Sink`]) or input columns. [`bias_correction`] restores the
+//! error on the mean input, with a gauge from the [`covariance`].
 //!
-//! [`low_rank_error`], [`shared_error`] and [`weighted_error`] measure the error of stored factors,
-//! after rounding or quantisation; [`tail`] is the lower bound of Eckart and Young.
+//! [`low_rank_error`], [`shared_error`] and [`weighted_error`] measure the error of stored factors;
+//! [`tail`] is the lower bound of Eckart and Young.
 //!
 //! [`codes`] searches the codes of [column groups](htc_formats::bands): trellis paths, codebooks
 //! and scales.
 //!
-//! Factorisations compute in float64; only the stored factors are rounded to float32. Products and
-//! decompositions go through an [`Algebra`]: the [`Host`] on the calling thread, or a device
-//! supplied by the caller. Results are bit-identical for the same instruction set and algebra. To
-//! use all cores, run one projection per core: a single decomposition gains little from a second
-//! core.
+//! Factorisations compute in float64; only stored factors are rounded to float32. Products and
+//! decompositions go through an [`Algebra`]: the [`Host`] on the calling thread, or a device.
+//! Results are bit-identical for the same instruction set and algebra. To use all cores, run one
+//! projection per core.
 
 mod algebra;
 mod axiom;
@@ -74,15 +71,14 @@ pub use sink::{
 pub use spectrum::{gauged_singular_values, singular_values};
 pub use symmetric::{symmetric_eigen, symmetric_eigenvalues};
 
-/// Library that decomposes on the [`Host`], `faer` or `openblas`. Record it in the provenance of an
-/// artifact: the last bits of the factors depend on it.
+/// Library that decomposes on the [`Host`]; the last bits of the factors depend on it.
 pub const BACKEND: &str = if cfg!(feature = "openblas") {
     "openblas"
 } else {
     "faer"
 };
 
-/// Dense weight, row-major: row `o` holds the coefficients of output `o`.
+/// Dense weight, row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct Weight<'a> {
     /// Number of outputs.
@@ -133,10 +129,9 @@ impl Weight<'_> {
     }
 }
 
-/// Returns true if the entry of largest magnitude (the first of equal ones) is negative. Fixes the
-/// free sign of singular vectors.
-///
-/// Decided on the stored float32, so that the last bits of the backend's float64 do not matter.
+/// Returns true if the entry of largest magnitude (the first of equal ones) is negative, which
+/// fixes the sign of singular vectors. Decided on the stored float32, independently of the
+/// backend's last bits.
 fn is_negative(vector: impl IntoIterator<Item = f32>) -> bool {
     let largest = vector.into_iter().fold(
         0.0f32,
@@ -145,7 +140,7 @@ fn is_negative(vector: impl IntoIterator<Item = f32>) -> bool {
     largest < 0.0
 }
 
-/// Returns the largest power of two not above a positive normal number; 1 for any other.
+/// Returns the largest power of two not above a positive normal number, otherwise 1.
 fn power_of_two_below(number: f64) -> f64 {
     const EXPONENT: u64 = 0x7FF0_0000_0000_0000;
     if number.is_normal() {

@@ -1,5 +1,4 @@
-//! Best approximation of one projection at a given rank (Eckart and Young 1936), in the Frobenius
-//! norm or under a gauge.
+//! Best approximation of one projection at a given rank (Eckart and Young 1936).
 
 use faer::{Accum, Mat, MatRef};
 
@@ -8,55 +7,48 @@ use super::panels::Panels;
 use super::sink::{Coverage, Sink, SinkOutcome, coverage_of_parts};
 use super::{Algebra, FactoriseError, Host, Leading, Weight, is_negative};
 
-/// Method by which [`low_rank`] computes the singular vectors of the smaller side, of order `q =
-/// min(out, in)`.
-///
-/// Both then multiply `W` by them to get the other side, so `B A` is an orthogonal projection of
-/// `W` either way.
+/// Method by which [`low_rank`] computes the singular vectors of the smaller side; the other side
+/// is `W` times these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Path {
-    /// Singular value decomposition of `W` itself, after a QR factorisation if `W` is tall.
-    /// Singular values are exact to about 1e-15 of the largest.
+    /// Singular value decomposition of `W`: singular values are exact to about 1e-15 of the
+    /// largest.
     Svd,
     /// Eigendecomposition of the smaller of `WᵀW` and `WWᵀ`: half the time or less. Singular values
-    /// below about 1e-8 of the largest are rounding noise, which float32 factors do not resolve.
+    /// below about 1e-8 of the largest are noise, which float32 factors do not resolve.
     Gram,
-    /// `Gram` from order 64 on; below, both are fast and `Svd` is more accurate.
+    /// `Gram` from order 64 on, otherwise `Svd`.
     #[default]
     Auto,
 }
 
-/// Smallest order for which [`Path::Auto`] takes the Gram matrix.
 const GRAM_FROM: usize = 64;
 
-/// Exponent `t` in `B = U Sᵗ`, `A = S^(1−t) Vᵀ`.
+/// Exponent `t` in `B = U Sᵗ`, `A = S^(1−t) Vᵀ`, which only affects the error after quantisation.
 ///
-/// `B A` does not depend on it, but the error after quantisation does. A block of a quantised row
-/// shares one scale. A row of `A` belongs to one component, so its scaling is free. A row of `B`
-/// runs across components: with `t = 1` large components push small ones below the step, with `t =
-/// 0` the step is as coarse for the heaviest components as for the others. Relative error that q8_0
-/// adds to `B A`, mean over the layers of a small trained Llama at r = 64, for t = 0, ¼, ½, ¾, 1: Q
-/// 0.72 0.70 0.71 0.74 0.80 %, K 0.76 0.74 0.75 0.79 0.87 %, gate 0.63
+/// A row of `A` belongs to one component, so its scaling is free. A block in a row of `B` shares
+/// one scale across components: with `t = 1` large components push small ones below the step, with
+/// `t = 0` the step is too coarse for the large ones. Relative error that q8_0 adds to `B A`, mean
+/// over the layers of a small trained Llama at r = 64, for t = 0, ¼, ½, ¾, 1: Q 0.72 0.70 0.71 0.74
+/// 0.80 %, K 0.76 0.74 0.75 0.79 0.87 %, gate 0.63
 /// 0.62 0.62 0.63 0.66 %, down 0.60 0.60 0.60 0.61 0.61 %; singular values that fall as 1/i:
-/// 0.76 0.65 0.67 0.80 1.18 %. A quarter is best, or equal within noise, in every case.
+/// 0.76 0.65 0.67 0.80 1.18 %.
 const B_EXPONENT: f64 = 0.25;
 
-/// `A` and `B`.
 type Pair = (Vec<f32>, Vec<f32>);
 
 /// Low-rank factors `W ≈ B A`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LowRank {
-    /// `A = S^¾ Vᵀ`, row-major `[r, in]`: row `j` is component `j`, in decreasing order of its
-    /// singular value; its entry of largest magnitude is positive. Under a gauge `S^¾ Vᵀ G⁻¹`.
-    /// Exempt columns come first, then the direction of a sink that would be missed.
+    /// `A = S^¾ Vᵀ`, row-major `[r, in]`: components in decreasing order, with a positive entry of
+    /// largest magnitude. Under a gauge `S^¾ Vᵀ G⁻¹`. Exempt columns come first, then an uncovered
+    /// sink direction.
     pub a: Vec<f32>,
     /// `B = U S^¼`, row-major `[out, r]`. Under a gauge `H⁻¹ U S^¼`.
     pub b: Vec<f32>,
-    /// All `min(out, in)` singular values of `W`, decreasing. Under a gauge those of `H W G`; with
-    /// exempt columns those of the other columns.
+    /// Singular values of `W`, decreasing; under a gauge of `H W G`, without exempt columns.
     pub singular_values: Vec<f64>,
-    /// Treatment of the sink direction, if one was given.
+    /// Outcome of the sink direction, if given.
     pub sink: Option<SinkOutcome>,
 }
 
@@ -67,7 +59,7 @@ pub struct LowRankOptions<'a> {
     pub path: Path,
     /// `G [in, in]`: the norm of the error over the inputs.
     pub input: &'a Gauge,
-    /// Diagonal of `H [out, out]`, the norm over the outputs; `None` for the identity.
+    /// Diagonal of `H [out, out]`, the norm over the outputs.
     pub output: Option<&'a Diagonal>,
     /// Input columns that stay exact, ascending. Each takes one of the `r` ranks.
     pub exempt: &'a [usize],
@@ -102,25 +94,20 @@ pub fn low_rank(weight: Weight<'_>, r: usize, path: Path) -> Result<LowRank, Fac
     low_rank_with(weight, r, &options)
 }
 
-/// Computes the `B A` of rank `r` that minimises `‖H (W − B A) G‖_F`.
-///
-/// The first `r'` components are the best approximation of rank `r'` under the same gauge.
+/// Computes the `B A` of rank `r` that minimises `‖H (W − B A) G‖_F`; its first `r'` components do
+/// so at rank `r'`.
 ///
 /// If the components cover less of the sink direction `ŝ` than the threshold, the first component
-/// reproduces `W ŝ` and the others are the best of those that map `ŝ` to zero: `B A ŝ = W ŝ` at
-/// every rank, with the least error under that constraint. This takes one of the ranks.
+/// reproduces `W ŝ` and the others map `ŝ` to zero: `B A ŝ = W ŝ` at every rank, with the least
+/// error under that constraint.
 ///
-/// Exempt columns come first, as components that hold a row of the identity and the column itself;
-/// the other components are the best approximation of the other columns, and zero at the exempt
-/// ones.
-///
-/// With a full gauge and fewer outputs than inputs, `Path::Gram` decomposes `H W C Wᵀ H` and needs
-/// neither the root of `C` nor its inverse.
+/// Exempt columns come first, as components of a row of the identity and the column itself; the
+/// others approximate the remaining columns.
 ///
 /// # Errors
 /// `r` outside `1..=min(out, in)`, numbers that are not finite, a gauge or a direction of another
-/// width, a second moment with negative eigenvalues, factors that exceed float32, exempt columns
-/// that do not ascend or number more than `r`.
+/// width, a second moment with negative eigenvalues, factors that exceed float32, invalid exempt
+/// columns or more than `r`.
 pub fn low_rank_with(
     weight: Weight<'_>,
     r: usize,
@@ -160,7 +147,6 @@ pub fn low_rank_with(
         vectors,
     } = if gram {
         let mut found = algebra.eigen(gauged_gram(weight, (input, output), algebra)?, r)?;
-        // Rounding can make a zero eigenvalue negative.
         found.values.iter_mut().for_each(|v| *v = v.max(0.0).sqrt());
         found
     } else {
@@ -195,7 +181,6 @@ pub fn low_rank_with(
     })
 }
 
-/// Applies [`low_rank_with`] to the columns that are not exempt and prepends the exempt ones.
 fn with_exempt(
     weight: Weight<'_>,
     r: usize,
@@ -222,7 +207,6 @@ fn with_exempt(
             cols: others.len(),
             values: &values,
         };
-        // The exempt columns reproduce their part of the direction in any case.
         let direction: Option<Vec<f64>> = options
             .sink
             .map(|sink| others.iter().map(|&c| sink.direction[c]).collect());
@@ -269,7 +253,7 @@ fn with_exempt(
 /// Returns the inputs, of `n`, that are not exempt.
 ///
 /// # Errors
-/// Exempt channels that do not ascend, are not inputs, or number more than the `r` ranks.
+/// Invalid exempt channels, or more than `r`.
 pub(super) fn not_exempt(
     exempt: &[usize],
     n: usize,
@@ -293,8 +277,7 @@ pub(super) fn not_exempt(
         .collect())
 }
 
-/// Returns the coverage of `G⁻¹ ŝ` by the right singular vectors, recovered from `a [r, in]` by `Vᵀ
-/// G⁻¹ = S^(t-1) A`, with the small singular values raised as in [`factors`].
+/// Returns the coverage of `G⁻¹ ŝ` by the right singular vectors, `Vᵀ G⁻¹ = S^(t-1) A`.
 fn direction_coverage(
     a: &[f32],
     values: &[f64],
@@ -312,8 +295,7 @@ fn direction_coverage(
     Ok(coverage_of_parts(parts))
 }
 
-/// Returns true if `B A` and the weight differ on `unit` by more than the rounding of stored
-/// factors.
+/// Returns true if `B A` and the weight differ on `unit` beyond rounding.
 fn misses(weight: Weight<'_>, a: &[f32], b: &[f32], unit: &[f64]) -> bool {
     let r = a.len() / weight.cols;
     let inner: Vec<f64> = a
@@ -333,14 +315,12 @@ fn misses(weight: Weight<'_>, a: &[f32], b: &[f32], unit: &[f64]) -> bool {
     missed > f64::from(f32::EPSILON).powi(2) * exact
 }
 
-/// Computes factors of rank `r` whose first component reproduces the weight on `unit` while the
-/// others map it to zero; the same holds for the leading components at every smaller rank. `None`
-/// if `W ŝ = 0`.
+/// Computes factors whose first component reproduces the weight on `unit` while the others map it
+/// to zero. `None` if `W ŝ = 0`.
 ///
-/// The first is `u uᵀ H W` with `u ∝ H W ŝ`, in output coordinates; the others are the best factors
-/// of `(1 − u uᵀ) H W`, which maps `ŝ` to zero. The error is the tail of the latter, the minimum:
-/// if `Ŵ ŝ = W ŝ` then the columns of `Ŵ` span `u`, the best factors with given columns are a
-/// projection onto them, and orthogonal to `u` the best are the singular vectors.
+/// The first is `u uᵀ H W` with `u ∝ H W ŝ`; the others are the best factors of `(1 − u uᵀ) H W`.
+/// The error is the tail of the latter, which is minimal: `Ŵ ŝ = W ŝ` requires `u` among the
+/// columns of `Ŵ`.
 fn direction_first(
     weight: Weight<'_>,
     r: usize,
@@ -391,8 +371,8 @@ fn direction_first(
     Ok(Some(before(&along, &c, unit, others)))
 }
 
-/// Prepends to the factors a component along `c` that maps `unit` to the part of `along` missing
-/// from the others, which compensates for their rounding.
+/// Prepends a component along `c` that completes `along`, the output at `unit`, including the
+/// rounding of the others.
 fn before(along: &[f64], c: &[f64], unit: &[f64], (a, b): Pair) -> Pair {
     let (n, r) = (c.len(), a.len() / c.len() + 1);
     let inner: Vec<f64> = a.chunks_exact(n).map(|row| dot(row, unit)).collect();
@@ -430,8 +410,7 @@ fn add(sum: &mut [f64], factor: f64, x: &[f32]) {
     }
 }
 
-/// Returns `H W G` or its transpose, whichever is tall, without a full gauge on the left of the
-/// transpose, which panels cannot apply.
+/// Returns `H W G` or its transpose, whichever is tall, except for a full gauge on the left.
 fn gauged_panels<'a>(
     weight: Weight<'a>,
     (input, output): (&'a Gauge, Option<&'a Diagonal>),
@@ -474,7 +453,6 @@ pub(super) fn gauged_gram(
     }
 }
 
-/// Returns `H W G` or its transpose, whichever is tall.
 fn gauged_dense(
     weight: Weight<'_>,
     (input, output): (&Gauge, Option<&Diagonal>),
@@ -490,7 +468,7 @@ fn gauged_dense(
 }
 
 /// Returns `A [r, in]` and `B [out, r]` from the singular vectors `x [short, r]` of the short side
-/// of `H W G` with singular values `values`.
+/// of `H W G`.
 fn factors(
     weight: Weight<'_>,
     x: Mat<f64>,
@@ -534,11 +512,7 @@ fn factors(
     }
 }
 
-/// Raises the leading singular values to a power.
-///
-/// The side that is multiplied out contains the singular values and is divided by a power of them.
-/// Values below the floor are noise on the Gram path; the floor only makes the split between `A`
-/// and `B` less even.
+/// Raises the leading singular values to a power, with a floor for noise.
 fn powers(values: &[f64], exponent: f64) -> Vec<f64> {
     let floor = f64::EPSILON.sqrt() * values.first().copied().unwrap_or(0.0);
     let power = |s: &f64| match s.max(floor) {
@@ -548,8 +522,7 @@ fn powers(values: &[f64], exponent: f64) -> Vec<f64> {
     values.iter().map(power).collect()
 }
 
-/// Makes the entry of largest magnitude of every row of `a [r, in]` positive and flips the matching
-/// factors of the columns of `B`.
+/// Makes the entry of largest magnitude of every row of `A` positive.
 fn fix_signs(a: &mut [f32], on_b: &mut [f64]) {
     let width = a.len() / on_b.len();
     for (row, factor) in a.chunks_exact_mut(width).zip(on_b) {
@@ -560,7 +533,6 @@ fn fix_signs(a: &mut [f32], on_b: &mut [f64]) {
     }
 }
 
-/// Concatenates the columns, each multiplied by its factor.
 fn columns(matrix: MatRef<'_, f64>, factors: &[f64]) -> Vec<f32> {
     let mut out = Vec::with_capacity(matrix.nrows() * matrix.ncols());
     for (column, factor) in matrix.col_iter().zip(factors) {
@@ -569,7 +541,6 @@ fn columns(matrix: MatRef<'_, f64>, factors: &[f64]) -> Vec<f32> {
     out
 }
 
-/// Iterates row-major, each column multiplied by its factor.
 fn rows(matrix: MatRef<'_, f64>, factors: &[f64]) -> impl Iterator<Item = f32> {
     matrix.row_iter().flat_map(move |row| {
         row.iter()

@@ -1,10 +1,7 @@
 //! Eigen- and singular vectors by OpenBLAS, the alternative to `faer` under the feature `openblas`.
 //!
-//! Uses the system library on one thread. An OpenBLAS build that does not know the processor
-//! silently falls back to slow code; then set `OPENBLAS_CORETYPE` to a supported processor before
-//! the program starts.
-//!
-//! The factorisations of this crate call foreign code only in this file.
+//! Uses the system library on one thread. A build that does not know the processor silently falls
+//! back to slow code; then set `OPENBLAS_CORETYPE` to a supported processor.
 
 use std::ffi::{c_char, c_int};
 use std::sync::Once;
@@ -50,8 +47,8 @@ pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, Factor
     }
 }
 
-/// Replaces the symmetric `matrix`, column-major of order `values.len()`, by its eigenvectors, in
-/// increasing order of the eigenvalues written to `values`; without vectors, destroys it.
+/// Replaces a symmetric column-major matrix by its eigenvectors, in increasing order of the
+/// eigenvalues written to `values`; without vectors, destroys it.
 fn divide_and_conquer(
     matrix: &mut [f64],
     values: &mut [f64],
@@ -105,7 +102,6 @@ fn divide_and_conquer(
     }
 }
 
-/// Makes the library compute on the calling thread.
 fn one_thread() {
     // SAFETY: the function takes an int and is part of every build of OpenBLAS.
     unsafe extern "C" {

@@ -4,18 +4,14 @@ use faer::{Accum, Mat, MatRef};
 
 use super::{Algebra, FactoriseError, Gram, Weight};
 
-/// `T [long, short]`: the weight or its transpose, possibly under a gauge. Copied to float64 as a
-/// whole only by [`dense`](Panels::dense).
+/// `T [long, short]`: the weight or its transpose, possibly under a gauge.
 #[derive(Clone, Copy)]
 pub(super) struct Panels<'a> {
     weight: Weight<'a>,
     algebra: &'a dyn Algebra,
     transposed: bool,
-    /// Factor of every row of the weight.
     rows: Option<&'a [f64]>,
-    /// Factor of every column of the weight.
     cols: Option<&'a [f64]>,
-    /// Right factor of `T`.
     right: Option<MatRef<'a, f64>>,
 }
 
@@ -54,7 +50,6 @@ impl<'a> Panels<'a> {
         Panels { rows, cols, ..self }
     }
 
-    /// Multiplies by a square matrix on the right.
     pub fn times_right(self, right: MatRef<'a, f64>) -> Self {
         Panels {
             right: Some(right),
@@ -62,12 +57,10 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// Returns true if `T = Wᵀ`.
     pub fn transposed(&self) -> bool {
         self.transposed
     }
 
-    /// Rows of `T`.
     pub fn long(&self) -> usize {
         if self.transposed {
             self.weight.cols
@@ -76,7 +69,6 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// Columns of `T`.
     pub fn short(&self) -> usize {
         if self.transposed {
             self.weight.rows
@@ -130,8 +122,7 @@ impl<'a> Panels<'a> {
         Ok(dense)
     }
 
-    /// Visits the panels `[≤ panel, short]` of `T` in float64 with the index of their first row, in
-    /// order.
+    /// Visits panels `[≤ panel, short]` of `T` in float64 with their first row, in order.
     pub fn for_each(
         &self,
         mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
@@ -156,8 +147,7 @@ impl<'a> Panels<'a> {
     ) -> Result<(), FactoriseError> {
         let (long, short, panel) = (self.long(), self.short(), self.panel());
         if self.transposed {
-            // Rows of T are columns of W: row-major in T means adjacent in a column of the buffer's
-            // transpose, hence a column-major buffer.
+            // A column-major buffer keeps rows of T contiguous.
             let mut buffer = Mat::<f64>::zeros(panel, short);
             for start in (0..long).step_by(panel.max(1)) {
                 let p = panel.min(long - start);
@@ -182,7 +172,6 @@ impl<'a> Panels<'a> {
         Ok(())
     }
 
-    /// Copies part of row `row` of the weight, from column `col` on, multiplied by its factors.
     fn copy<'t>(
         &self,
         row: usize,

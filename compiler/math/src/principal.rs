@@ -1,10 +1,9 @@
 //! Principal components of vectors: the initial bases of an adaptive KV cache.
 //!
 //! OjaKV (appendix A.2) starts from the leading singular vectors of calibration activations: for
-//! keys of queries and keys together, so that both are projected on the same subspace; for values
-//! of values alone. The paper concatenates queries and keys as `[N, 2 d_h]` and takes the left
-//! vectors `U`, whose length is `N` and not the stated `d_h`; consistent is the stacked `X [2 N,
-//! d_h]` with its right vectors. These are the eigenvectors of `Xᵀ X`, so only that is accumulated.
+//! keys of queries and keys together, for values of values alone. The paper concatenates them as
+//! `[N, 2 d_h]` and takes left vectors, whose length is `N` and not the stated `d_h`; consistent is
+//! the stacked `X [2 N, d_h]` with its right vectors, the eigenvectors of `Xᵀ X`.
 
 use faer::Mat;
 
@@ -14,22 +13,18 @@ use super::{Algebra, FactoriseError, SecondMoment, is_negative, symmetric_eigen}
 /// Orthonormal basis with the energy of each component.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrincipalBasis {
-    /// `[n, n]`, row-major: one row per component, in decreasing order of energy. The entry of
-    /// largest magnitude (the first of equal ones) of each row is positive as stored.
+    /// `[n, n]`, row-major: one row per component, in decreasing order of energy, with a positive
+    /// entry of largest magnitude as stored.
     pub components: Vec<f64>,
-    /// `[n]`: fraction of the energy `E‖x‖²` in each component, decreasing. The sum is 1; all are
-    /// zero without energy.
+    /// `[n]`: fraction of the energy `E‖x‖²` per component. The sum is 1, or 0 without energy.
     pub energies: Vec<f64>,
 }
 
-/// Computes all eigenvectors of `E[x xᵀ]` with their fractions of its trace. The first `r` span the
-/// subspace of rank `r` that captures the most energy (Eckart and Young 1936). `as_stored` rounds a
-/// number as storage does; signs are fixed on the rounded numbers.
-///
-/// An eigenvalue that rounding put below zero counts as zero.
+/// Computes all eigenvectors of `E[x xᵀ]` with their fractions of its trace, optimal at every rank
+/// (Eckart and Young 1936). Signs are fixed on numbers rounded by `as_stored`.
 ///
 /// # Errors
-/// An invalid second moment: wrong length, not finite, or eigenvalues negative beyond rounding.
+/// An invalid or indefinite second moment.
 pub fn principal_basis(
     moment: SecondMoment<'_>,
     as_stored: impl Fn(f64) -> f32,
@@ -56,7 +51,6 @@ pub fn principal_basis(
     })
 }
 
-/// Returns columns as rows, with their signs fixed.
 fn rows(vectors: &Mat<f64>, as_stored: impl Fn(f64) -> f32) -> Vec<f64> {
     let mut rows = Vec::with_capacity(vectors.nrows() * vectors.ncols());
     for column in vectors.col_iter() {

@@ -1,4 +1,4 @@
-//! Pseudo-random numbers that are the same on every machine.
+//! Reproducible pseudo-random numbers.
 
 /// SplitMix64 generator.
 #[derive(Clone, Debug)]

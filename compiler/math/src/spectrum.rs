@@ -16,13 +16,10 @@ pub fn singular_values(
     gauged_singular_values(weight, &Gauge::None, algebra)
 }
 
-/// Returns the singular values of `W G`. With an unshrunk [`Gauge::whiten`] of the second moment
-/// `C` of the inputs, the sum of squares after the `k`-th is a lower bound of `E‖(W − Ŵ) x‖²` for
-/// every `Ŵ` of rank `k` (Eckart and Young 1936).
-///
-/// Applied to some rows of a weight the bound holds for all approximations of the whole, because
-/// those rows of a matrix of rank `k` have at most that rank. Fewer outputs than inputs need no
-/// root of `C` and `out in²` multiplications.
+/// Returns the singular values of `W G`. With an unshrunk [`Gauge::whiten`] of the second moment of
+/// the inputs, the sum of squares after the `k`-th is a lower bound of `E‖(W − Ŵ) x‖²` for rank `k`
+/// (Eckart and Young 1936); applied to some rows of a weight, for those rows in any approximation
+/// of the whole.
 ///
 /// # Errors
 /// Numbers that are not finite, a gauge of another width, a second moment with negative
@@ -36,7 +33,6 @@ pub fn gauged_singular_values(
     input.check(weight.cols)?;
     let gram = gauged_gram(weight, (input, None), algebra)?;
     let mut values = algebra.eigenvalues(gram)?;
-    // Rounding can make a zero eigenvalue negative.
     let scale = input.scale();
     values
         .iter_mut()

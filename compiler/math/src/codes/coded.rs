@@ -5,7 +5,7 @@ use htc_formats::bands::{BandsError, Kind, Packer, QUADS, STRIP_ROWS};
 /// Unpacked codes of a tile of rows.
 #[derive(Clone, Debug, Default)]
 pub struct CodedStrip {
-    /// Row scales of codebook column groups and of trellis ones.
+    /// Of codebook and of trellis column groups.
     pub(super) rows: [Vec<f32>; 2],
     pub(super) bands: Vec<CodedBand>,
 }
@@ -19,7 +19,6 @@ pub(super) enum CodedBand {
 }
 
 impl CodedStrip {
-    /// Appends the rows of another tile.
     pub(super) fn append(&mut self, other: CodedStrip) {
         if self.bands.is_empty() {
             *self = other;
@@ -43,13 +42,12 @@ impl CodedStrip {
                         .zip(more)
                         .for_each(|(to, of)| to.extend(of));
                 }
-                // All rows of a column group have the same code.
                 _ => {}
             }
         }
     }
 
-    /// Writes the codes as the tile of this index.
+    /// Writes the tile with this index.
     ///
     /// # Errors
     /// [`BandsError::Scale`] for a row scale that exceeds f16.

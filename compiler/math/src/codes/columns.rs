@@ -1,4 +1,4 @@
-//! Column scales, from statistics of all rows, and row scales, from each row alone.
+//! Column and row scales.
 
 use htc_formats::bands::{
     BAND, BandsError, Codes, Kind, LEVEL_UNIT, MAX_SCALE, Packer, QUAD, Trellis, stored_scale,
@@ -7,7 +7,7 @@ use htc_formats::bands::{
 use super::{BandsEncodeError, relative_error};
 use crate::Feedback;
 
-/// Growth allowed for the largest number of a row by error feedback.
+/// Growth of a row's largest number by error feedback.
 const HEADROOM: f32 = 1.2;
 
 /// Mean squares of columns relative to those of their rows.
@@ -53,11 +53,10 @@ impl ColumnEnergies {
         Ok(())
     }
 
-    /// Returns the scales for `codes`. Feedback enlarges the numbers of a column by the errors of
-    /// earlier columns, which are assumed independent.
+    /// Returns the scales for `codes`, enlarged by the expected carried errors.
     ///
     /// # Errors
-    /// [`BandsEncodeError::Length`] if the codes or the feedback have another number of columns.
+    /// [`BandsEncodeError::Length`] if the number of columns differs.
     pub fn scales(
         &self,
         codes: &Codes,
@@ -101,9 +100,7 @@ impl ColumnEnergies {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Columns {
     codes: Codes,
-    /// Root mean squares relative to those of the rows.
     natural: Vec<f32>,
-    /// 1 in codebook column groups, which have no column scales.
     scales: Vec<f32>,
 }
 
@@ -121,10 +118,9 @@ impl Columns {
         Ok(())
     }
 
-    /// Returns the scales increased by relative amounts.
     pub(super) fn grown(&self, by: &[f64]) -> Columns {
         let scales = self.scales.iter().zip(by);
-        // A factor that flips the sign of a column or doubles it is no valid fit.
+        // A larger factor is no valid fit.
         let scales =
             scales.map(|(&scale, by)| stored_scale(scale * (1.0 + by.clamp(-0.5, 0.5) as f32)));
         Columns {
@@ -133,14 +129,12 @@ impl Columns {
         }
     }
 
-    /// Returns the scales of four columns; zero in the padding.
     pub(super) fn scales(&self, first: usize) -> [f32; QUAD] {
         std::array::from_fn(|c| self.scales.get(first + c).copied().unwrap_or(0.0))
     }
 
-    /// Returns the scale of a row. For codebooks it maps the largest number to about the largest
-    /// level at the largest scale; for a trellis it is the root mean square relative to the
-    /// columns.
+    /// Returns the scale of a row: for codebooks from its largest number, for a trellis its root
+    /// mean square relative to the columns.
     pub(super) fn row_scale(&self, kind: Kind, row: &[f32]) -> f32 {
         match kind {
             Kind::Levels => {

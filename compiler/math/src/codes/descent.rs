@@ -1,5 +1,4 @@
-//! Refinement after feedback: coordinate descent over codebook codes, and row scales by least
-//! squares.
+//! Coordinate descent over codebook codes, and row scales by least squares.
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
@@ -12,16 +11,15 @@ use super::{BandsEncodeError, Levels};
 use crate::Feedback;
 
 impl Strip {
-    /// Computes half of the negative gradient of `tr(E C Eᵀ)`, which is `E C`.
+    /// Computes `E C`, half of the negative gradient of `tr(E C Eᵀ)`.
     pub fn slopes(&self, feedback: &Feedback, slopes: &mut Vec<f32>) {
         let pairs = self.weights.iter().zip(&self.values);
         let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
         product(&errors, self.rows, feedback, slopes);
     }
 
-    /// Runs one sweep over the groups of a column group with the slopes `E C`: moves the scale of
-    /// each, then its codes one by one, to the value nearest to the minimum, all else fixed.
-    /// Returns true if any changed.
+    /// Runs one sweep over a column group: moves each scale, then each code, towards the minimum.
+    /// `slopes` is `E C`. Returns true if any changed.
     pub fn sweep_levels(
         &mut self,
         levels: &Levels,
@@ -43,7 +41,6 @@ impl Strip {
                 let before = self.values[r * n + col];
                 let nearest = levels.nearest(over(before + step, unit));
                 let value = f32::from(nearest.value) * unit;
-                // On a tie the present code stays.
                 if (value - before - step).abs() >= step.abs() {
                     continue;
                 }
@@ -56,8 +53,7 @@ impl Strip {
         changed
     }
 
-    /// Fits the row scales by least squares under the second moment, with fixed codes, and updates
-    /// the values.
+    /// Refits the row scales by least squares with fixed codes.
     pub fn refit(
         &mut self,
         codes: &Codes,
@@ -105,7 +101,7 @@ impl Strip {
             let mut factors = [1.0; 2];
             for ((scales, by), factor) in self.coded.rows.iter_mut().zip(by).zip(&mut factors) {
                 if let Some(scale) = scales.get_mut(r) {
-                    // A factor that flips the sign of a row or doubles it is no valid fit.
+                    // A larger factor is no valid fit.
                     let fit = *scale * (1.0 + by.clamp(-0.5, 0.5) as f32);
                     let before = std::mem::replace(scale, half(self.first + r, fit)?);
                     *factor = over(*scale, before);
@@ -121,7 +117,6 @@ impl Strip {
     }
 }
 
-/// Computes `values · C`, `[rows, n]`.
 fn product(values: &[f32], rows: usize, feedback: &Feedback, out: &mut Vec<f32>) {
     let n = feedback.order;
     out.clear();

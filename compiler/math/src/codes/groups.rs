@@ -1,5 +1,4 @@
-//! Codebook quantisation of a column group, row by row: scale and codes of each group, with error
-//! feedback within the column group.
+//! Codebook quantisation of a column group, row by row, with error feedback.
 
 use std::ops::Range;
 
@@ -10,21 +9,18 @@ use super::strip::{Strip, over};
 use super::{Levels, Nearest};
 use crate::Feedback;
 
-/// Range of scales to try with feedback, relative to the best scale without feedback.
+/// Scales to try with feedback, relative to the best one without.
 const AROUND: Range<f32> = 0.7..1.3;
 
-/// Approximate number of scales to try.
 const TRIED: usize = 10;
 
-/// Group of a row, divided by the row's unit.
+/// Group of a row, in units of the row scale.
 struct Group {
     width: usize,
-    /// Original values, and targets after feedback from earlier column groups.
     exact: [f32; BAND],
     targets: [f32; BAND],
 }
 
-/// Error feedback within a column group.
 #[derive(Clone, Copy)]
 struct Within<'a> {
     feedback: &'a Feedback,
@@ -50,8 +46,7 @@ impl Group {
         &self.targets[..self.width]
     }
 
-    /// Quantises the group with `scale` and returns the codes and the loss; `None` once the loss
-    /// reaches `most`.
+    /// Quantises with `scale`; returns codes and loss, or `None` once the loss reaches `most`.
     fn code(
         &self,
         levels: &Levels,
@@ -81,8 +76,7 @@ impl Group {
         Some((codes, lost))
     }
 
-    /// Returns the scale of least loss and its codes. Tries, with feedback, scales around the best
-    /// one without.
+    /// Returns the scale of least loss and its codes.
     fn best(&self, levels: &Levels, within: Option<Within<'_>>) -> (u8, [Nearest; BAND]) {
         let columns = |of: Within<'_>| of.start..of.start + self.width;
         let importance = within.map(|of| &of.feedback.importance()[columns(of)]);
@@ -105,9 +99,8 @@ impl Group {
     }
 }
 
-/// Sets the integer scale of a group to the least loss under the second moment with fixed codes;
-/// returns true if it changed. `values` are the dequantised codes of these columns, `slopes` half
-/// of the negative gradient of the row's loss.
+/// Refits the integer scale of a group with fixed codes; returns true if it changed. `values` are
+/// the dequantised codes, `slopes` half of the negative gradient of the row's loss.
 pub(super) fn fit_scale(
     feedback: &Feedback,
     columns: Range<usize>,
@@ -123,7 +116,7 @@ pub(super) fn fit_scale(
         .sum();
     let before = f32::from(*scale);
     let best = before * (1.0 + over(dot(values, &slopes[columns.clone()]), curve));
-    // The loss is a parabola of the scale: the nearest integer is the best.
+    // The loss is a parabola of the scale.
     let after = best.round().clamp(1.0, f32::from(MAX_SCALE));
     if *scale == 0 || after == before || !after.is_finite() {
         return false;
@@ -139,7 +132,7 @@ pub(super) fn fit_scale(
 }
 
 impl Strip {
-    /// Quantises a column group with a codebook; does not carry its error to later ones.
+    /// Quantises a column group; does not carry its error to later ones.
     pub fn code_levels(
         &mut self,
         levels: &Levels,
@@ -181,7 +174,6 @@ mod tests {
         Some(Within { feedback, start: 0 })
     }
 
-    /// Inputs with few underlying factors.
     fn feedback() -> Feedback {
         let of = numbers(1, BAND * 4);
         let entry = |at: usize| {

@@ -1,8 +1,8 @@
-//! Nearest codebook level and scale of least error.
+//! Codebook encoder.
 
 use htc_formats::bands::{Code, CodesError, Kind, LEVEL_TABLES, MAX_SCALE};
 
-/// Code of a codebook level with its integer value.
+/// Code with its integer value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nearest {
     /// Stored code.
@@ -11,15 +11,13 @@ pub struct Nearest {
     pub value: i8,
 }
 
-/// Approximate number of scales in the coarse search.
 const LOOKS: usize = 14;
 
 /// Codebook encoder for one bit width.
 #[derive(Clone, Debug)]
 pub struct Levels {
     bits: u8,
-    /// Index and value of the nearest magnitude for numbers in `[i / 2, (i + 1) / 2)`. All
-    /// midpoints of integers are multiples of one half.
+    /// Index and value of the nearest magnitude for numbers in `[i / 2, (i + 1) / 2)`.
     nearest: Vec<(u8, i8)>,
 }
 
@@ -34,7 +32,6 @@ impl Levels {
         let table = LEVEL_TABLES.get(usize::from(bits) - 2).copied();
         let magnitudes = table.unwrap_or(&eight);
         let nearest = |half: i32| {
-            // A midpoint belongs to the level above.
             let crossed = |pair: &&[i8]| half >= i32::from(pair[0]) + i32::from(pair[1]);
             let index = magnitudes.windows(2).take_while(crossed).count();
             (index as u8, magnitudes[index])
@@ -62,8 +59,8 @@ impl Levels {
         Nearest { code, value }
     }
 
-    /// Returns the scale, 0 to 63, of about the least weighted squared error of a group, whose
-    /// numbers are in integer units at scale 1; the lowest of equal ones.
+    /// Returns the scale, 0 to 63, of about the least weighted squared error of `x`, in integer
+    /// units at scale 1.
     ///
     /// # Panics
     /// Panics if the lengths of `importance` and `x` differ.
@@ -73,12 +70,11 @@ impl Levels {
         if largest == 0.0 {
             return 0;
         }
-        // Clipping the largest number to less than a third never pays; with two bits a third is
-        // optimal.
+        // Clipping below a third never pays; a third is optimal for two bits.
         let whole =
             |share: f32| ((largest / 127.0 * share) as usize).clamp(1, usize::from(MAX_SCALE));
         let (first, last) = (whole(0.3), (whole(1.25) + 1).min(MAX_SCALE.into()));
-        // Coarse search, then all scales around the best.
+        // Coarse search, then around the best.
         let step = (last - first) / LOOKS + 1;
         let mut best = (f32::INFINITY, first);
         let look = |scale: usize, best: &mut (f32, usize)| {
@@ -97,7 +93,7 @@ impl Levels {
         best.1 as u8
     }
 
-    /// Returns the weighted squared error of a group at `scale`, in integer units at scale 1.
+    /// Returns the weighted squared error at `scale`, in integer units at scale 1.
     pub fn error(&self, x: &[f32], importance: Option<&[f32]>, scale: f32) -> f32 {
         let inverse = 1.0 / scale;
         let of = |x: f32| {

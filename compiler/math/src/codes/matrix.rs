@@ -37,12 +37,11 @@ pub enum BandsEncodeError {
     Feedback(#[from] FactoriseError),
 }
 
-/// Encodes `w [rows, codes.cols()]`, rotated if the codes require it, with the error weighting and
-/// feedback of `guide`. Deterministic: the same numbers give the same bytes.
+/// Encodes `w [rows, codes.cols()]`, rotated if the codes require it, with the error feedback of
+/// `guide`. Deterministic.
 ///
 /// # Errors
-/// [`BandsEncodeError::NotFinite`]; [`BandsEncodeError::Scale`] if numbers are too large;
-/// [`BandsEncodeError::Length`]; [`BandsEncodeError::Feedback`].
+/// [`BandsEncodeError`].
 pub fn encode_bands(
     codes: &Codes,
     w: Weight<'_>,

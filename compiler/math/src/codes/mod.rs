@@ -1,8 +1,8 @@
 //! Encoders for the codes of [column groups](htc_formats::bands).
 //!
 //! [`ColumnEnergies`] gathers column scales from all rows, then [`StripCoder`] quantises tiles of
-//! 256 rows one after the other, with or without [error feedback](crate::Feedback).
-//! [`encode_bands`] does both for a matrix in memory.
+//! 256 rows, optionally with [error feedback](crate::Feedback). [`encode_bands`] does both for a
+//! matrix in memory.
 
 mod coded;
 mod columns;

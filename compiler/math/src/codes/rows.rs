@@ -1,4 +1,4 @@
-//! Error weights of rows, and error feedback from the rows above to the rows below.
+//! Error feedback from rows to the rows below.
 //!
 //! With the second moment `H` of the output gradients and `C` of the inputs, the errors `E` cost `½
 //! tr(H E C Eᵀ)` (a Kronecker-factored Hessian: Martens and Grosse 2015). For `H = M G Mᵀ` with `M`
@@ -9,9 +9,8 @@
 //! tr(H E C Eᵀ) = ‖G^½ Mᵀ E N D^½‖²,      (Mᵀ E)_b = E_b + Σ_{a<b} M_abᵀ E_a
 //! ```
 //!
-//! so the optimum for the rows of block `b`, given those above, is to quantise `W_b + Σ_{a<b} M_abᵀ
-//! E_a` with feedback along columns, weighted by `G_b` (Tseng et al. 2025, "YAQA", in blocks of
-//! rows). Only the diagonal of `G_b` is used.
+//! so the optimum for block `b`, given those above, is to quantise `W_b + Σ_{a<b} M_abᵀ E_a` with
+//! feedback along columns, weighted by the diagonal of `G_b` (Tseng et al. 2025, "YAQA").
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
@@ -19,7 +18,7 @@ use faer::{Accum, Mat, MatMut, MatRef, Par};
 use crate::FactoriseError;
 use crate::feedback::{SMALLEST_DAMPING, cholesky};
 
-/// Rows that are quantised before their error is carried to the rows below.
+/// Rows that are quantised before their errors are carried.
 const STEP: usize = 32;
 
 /// Diagonal block of the second moment of the outputs.
@@ -36,7 +35,6 @@ pub struct OutputBlock<'a> {
 /// Row weights and error feedback between the rows of one matrix.
 #[derive(Clone, Debug)]
 pub struct RowFeedback {
-    /// Per row, in units of their mean.
     weights: Vec<f32>,
     blocks: Vec<Block>,
 }
@@ -45,9 +43,9 @@ pub struct RowFeedback {
 struct Block {
     first: usize,
     order: usize,
-    /// `M [order, order]`, row-major; only entries right of its diagonal blocks are read.
+    /// `M [order, order]`, row-major; read right of its diagonal blocks.
     factor: Vec<f32>,
-    /// `H [order, order]`, row-major, both triangles, in the units of the weights.
+    /// `H [order, order]`, row-major, in the units of the weights.
     moment: Vec<f32>,
 }
 
@@ -61,8 +59,8 @@ impl RowFeedback {
         }
     }
 
-    /// Factorises the consecutive blocks of a second moment plus `damping` times the mean of its
-    /// diagonal. Entries outside the blocks count as zero.
+    /// Factorises consecutive blocks of a second moment plus `damping` times the mean of its
+    /// diagonal.
     ///
     /// # Errors
     /// Blocks that are not definite despite damping, or a damping that is negative or not finite.
@@ -76,7 +74,6 @@ impl RowFeedback {
         };
         let rows: usize = blocks.iter().map(|of| of.order).sum();
         let mean = blocks.iter().map(diagonal).sum::<f64>() / rows.max(1) as f64;
-        // Treat outputs without weight as equally weighted.
         let unit = if mean > 0.0 { mean } else { 1.0 };
         let mut found = RowFeedback {
             weights: Vec::with_capacity(rows),
@@ -94,13 +91,12 @@ impl RowFeedback {
         Ok(found)
     }
 
-    /// Returns the weight of each row's error after compensation by the rows below, in units of the
-    /// mean.
+    /// Returns the row weights after compensation by the rows below, in units of the mean.
     pub fn weights(&self) -> &[f32] {
         &self.weights
     }
 
-    /// Returns the block of a row: its first row, its order, and its second moment.
+    /// Returns the first row, the order and the second moment of a row's block.
     pub(super) fn moment(&self, row: usize) -> Option<(usize, usize, &[f32])> {
         let mut blocks = self.blocks.iter();
         let found = blocks.find(|of| (of.first..of.first + of.order).contains(&row))?;
@@ -108,7 +104,6 @@ impl RowFeedback {
     }
 }
 
-/// Divides by the mean; all ones if that is zero.
 fn normalise(weights: &mut [f32]) {
     let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
     let mean = (sum / weights.len().max(1) as f64) as f32;
@@ -119,7 +114,6 @@ fn normalise(weights: &mut [f32]) {
 }
 
 impl Block {
-    /// Factorises a block and appends its `G` to `weights`.
     fn new(
         of: &OutputBlock<'_>,
         (unit, added): (f64, f64),
@@ -131,7 +125,6 @@ impl Block {
             let (row, col) = (row.max(col), row.min(col));
             f64::from(of.lower[row * (row + 1) / 2 + col]) / unit + own
         };
-        // Reversed, because a Cholesky factor explains rows by earlier rows.
         let mut reversed = Mat::from_fn(n, n, |i, j| match j <= i {
             true => entry(n - 1 - i, n - 1 - j),
             false => 0.0,
@@ -147,7 +140,6 @@ impl Block {
                 let own = (i..end).map(|j| upper(i, j).powi(2));
                 weights.push(own.sum::<f64>() as f32);
             }
-            // `M_ab = U_ab U_bb⁻¹`, row by row from the left.
             for row in 0..start {
                 for j in start..end {
                     let before = (start..j).map(|k| solved[k - start] * upper(k, j));
@@ -166,21 +158,20 @@ impl Block {
     }
 }
 
-/// Errors carried from the rows above while a matrix is quantised from top to bottom. For the rows
-/// of each [`step`](Self::step), at once or in parts, add [`of_row`](Self::of_row) to the row,
-/// quantise, and then [`put`](Self::put) the errors relative to the original rows.
+/// Errors carried from the rows above, during quantisation from top to bottom. For the rows of each
+/// [`step`](Self::step) add [`of_row`](Self::of_row), quantise, then [`put`](Self::put) the errors
+/// relative to the original rows.
 #[derive(Clone, Debug)]
 pub struct Carried<'a> {
     rows: Option<&'a RowFeedback>,
     cols: usize,
-    /// Index of the present block.
     block: usize,
     /// Its `Mᵀ E [order, cols]`.
     moved: Vec<f32>,
 }
 
 impl<'a> Carried<'a> {
-    /// Creates the state for a matrix of `cols` columns.
+    /// Creates an empty state.
     pub fn new(rows: Option<&'a RowFeedback>, cols: usize) -> Carried<'a> {
         Carried {
             rows,
@@ -190,22 +181,21 @@ impl<'a> Carried<'a> {
         }
     }
 
-    /// Returns the number of rows quantised before errors are carried; `None` without feedback
-    /// between rows.
+    /// Returns the rows per step; `None` without feedback between rows.
     pub fn step(&self) -> Option<usize> {
         self.rows
             .filter(|rows| !rows.blocks.is_empty())
             .map(|_| STEP)
     }
 
-    /// Returns the error carried to a row from the rows so far; `None` if there is none.
+    /// Returns the error carried to a row, if any.
     pub fn of_row(&self, row: usize) -> Option<&[f32]> {
         let block = self.rows?.blocks.get(self.block)?;
         let at = row.checked_sub(block.first)?;
         (at < block.order).then(|| &self.moved[at * self.cols..][..self.cols])
     }
 
-    /// Records the errors `[_, cols]` of the rows just quantised, whole rows of one step.
+    /// Records the errors `[_, cols]` of the rows just quantised.
     pub fn put(&mut self, first: usize, errors: &[f32]) {
         let Some(rows) = self.rows else { return };
         let Some(index) = rows

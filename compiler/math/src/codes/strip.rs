@@ -1,11 +1,8 @@
 //! Quantisation of a tile of at most 256 rows with error feedback along columns.
 //!
 //! As [`Feedback::code`], with trellis columns four at a time. With `C = N D Nᵀ` the optimum for a
-//! quad `q` of columns is the code nearest to `W_q + (Σ_{j<q} E_j N_jq) N_qq⁻¹` under the metric
-//! `N_qq D_q N_qqᵀ`, of which only the diagonal is used.
-//!
-//! Padding columns of the last column group carry no weight: their codes are zero, or in a quad
-//! with real columns follow the path that is best for those.
+//! quad `q` of columns is the code nearest to `W_q + (Σ_{j<q} E_j N_jq) N_qq⁻¹` under the diagonal
+//! of the metric `N_qq D_q N_qqᵀ`. Padding columns carry no weight.
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
@@ -21,26 +18,26 @@ use super::trellis::Start;
 use super::{BandsEncodeError, Columns, Levels, RowFeedback, Viterbi};
 use crate::{FactoriseError, Feedback, Weight};
 
-/// Rows after a step that its path search looks ahead at.
+/// Lookahead rows of the path search.
 const AHEAD: usize = 8;
 
-/// Largest number of columns for which column scales are refitted: the linear system is quadratic
-/// in it, and the gain is one percent.
+/// Largest number of columns for which column scales are refitted: cost is quadratic, the gain one
+/// percent.
 pub const WIDEST_FIT: usize = 4096;
 
 /// Error weights and error feedback.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Guide<'a> {
-    /// Along columns; `None` weights squared errors equally, without feedback.
+    /// Along columns; `None` for unweighted errors without feedback.
     pub columns: Option<&'a Feedback>,
-    /// Along rows; `None` weights rows equally.
+    /// Along rows; `None` for unweighted rows.
     pub rows: Option<&'a RowFeedback>,
-    /// Sweeps of coordinate descent over codebook codes after feedback.
+    /// Sweeps of coordinate descent over codebook codes.
     pub sweeps: usize,
 }
 
 impl<'a> Guide<'a> {
-    /// Returns the guide for these codes: rotated along columns if they are.
+    /// Returns the guide for these codes, rotated if they are.
     ///
     /// # Errors
     /// As [`Feedback::rotated`].
@@ -53,56 +50,46 @@ impl<'a> Guide<'a> {
     }
 }
 
-/// Quantises the tiles of one matrix in order, on the calling thread. The codes of a tile depend
-/// only on its rows, the column scales and the feedback.
+/// Quantises the tiles of one matrix in order, on the calling thread.
 #[derive(Clone, Debug)]
 pub struct StripCoder<'a> {
     codes: &'a Codes,
     columns: &'a Columns,
     guide: Guide<'a>,
     carried: Carried<'a>,
-    /// Fit of the column scales, with feedback only.
     fit: Option<ColumnFit>,
-    /// Per bit width, created on first use.
     searches: Vec<Viterbi>,
     tables: Vec<Levels>,
 }
 
-/// State of the rows of a tile during quantisation.
 pub(super) struct Strip {
-    /// First row in the matrix.
     pub first: usize,
-    /// Number of rows, without and with padding.
+    /// Without and with padding.
     pub rows: usize,
     pub padded: usize,
     pub cols: usize,
-    /// Original rows `[rows + _, cols]`, followed by lookahead rows.
+    /// Original rows `[rows + _, cols]`, then lookahead rows.
     pub weights: Vec<f32>,
-    /// Rows after feedback.
     pub targets: Vec<f32>,
-    /// Dequantised values, `[rows, cols]`.
     pub values: Vec<f32>,
-    /// Error weight and trellis scale of each row, `[rows + _]`.
     counts: Vec<f32>,
     scales: Vec<f32>,
     pub coded: CodedStrip,
 }
 
-/// First and last state so far of the sequence of each quad.
+/// First and last state of each quad's sequence.
 type Ends = Vec<Option<(u16, u16)>>;
 
-/// Rows of a tile to quantise next.
 struct Part {
     rows: std::ops::Range<usize>,
-    /// Lookahead rows: those after, and the last of the tile before its first (tail-biting).
+    /// Lookahead: next rows, and the end of the tile for tail-biting.
     ahead: std::ops::Range<usize>,
     tail: std::ops::Range<usize>,
-    /// True if the tile ends with these rows.
     ends: bool,
 }
 
 impl<'a> StripCoder<'a> {
-    /// Creates a coder for a matrix with these codes and column scales.
+    /// Creates a coder for a matrix.
     pub fn new(codes: &'a Codes, columns: &'a Columns, guide: Guide<'a>) -> StripCoder<'a> {
         StripCoder {
             codes,
@@ -121,8 +108,8 @@ impl<'a> StripCoder<'a> {
     /// Quantises the rows of the next tile, `index`.
     ///
     /// # Errors
-    /// [`BandsEncodeError::Length`] if there are too many rows, or other columns than the
-    /// feedback's; [`BandsEncodeError::Scale`] if numbers are too large.
+    /// [`BandsEncodeError::Length`] for a wrong shape; [`BandsEncodeError::Scale`] if numbers are
+    /// too large.
     pub fn code(&mut self, index: usize, rows: Weight<'_>) -> Result<CodedStrip, BandsEncodeError> {
         let (cols, found) = (self.codes.cols(), rows.values.len());
         let length = BandsEncodeError::Length {
@@ -173,7 +160,7 @@ impl<'a> StripCoder<'a> {
         Ok(coded)
     }
 
-    /// Returns the column scales refitted to all codes; call after the last tile.
+    /// Returns the refitted column scales, after the last tile.
     pub fn columns(&self) -> Columns {
         let fits: Vec<bool> = (0..self.codes.cols())
             .map(|col| self.codes[col / BAND].kind() == Kind::Trellis)
@@ -185,7 +172,6 @@ impl<'a> StripCoder<'a> {
         }
     }
 
-    /// Sweeps over codebook codes, then refits the row scales.
     fn descend(&mut self, strip: &mut Strip, feedback: &Feedback) -> Result<(), BandsEncodeError> {
         let mut slopes = Vec::new();
         let sweeps = match self.codes.has(Kind::Levels) {
@@ -255,7 +241,6 @@ impl<'a> StripCoder<'a> {
         })
     }
 
-    /// Quantises a column group, with feedback inside of it.
     fn band(
         &mut self,
         strip: &mut Strip,
@@ -297,8 +282,8 @@ impl<'a> StripCoder<'a> {
         Ok(())
     }
 
-    /// Runs one sweep of descent over the codebook codes with the slopes `E C`; returns true if any
-    /// changed. Repeating the trellis search gains nothing.
+    /// Runs one sweep over the codebook codes; returns true if any changed. Repeating the trellis
+    /// search gains nothing.
     fn sweep(
         &mut self,
         strip: &mut Strip,
@@ -329,7 +314,6 @@ fn table(tables: &mut Vec<Levels>, bits: u8) -> Result<&Levels, BandsEncodeError
     Ok(&tables[at])
 }
 
-/// Returns the trellis search of a code; `None` for codebooks.
 fn search(searches: &mut Vec<Viterbi>, code: Code) -> Option<&mut Viterbi> {
     let at = match searches.iter().position(|of| of.code() == code) {
         Some(at) => at,
@@ -341,7 +325,7 @@ fn search(searches: &mut Vec<Viterbi>, code: Code) -> Option<&mut Viterbi> {
     searches.get_mut(at)
 }
 
-/// Returns a row scale rounded to f16.
+/// Rounds a row scale to f16.
 pub(super) fn half(row: usize, scale: f32) -> Result<f32, BandsEncodeError> {
     let rounded = stored_scale(scale);
     if rounded.is_finite() {
@@ -355,14 +339,13 @@ pub(super) fn half(row: usize, scale: f32) -> Result<f32, BandsEncodeError> {
     .into())
 }
 
-/// Divides by a scale; zero for a zero scale, where codes do not matter.
+/// Divides by a scale; zero for a zero scale.
 pub(super) fn over(x: f32, scale: f32) -> f32 {
     if scale > 0.0 { x / scale } else { 0.0 }
 }
 
 impl Strip {
-    /// Returns the targets of a quad, given the columns before it, `[rows + _, 4]`; zero in padding
-    /// columns.
+    /// Returns the targets of a quad, `[rows + _, 4]`.
     fn wanted(&self, first: usize, metric: &Metric) -> Vec<[f32; QUAD]> {
         let mut wanted = vec![[0.0; QUAD]; self.counts.len()];
         let width = QUAD.min(self.cols - first);
@@ -379,7 +362,7 @@ impl Strip {
         wanted
     }
 
-    /// Returns the states whose values are nearest to the targets of a quad, `[padded, 4]`.
+    /// Returns the nearest states for a quad, `[padded, 4]`.
     fn search(
         &self,
         search: &mut Viterbi,
@@ -387,7 +370,6 @@ impl Strip {
         (columns, diagonal): ([f32; QUAD], [f32; QUAD]),
         (part, end): (&Part, &mut Option<(u16, u16)>),
     ) -> Vec<u16> {
-        // Padding after the last row has no weight.
         let tail = part.tail.len();
         let padding = if part.ends {
             self.padded - self.rows
@@ -397,7 +379,7 @@ impl Strip {
         let count = wanted.len() + padding;
         let mut targets = vec![[0.0; QUAD]; count];
         let mut importance = vec![[0.0; QUAD]; count];
-        // In units of the mean row, so that costs stay within the range of f32.
+        // In units of the mean row, to stay within the range of f32.
         let rows = &self.scales;
         let mean = rows.iter().map(|&row| f64::from(row).powi(2)).sum::<f64>() / rows.len() as f64;
         let mean = mean.max(f64::MIN_POSITIVE).sqrt() as f32;
@@ -431,7 +413,6 @@ impl Strip {
         states
     }
 
-    /// Stores the dequantised values of a quad.
     fn stand_for(&mut self, search: &Viterbi, states: &[u16], columns: [f32; QUAD], first: usize) {
         let states = states.as_chunks::<QUAD>().0;
         let width = QUAD.min(self.cols - first);
@@ -443,7 +424,7 @@ impl Strip {
         }
     }
 
-    /// Carries the errors of some columns to the later columns of the same column group.
+    /// Carries errors within a column group.
     fn carry_inside(&mut self, feedback: &Feedback, coded: std::ops::Range<usize>) {
         let end = ((coded.start / BAND + 1) * BAND).min(self.cols);
         for r in 0..self.rows {
@@ -459,7 +440,7 @@ impl Strip {
         }
     }
 
-    /// Carries the errors of a column group to all later columns.
+    /// Carries the errors of a column group to later ones.
     fn carry(&mut self, feedback: &Feedback, band: usize) {
         let (start, behind) = (band * BAND, (band + 1) * BAND);
         if behind >= self.cols {

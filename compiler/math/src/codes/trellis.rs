@@ -2,13 +2,11 @@
 
 use htc_formats::bands::{Code, STATE_BITS, STATES, Trellis};
 
-/// Weights on each side of the seam that determine the state there.
+/// Weights on each side of the seam that determine its state.
 const SEAM: usize = 64;
 
-/// Numbers that the inner loop processes together.
 const LANES: usize = 8;
 
-/// Value of each state, in chunks of eight.
 type Values = [[f32; LANES]; STATES / LANES];
 
 /// Start of a part of a sequence.
@@ -22,32 +20,29 @@ pub enum Start {
 
 /// Viterbi's algorithm (Viterbi 1967; for codes of this kind Tseng et al. 2024, "QTIP"): finds the
 /// path of least weighted squared error. Tail-biting: the bits of the first weights continue after
-/// the last, so a sequence of `n` weights takes exactly `n` times the bits of its code. The state
-/// at the seam is that of the best open path through the 64 weights on each side of it.
+/// the last, so `n` weights take exactly `n` times the bits of the code. The state at the seam is
+/// that of the best open path through the 64 weights on each side.
 ///
 /// A weight costs 4096 additions and comparisons at any bit width. Results do not depend on the
-/// processor. Holds some megabytes; reuse it across sequences.
+/// processor. Holds some megabytes; reuse it.
 #[derive(Clone, Debug)]
 pub struct Viterbi {
     code: Code,
-    /// Value of each state, in chunks of eight.
     values: Box<Values>,
-    /// Least cost of a path up to each weight, by the bits that the next state keeps of its last;
-    /// starts with the costs before the first weight.
+    /// Least cost of a path up to each weight, by the bits that the next state keeps.
     costs: Vec<f32>,
-    /// Targets, importances and path of the seam.
     seam: (Vec<f32>, Vec<f32>, Vec<u16>),
 }
 
 impl Viterbi {
-    /// Creates the search for a trellis code; `None` for codebooks.
+    /// Creates the search; `None` for codebooks.
     pub fn new(code: Code) -> Option<Viterbi> {
         let tables = Trellis::of(code)?;
         let value = |state| f32::from(tables.value(state));
         Some(Viterbi::with_values(code, value))
     }
 
-    /// Creates a search with custom values, for training of tables.
+    /// Creates a search with custom values.
     pub fn with_values(code: Code, value: impl Fn(usize) -> f32) -> Viterbi {
         let mut values = Box::new([[0.0; LANES]; STATES / LANES]);
         for (state, to) in values.as_flattened_mut().iter_mut().enumerate() {
@@ -63,19 +58,17 @@ impl Viterbi {
 
     /// Computes the states of a sequence, the four columns of a tile row by row: the low bits of
     /// each are new, the others those of the next state, and the last precedes the first. `targets`
-    /// are in the units of the table's integers; `importance` weights their squared errors.
+    /// are in the units of the table's integers.
     ///
     /// # Panics
-    /// Panics if the lengths of `importance` or `states` differ from `targets`, or with less than
-    /// twelve bits in all.
+    /// Panics if lengths differ, or with less than twelve bits in all.
     pub fn encode(&mut self, targets: &[f32], importance: Option<&[f32]>, states: &mut [u16]) {
         assert_eq!(states.len(), targets.len());
         let first = self.seam(targets, importance);
         self.part(targets, importance, (Start::At(first), Some(first)), states);
     }
 
-    /// Returns the state of the first weight on the best path around the seam. Targets away from
-    /// the seam are not read.
+    /// Returns the state of the first weight on the best path around the seam.
     ///
     /// # Panics
     /// As [`encode`](Self::encode).
@@ -86,12 +79,11 @@ impl Viterbi {
         self.state_at_seam(targets, importance)
     }
 
-    /// Fills `states` with the best path through all targets; targets beyond `states` are a
-    /// lookahead into the next part. `last` is the state of the sequence's first weight if the
-    /// targets reach its end.
+    /// Fills `states` with the best path through all targets, of which the last may be a lookahead.
+    /// `last` is the state of the sequence's first weight if the targets reach its end.
     ///
     /// # Panics
-    /// Panics with more states than targets, or if the length of `importance` differs.
+    /// Panics with more states than targets, or if lengths differ.
     pub fn part(
         &mut self,
         targets: &[f32],
@@ -128,12 +120,11 @@ impl Viterbi {
         self.code.bits().into()
     }
 
-    /// Returns the number of state classes by the bits that the next state keeps.
     fn kept(&self) -> usize {
         STATES >> self.bits()
     }
 
-    /// Returns the state of the first weight on the best open path around the seam.
+    /// Returns the number of classes of states by kept bits.
     fn state_at_seam(&mut self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
         let around = SEAM.min(targets.len() / 2);
         let (mut x, mut weights, mut path) = std::mem::take(&mut self.seam);
@@ -154,9 +145,8 @@ impl Viterbi {
         first
     }
 
-    /// Fills the costs, from the last weight to the first: in this direction the new bits of a
-    /// state are its lowest. `keeps` are the bits that the last state takes over; `None` leaves
-    /// them free.
+    /// Fills the costs from the last weight to the first. `keeps` are the bits that the last state
+    /// takes over, if fixed.
     fn search(&mut self, targets: &[f32], importance: Option<&[f32]>, keeps: Option<usize>) {
         let kept = self.kept();
         self.costs.resize((targets.len() + 1) * kept, 0.0);
@@ -173,7 +163,6 @@ impl Viterbi {
         }
     }
 
-    /// Returns the cost of `state` at weight `t`.
     fn cost(&self, targets: &[f32], importance: Option<&[f32]>, t: usize, state: usize) -> f32 {
         let before = (targets.len() - 1 - t) * self.kept();
         let weight = importance.map_or(1.0, |weights| weights[t]);
@@ -182,7 +171,6 @@ impl Viterbi {
         of_weight(terms(targets[t], weight), value, kept)
     }
 
-    /// Returns the cheapest state of the first weight.
     fn cheapest_end(&self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
         let mut best = (f32::INFINITY, 0);
         for state in 0..STATES {
@@ -194,8 +182,7 @@ impl Viterbi {
         best.1
     }
 
-    /// Returns the cheapest state at weight `t` that may follow this class; the first of equal
-    /// ones.
+    /// Returns the cheapest state at weight `t` that may follow this class.
     fn cheapest(
         &self,
         targets: &[f32],
@@ -213,7 +200,6 @@ impl Viterbi {
         best.1
     }
 
-    /// Follows the path back from `first` at the first weight.
     fn trace(&self, targets: &[f32], importance: Option<&[f32]>, first: u16, states: &mut [u16]) {
         let count = states.len();
         let mut state = usize::from(first);
@@ -227,22 +213,20 @@ impl Viterbi {
     }
 }
 
-/// Returns the error of a weight minus its squared target, which is the same for all values: two
-/// fused operations, bit-identical on every processor.
+/// Returns the error of a weight minus its squared target: two fused operations, bit-identical on
+/// every processor.
 #[inline(always)]
 fn of_weight([weight, slope]: [f32; 2], value: f32, cost: f32) -> f32 {
     value.mul_add(weight.mul_add(value, slope), cost)
 }
 
-/// Returns the first argument of [`of_weight`].
 fn terms(target: f32, weight: f32) -> [f32; 2] {
     [weight, -2.0 * weight * target]
 }
 
-/// Step of one weight: from the least costs by kept bits to the next ones.
+/// Step of one weight, over least costs by kept bits.
 type Step = fn(&Values, [f32; 2], &[f32], &mut [f32]);
 
-/// Returns the implementation for a bit width and this processor.
 fn step_of(bits: u32) -> Step {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
@@ -301,7 +285,6 @@ fn wide<const BITS: usize, const KEPT: usize>(
                     (value, old)
                 };
                 let cost = _mm256_fmadd_ps(value, _mm256_fmadd_ps(weight, value, slope), old);
-                // On a tie the first.
                 least = _mm256_min_ps(cost, least);
             }
             // SAFETY: `chunk` is below KEPT / LANES.
@@ -330,7 +313,7 @@ fn step<const BITS: usize, const KEPT: usize>(
         for j in 0..1 << BITS {
             let at = j * (KEPT / LANES) + chunk;
             let values = &values[at];
-            // A state takes over the bits that the class of the previous one kept.
+            // A state takes over the kept bits of the previous class.
             let old: [f32; LANES] = if BITS >= 3 {
                 [before[(at * LANES) >> BITS]; LANES]
             } else {

@@ -1,4 +1,3 @@
-//! Factorisations with a custom algebra.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -33,7 +32,6 @@ impl Asked {
         }
     }
 
-    /// Returns the number of calls of each kind, as `eigen 2, gram 1`.
     fn counts(&self) -> String {
         let mut counts = BTreeMap::new();
         for what in self.calls.lock().unwrap().iter() {
@@ -91,10 +89,8 @@ impl Algebra for Asked {
     }
 }
 
-/// Computation that returns the bits of all its results.
 type Made<'a> = Box<dyn Fn(&dyn Algebra) -> Result<Vec<u64>, FactoriseError> + 'a>;
 
-/// Name, computation and expected calls of the algebra.
 type Work<'a> = (&'static str, Made<'a>, &'static str);
 
 fn bits(parts: &[&[f32]], values: &[f64]) -> Vec<u64> {
@@ -139,7 +135,6 @@ impl<'a> Given<'a> {
     fn basis(self, gauged: bool, protected: bool) -> Made<'a> {
         Box::new(move |algebra| {
             let direction = vec![1.0; self.tall.cols];
-            // The coverage is always too small.
             let sink = Sink {
                 direction: &direction,
                 threshold: f64::INFINITY,
@@ -287,7 +282,6 @@ fn factorisations_use_the_algebra_and_pass_on_its_errors() {
         let calls = Asked::default();
         assert_eq!(work(&calls).unwrap(), work(&Host).unwrap(), "{name}");
         assert_eq!(calls.counts(), expected, "{name}");
-        // Every error is passed on.
         let questions = calls.calls.lock().unwrap().clone();
         for (from, question) in questions.iter().enumerate() {
             let refusing = Asked {

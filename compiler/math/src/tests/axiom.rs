@@ -5,8 +5,7 @@ use super::{Dense, Rng, close};
 
 use Side::{Read, Write};
 
-/// Block with grouped-query attention, its ranks, and a feed-forward layer wider or narrower than
-/// the stream: every shape on either side.
+/// Every shape on either side of the stream, with grouped-query attention.
 fn block(d: usize, seed: u64) -> Vec<(Dense, usize, Side)> {
     let slot = |m: usize, n: usize, seed: u64| {
         let q = m.min(n);
@@ -68,7 +67,6 @@ fn the_gradient_is_that_of_central_differences() {
     let d = 20;
     let block = block(d, 11);
     for (w, rank, side) in &block {
-        // Every projection alone, then all together.
         let one = [AxiomSlot {
             weight: w.weight(),
             rank: *rank,
@@ -86,7 +84,7 @@ fn check_gradient(slots: &[AxiomSlot<'_>], d: usize) {
     let here = objective.at(&lambda).unwrap();
     let gradient = here.gradient();
     let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
-    // A difference of tails has the rounding error of the whole energy, divided by the step.
+    // Rounding error of the whole energy, divided by the step.
     let energy: f64 = slots.iter().map(|s| s.weight.norm_squared()).sum();
     let h = 1e-5;
     for i in 0..d {
@@ -124,7 +122,6 @@ fn the_tail_never_rises_and_the_mean_is_one() {
         assert!(found.entries.iter().all(|g| (0.0624..16.01).contains(g)));
         assert!(found.evaluations <= 40 && found.evaluations >= found.trace.len());
 
-        // The factors lose the energy of the trace.
         let (reads, writes) = (found.reads().unwrap(), found.writes().unwrap());
         let last: f64 = block
             .iter()
@@ -157,7 +154,6 @@ fn two_channels_have_the_minimum_of_the_closed_form() {
             _ => 0.0,
         })
     };
-    // Feed-forward layers narrower than the stream agree with square ones.
     let wide = |first: f64, second: f64| {
         Dense::from_fn(2, 3, |i, j| match (i, j) {
             (0, 0) => first,
@@ -182,7 +178,6 @@ fn two_channels_have_the_minimum_of_the_closed_form() {
             }
         }
     }
-    // Without opposition the channel goes to the limit.
     let alone = [(square(2.0, 1.0), 1, Read)];
     let found = axiom_gauge(&slots(&alone), options, &Host).unwrap();
     close(found.entries[1], 16.0, 1e-9);

@@ -11,7 +11,6 @@ use super::{
 
 use BasisWeighting::{Equal, Normalised};
 
-/// Q, K, V of grouped-query attention with decaying spectra of different size.
 fn attention(d: usize, seed: u64) -> [Dense; 3] {
     let kv = d / 4;
     let spectrum = |n: usize, scale: f64| -> Vec<f64> {
@@ -119,7 +118,6 @@ fn normalisation_saves_the_small_slot() {
     );
 }
 
-/// Orders on both sides of the thresholds of the eigensolver.
 #[test]
 fn full_basis_is_the_identity() {
     for d in [4, 64, 130, 300] {
@@ -168,7 +166,6 @@ fn stored_error_is_that_of_the_projection() {
                 };
                 lost += scale * expected.powi(2);
             }
-            // The loss is the sum of the eigenvalues left out.
             let left: f64 = eigenvalues[k..].iter().sum();
             close(lost, left, 1e-12 * eigenvalues.iter().sum::<f64>());
         }
@@ -202,7 +199,6 @@ fn no_other_subspace_does_better() {
     let mut rng = Rng(77);
     for seed in 0..20 {
         assert!(objective(&slots, &orthonormal(d, k, 1000 + seed)) > best);
-        // Rotates a kept direction towards a dropped one.
         let (i, j) = (rng.next() as usize % k, k + rng.next() as usize % (d - k));
         let (sin, cos) = 1e-2f64.sin_cos();
         let mut turned = kept.clone();
@@ -211,7 +207,6 @@ fn no_other_subspace_does_better() {
         }
         assert!(objective(&slots, &turned) > best, "rotation {i} {j}");
     }
-    // A rotation inside the subspace changes nothing.
     let inside = &kept * orthonormal(k, k, 3);
     close(objective(&slots, &inside), best, 1e-13);
 }

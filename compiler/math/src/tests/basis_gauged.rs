@@ -1,4 +1,3 @@
-//! The shared basis under a gauge, with exempt columns and with a sink direction.
 
 use faer::Mat;
 
@@ -10,7 +9,6 @@ use super::super::{
 use super::gauge::{Moment, gauged, gauges};
 use super::{Dense, close, decreasing, matrix, norm, orthonormal, signs_are_fixed};
 
-/// Q, K, V of grouped-query attention with decaying spectra of different size.
 fn attention(d: usize, seed: u64) -> [Dense; 3] {
     let slot = |m: usize, scale: f64, seed: u64| {
         let spectrum: Vec<f64> = (0..m)
@@ -25,7 +23,6 @@ fn attention(d: usize, seed: u64) -> [Dense; 3] {
     ]
 }
 
-/// Approximation of projection `i` by the first `shorter` of `k` basis vectors.
 fn product(found: &SharedBasis, w: &Dense, i: usize, k: usize, shorter: usize) -> Mat<f64> {
     let basis = matrix(&found.basis, k, w.cols);
     matrix(&found.projected[i], w.rows, k).subcols(0, shorter) * basis.subrows(0, shorter)
@@ -71,14 +68,13 @@ fn one_slot_reaches_the_tail_of_the_gauged_weight() {
     }
 }
 
-/// Holds for every prefix; full rank loses nothing; random subspaces lose more.
+/// At every prefix and at full rank.
 #[test]
 fn slots_lose_the_eigenvalues_left_out() {
     let d = 48;
     let slots = attention(d, 11);
     for (name, gauge, g) in gauges(d) {
         let inverse = {
-            // G is symmetric positive definite and small: Gauss-Jordan.
             let mut left = g.clone();
             let mut right = Mat::<f64>::identity(d, d);
             for p in 0..d {
@@ -247,7 +243,7 @@ fn loss_with_exempt_columns_is_the_tail_of_the_others() {
 #[test]
 fn the_sink_direction_is_exact() {
     let d = 40;
-    // Weights that hardly see the last inputs, along which the direction lies.
+    // Weights that hardly see the sink direction.
     let slots = attention(d, 41).map(|w| {
         Dense::from_fn(w.rows, d, |i, j| {
             let value = f64::from(w.values[i * d + j]);
@@ -286,7 +282,6 @@ fn the_sink_direction_is_exact() {
                 (missed / whole).sqrt()
             };
             let missed = |found: &SharedBasis| missed_at(found, k);
-            // Independent of the coverage.
             let always = Sink {
                 threshold: f64::INFINITY,
                 ..sink
@@ -300,7 +295,6 @@ fn the_sink_direction_is_exact() {
                 let missed = missed_at(&found, shorter);
                 assert!(missed < 1e-4, "{name}, {shorter}: {missed:e}");
             }
-            // The direction replaces only the weakest plain component.
             let fewer = find(&slots, k - 1, &options(None));
             let lost = |found: &SharedBasis, k: usize| -> f64 {
                 let parts = slots.iter().enumerate().map(|(i, w)| {
@@ -329,7 +323,6 @@ fn the_sink_direction_is_exact() {
             }
         }
     }
-    // A direction along exempt channels needs nothing.
     let mut along = vec![0.0; d];
     along[35] = 2.0;
     let options = BasisOptions {

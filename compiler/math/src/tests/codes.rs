@@ -1,4 +1,3 @@
-//! Encoders of column groups.
 
 use htc_formats::bands::{Bands, Code, Codes, Kind, Packer, QUAD, STATES, Trellis};
 
@@ -124,13 +123,11 @@ fn weights_that_count_more_lose_less() {
     assert!(weighted < 0.7 * plain, "{weighted} for {plain}");
 }
 
-/// Encodes a matrix with equal weights.
 fn encoded(codes: &Codes, rows: usize, values: &[f32]) -> Result<Vec<u8>, BandsEncodeError> {
     let cols = codes.cols();
     encode_bands(codes, Weight { rows, cols, values }, Guide::default())
 }
 
-/// Relative error of a matrix.
 pub(super) fn loss(codes: &Codes, rows: usize, w: &[f32]) -> f64 {
     let bytes = encoded(codes, rows, w).unwrap();
     assert_eq!(bytes, encoded(codes, rows, w).unwrap());
@@ -171,7 +168,6 @@ fn matrix_loss_matches_the_loss_of_the_code() {
 #[test]
 fn odd_matrices_have_codes_or_are_refused() {
     let codes: Codes = "2:l3x1,t3x1".parse().unwrap();
-    // Zeros decode to zeros, also single rows and columns of them.
     assert_eq!(loss(&codes, 40, &[0.0; 40 * 64]), 0.0);
     let mut w = normal(3, 40 * 64, 1.0);
     w[64..128].fill(0.0);
@@ -183,7 +179,6 @@ fn odd_matrices_have_codes_or_are_refused() {
     assert_eq!(row, [0.0; 64]);
     bands.row(7, &mut row).unwrap();
     assert_eq!(row[40], 0.0);
-    // Large, tiny and constant.
     for (size, most) in [(3e3, 0.05), (1e-4, 0.05), (1e-7, 0.5)] {
         let w: Vec<f32> = normal(4, 40 * 64, size);
         assert!(loss(&codes, 40, &w) < most, "{size}");
@@ -196,7 +191,6 @@ fn odd_matrices_have_codes_or_are_refused() {
         "{fault}"
     );
     w[70] = 1e30;
-    // Reports the row of the matrix.
     let fault = encoded(&codes, 40, &w).unwrap_err();
     assert!(fault.to_string().contains("row 1 "), "{fault}");
     assert!(matches!(
@@ -283,7 +277,6 @@ impl Lossy {
     }
 }
 
-/// Second moment of independent outputs.
 fn alone(n: usize) -> Vec<f64> {
     (0..n * n)
         .map(|at| f64::from(u8::from(at / n == at % n)))
@@ -472,14 +465,12 @@ fn padded_column_group_loses_as_much_as_whole_ones() {
             }
         }
     }
-    // A single number in a row.
     let w = normal(5, rows, 0.05);
     for codes in of_width(1) {
         assert!(loss(&codes, rows, &w) < 0.2, "{codes}");
     }
 }
 
-/// Appends columns of zeros.
 fn with_zeros(narrow: &Lossy, wide: usize) -> Lossy {
     let (rows, cols) = (narrow.rows, narrow.cols);
     let place = |at: usize| (at / wide, at % wide);
@@ -502,8 +493,7 @@ fn with_zeros(narrow: &Lossy, wide: usize) -> Lossy {
     }
 }
 
-/// Holds with feedback along columns, along rows, and sweeps; each step gains as much as with whole
-/// column groups.
+/// Holds with feedback along columns, along rows, and sweeps.
 #[test]
 fn padding_is_no_worse_than_columns_of_zeros() {
     let (rows, cols, wide) = (96, 172, 192);
@@ -517,7 +507,7 @@ fn padding_is_no_worse_than_columns_of_zeros() {
     };
     let along_rows = RowFeedback::new(&[block], 0.01).unwrap();
     for (codes, of_zeros) in of_width(cols).iter().zip(of_width(wide)) {
-        // Sums over some matrices: without feedback, along columns, along rows too.
+        // Without feedback, along columns, along rows too.
         let mut sums = [[0.0; 2]; 3];
         for seed in 0..6 {
             let narrow = Lossy {
@@ -554,12 +544,10 @@ fn padding_is_no_worse_than_columns_of_zeros() {
     }
 }
 
-/// Holds with and without feedback; a padded last column group stays as it is.
 #[test]
 fn rotation_does_not_increase_the_loss_of_normal_numbers() {
     for cols in [96, 100] {
         let mut lossy = Lossy::new(256, cols, alone(256));
-        // With unordered inputs, rotated or not the same.
         lossy.inputs = few_directions(cols);
         let feedback = lossy.feedback();
         let fed = Guide {
@@ -577,7 +565,7 @@ fn rotation_does_not_increase_the_loss_of_normal_numbers() {
     }
 }
 
-/// The rotation spreads outliers over the column group, so that they no longer determine the scale.
+/// The rotation spreads outliers over the column group.
 #[test]
 fn rotation_reduces_the_loss_with_outliers() {
     let mut lossy = Lossy::new(256, 64, alone(256));

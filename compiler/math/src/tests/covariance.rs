@@ -1,5 +1,4 @@
-//! Factors with a bias, scored on explicit inputs: a population with known mean and covariance, and
-//! samples that were not used for the gauge.
+//! Factors with a bias, scored on explicit inputs.
 
 use faer::Mat;
 
@@ -14,7 +13,6 @@ use super::{Dense, Rng, close, matrix, orthonormal};
 struct Population {
     points: Vec<Vec<f64>>,
     mean: Vec<f64>,
-    /// `Σ`.
     covariance: Mat<f64>,
 }
 
@@ -72,8 +70,7 @@ fn whitened(w: &Dense, r: usize, order: usize, values: &[f64]) -> LowRank {
     low_rank_with(w.weight(), r, &options).unwrap()
 }
 
-/// With a bias the factors under the covariance reach the closed form, `Σ_{i>r} λ_i(W Σ Wᵀ)`, and
-/// those under the second moment do not; without a bias it is the other way round.
+/// Closed form under the covariance: `Σ_{i>r} λ_i(W Σ Wᵀ)`.
 #[test]
 fn covariance_is_the_best_norm_with_a_bias() {
     let (m, n, r) = (20, 30, 6);
@@ -149,7 +146,6 @@ fn float32_moments_have_a_covariance_at_any_mean() {
         values: &[1.0, 0.0, 0.5, 4.0],
     };
     let found = covariance(moment, &[1.0, 1.0]).unwrap();
-    // The first channel is constant; the rounding floor remains.
     assert!(found[0] > 0.0 && found[0] < 1e-6);
     assert!(found[2].abs() <= (found[0] * found[3]).sqrt());
     assert_eq!(found[3], 3.0);
@@ -171,14 +167,11 @@ fn float32_moments_have_a_covariance_at_any_mean() {
     ));
 }
 
-/// A gauge from one sample, scored on another: it generalises, and more information about the
-/// inputs loses less.
 #[test]
 fn gauges_generalise_to_unseen_inputs() {
     let (m, n, r) = (24, 32, 8);
     let w = Dense::normal(m, n, 95);
     let turn = orthonormal(n, n, 96);
-    // Correlated channels of different size.
     let root = Mat::from_fn(n, n, |i, j| {
         (1.0 + 4.0 * (i % 3) as f64) * turn[(i, j)] * 10f64.powf(-1.5 * j as f64 / n as f64)
     });

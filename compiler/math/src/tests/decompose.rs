@@ -8,7 +8,6 @@ use super::{close, decreasing, norm, orthonormal, orthonormality};
 
 type Solver = fn(Mat<f64>, usize) -> Result<Leading, FactoriseError>;
 
-/// Backends of this build.
 const EIGEN: &[(&str, Solver)] = &[
     ("faer", eigen),
     #[cfg(feature = "openblas")]
@@ -95,7 +94,6 @@ fn eigenpairs_satisfy_their_equation() {
     }
 }
 
-/// Shapes with and without a QR factorisation first.
 #[test]
 fn right_singular_vectors_satisfy_their_equation() {
     for (m, n) in [
@@ -133,7 +131,6 @@ fn right_singular_vectors_satisfy_their_equation() {
     }
 }
 
-/// At any scale.
 #[test]
 fn eigenvalues_equal_those_of_the_full_decomposition() {
     type Values = fn(Mat<f64>) -> Result<Vec<f64>, FactoriseError>;
@@ -172,7 +169,6 @@ fn fewer_vectors_are_the_first_ones() {
             let some = solve(matrix.clone(), n / 3).unwrap();
             assert_eq!(all.values, some.values);
             for j in 0..n / 3 {
-                // The reflections are applied to more or fewer columns at a time.
                 for i in 0..n {
                     close(some.vectors[(i, j)], all.vectors[(i, j)], 1e-14);
                 }
@@ -181,7 +177,6 @@ fn fewer_vectors_are_the_first_ones() {
     }
 }
 
-/// Distinct eigenvalues leave only the sign free.
 #[cfg(feature = "openblas")]
 #[test]
 fn backends_agree() {

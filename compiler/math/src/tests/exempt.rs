@@ -1,4 +1,3 @@
-//! Exempt columns in a low-rank factorisation.
 
 use faer::Mat;
 
@@ -100,7 +99,6 @@ fn loss_with_exempt_columns_reaches_the_lower_bound() {
 #[test]
 fn sink_direction_and_exempt_columns_are_both_exact() {
     let (m, n, r) = (10, 16, 5);
-    // The direction lies where the weight is small, so that the leading components miss it.
     let w = Dense::from_fn(m, n, |i, j| {
         let x = ((i * 7 + j * 3) % 11) as f64 - 5.0;
         if j >= 12 { 1e-3 * x } else { x }

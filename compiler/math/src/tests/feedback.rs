@@ -8,7 +8,6 @@ use super::gauge::Moment;
 struct Grid {
     block: usize,
     reach: f32,
-    /// Alternative steps, relative to the first.
     near: &'static [f32],
 }
 
@@ -56,7 +55,6 @@ const COARSE: Grid = Grid {
     near: &[],
 };
 
-/// `COARSE` with alternative steps.
 const CHOSEN: Grid = Grid {
     near: &[0.85, 0.95, 1.05, 1.15],
     ..COARSE
@@ -70,7 +68,6 @@ fn missing(weight: &Dense, values: &[f32], moment: SecondMoment<'_>) -> f64 {
     weighted_dense_energies(weight.weight(), values, moment).missing
 }
 
-/// Rounds every number independently.
 fn rounded(weight: &Dense, code: &Grid) -> Vec<f32> {
     let mut values = Vec::new();
     for row in weight.values.chunks(weight.cols) {
@@ -149,7 +146,6 @@ fn second_column_compensates_for_the_first() {
     assert_eq!(rounded_to_ones(0.3), 0.0);
 }
 
-/// Zeros and ones.
 struct Half;
 
 fn rounded_to_ones(value: f32) -> f32 {
@@ -213,20 +209,17 @@ fn feedback_reduces_the_loss_and_sweeps_never_raise_it() {
                     let fed = missing(&weight, &coded.values, c);
                     assert!(fed < 0.7 * plain, "{seed}: {fed} of {plain}");
                 }
-                // Values match the codes.
                 for (at, (&q, &value)) in coded.codes.iter().zip(&coded.values).enumerate() {
                     let step = coded.scales[at / code.block];
                     assert_eq!(value, (f32::from(q) - code.reach) * step);
                 }
             }
-            // Steps chosen with feedback lose less.
             assert!(last < 0.97 * first, "{seed}: {last} of {first}");
             first = last;
         }
     }
 }
 
-/// Damped second moment that sweeps descend on, both triangles.
 struct Damped {
     order: usize,
     values: Vec<f64>,

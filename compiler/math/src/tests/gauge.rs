@@ -37,7 +37,6 @@ impl Moment {
         moment
     }
 
-    /// Eigenvalues over three decades, one far above the others.
     pub fn new(n: usize, seed: u64) -> Self {
         let mut eigenvalues: Vec<f64> = (0..n)
             .map(|i| 10f64.powf(-3.0 * i as f64 / n as f64))
@@ -75,13 +74,11 @@ pub(super) fn diagonal(entries: &[f64]) -> Mat<f64> {
     Mat::from_fn(n, n, |i, j| if i == j { entries[i] } else { 0.0 })
 }
 
-/// Positive entries over about two decades.
 pub(super) fn spread(n: usize, seed: u64) -> Vec<f64> {
     let mut rng = Rng(seed);
     (0..n).map(|_| (1.2 * rng.normal()).exp()).collect()
 }
 
-/// Every kind of gauge of order `n` with its matrix.
 pub(super) fn gauges(n: usize) -> Vec<(&'static str, Gauge, Mat<f64>)> {
     let moment = Moment::new(n, 77);
     let shrunk = moment.power(0.5, DEFAULT_SHRINKAGE);
@@ -157,14 +154,12 @@ pub(super) fn gauged(
     low_rank_with(w.weight(), r, &options)
 }
 
-/// `B A` of the first `shorter` of `r` components.
 fn product(found: &LowRank, w: &Dense, r: usize, shorter: usize) -> Mat<f64> {
     let (b, a) = (matrix(&found.b, w.rows, r), matrix(&found.a, r, w.cols));
     b.subcols(0, shorter) * a.subrows(0, shorter)
 }
 
-/// Every gauge, side, path and shape: the singular values are those of the dense `H W G`, every
-/// prefix of the components reaches its tail, and full rank loses nothing.
+/// Checks singular values, the tail at every prefix, and full rank.
 #[test]
 fn gauged_truncation_reaches_the_tail_of_the_gauged_weight() {
     for (m, n) in SHAPES {
@@ -242,13 +237,11 @@ fn whitened_truncation_is_the_best_for_the_outputs() {
                     assert!(loss(&noise(m, r, &b, part), &a) > best);
                     assert!(loss(&b, &noise(r, n, &a, part)) > best);
                 }
-                // Projections of the weight on random subspaces of either side.
                 let right = orthonormal(n, r, 300 + seed);
                 assert!(loss(&(w.f64() * &right), &right.transpose().to_owned()) > best);
                 let left = orthonormal(m, r, 400 + seed);
                 assert!(loss(&left, &(left.transpose() * w.f64())) > best);
             }
-            // The other gauges are worse for the outputs.
             let others = [
                 Gauge::None,
                 Gauge::activation(&moment.diagonal(), 1.0).unwrap(),
@@ -262,15 +255,13 @@ fn whitened_truncation_is_the_best_for_the_outputs() {
     }
 }
 
-/// `W x = (W D⁻¹)(D x)`: moving a diagonal from the weight to its input, whose second moment
-/// becomes `D C D`, does not change the whitened approximation.
+/// `W x = (W D⁻¹)(D x)`, where the second moment becomes `D C D`.
 #[test]
 fn a_diagonal_before_whitening_changes_nothing() {
     for (m, n) in [(40, 30), (30, 40), (70, 70)] {
         let w = decaying(m, n, 23);
         let moment = Moment::new(n, 29);
         let mut rng = Rng(31);
-        // Powers of two, so that the weight in the other coordinates is exact.
         let d: Vec<f64> = (0..n)
             .map(|_| 2f64.powi((rng.next() % 9) as i32 - 4))
             .collect();
@@ -313,7 +304,6 @@ fn a_gauge_of_ones_gives_the_bytes_of_no_gauge() {
     }
 }
 
-/// Units of the input change only the singular values.
 #[test]
 fn a_common_factor_of_the_gauge_leaves_the_factors() {
     let (m, n) = (40, 30);
@@ -351,7 +341,7 @@ fn a_common_factor_of_the_gauge_leaves_the_factors() {
     }
 }
 
-/// An input that varies in half of its directions is reproduced with half the rank.
+/// With half of the directions, half the rank suffices.
 #[test]
 fn singular_second_moment() {
     for (m, n) in [(50, 40), (40, 50), (64, 64)] {
@@ -371,7 +361,6 @@ fn singular_second_moment() {
                     let found = find(half);
                     let lost = weighted_error(w.weight(), &found.a, &found.b, half, moment.of());
                     assert!(lost < 1e-5, "{m} x {n}, {path:?}: {lost:e}");
-                    // Unseen directions are free but bounded.
                     assert!(low_rank_error(w.weight(), &found.a, &found.b, half) < 1.0);
                 }
             }
@@ -389,7 +378,7 @@ fn inputs_that_never_occur() {
     assert!(matches!(Gauge::whiten(moment, 0.01), Ok(Gauge::None)));
     assert!(matches!(Gauge::activation(&[0.0; 3], 1.0), Ok(Gauge::None)));
 
-    // A dead channel counts a thousandth of the root mean square of all, and is not lost.
+    // A dead channel counts a thousandth of the root mean square.
     let w = Dense::normal(5, 4, 59);
     let gauge = Gauge::activation(&[4.0, 0.0, 4.0, 4.0], 1.0).unwrap();
     let g = [2.0, 3f64.sqrt() * 1e-3, 2.0, 2.0];
@@ -482,7 +471,7 @@ fn refusals() {
     }
 
     let w = Dense::normal(5, 3, 73);
-    // Each pair is possible, the three together are not: the eigenvalues are 1.9, 1.9, -0.8.
+    // Eigenvalues 1.9, 1.9, -0.8.
     let indefinite = [1.0, 0.0, 0.0, -0.9, 1.0, 0.0, -0.9, -0.9, 1.0];
     let indefinite = SecondMoment {
         order: 3,

@@ -1,4 +1,3 @@
-//! Principal components of planted subspaces, and against Jacobi's rotations in float64.
 
 use super::super::*;
 use super::*;
@@ -24,7 +23,6 @@ fn found(order: usize, values: &[f64]) -> PrincipalBasis {
     principal_basis(SecondMoment { order, values }, exact, &Host).unwrap()
 }
 
-/// Eigenvalues by Jacobi's rotations, decreasing: slow, but independent of any library.
 fn jacobi(lower: &[f64], n: usize) -> Vec<f64> {
     let mut a = Mat::from_fn(n, n, |i, j| lower[i.max(j) * n + i.min(j)]);
     for _ in 0..60 {
@@ -56,7 +54,6 @@ fn jacobi(lower: &[f64], n: usize) -> Vec<f64> {
     values
 }
 
-/// Orders that are powers of two and others, also with fewer vectors than components.
 #[test]
 fn a_basis_diagonalises_the_moment() {
     for (n, count) in [(1, 3), (3, 40), (16, 200), (20, 7), (48, 500)] {
@@ -137,7 +134,6 @@ fn invalid_moments_are_refused() {
     assert!(matches!(short, FactoriseError::MomentLength { .. }));
     let infinite = refused(1, &[f64::INFINITY]);
     assert!(matches!(infinite, FactoriseError::MomentEntry { .. }));
-    // Every pair is possible, the three together are not.
     let three = [1.0, 0.0, 0.0, -0.9, 1.0, 0.0, -0.9, -0.9, 1.0];
     let indefinite = refused(3, &three);
     assert!(matches!(indefinite, FactoriseError::Indefinite { .. }));

@@ -14,7 +14,6 @@ fn rows(p: &Mat<f64>) -> Vec<f64> {
         .collect()
 }
 
-/// Remainder of the direction outside the rows of the basis, relative to its length.
 fn missed(basis: &[f64], direction: &[f64]) -> f64 {
     let mut rest = direction.to_vec();
     for row in basis.chunks_exact(direction.len()) {
@@ -62,7 +61,6 @@ fn a_covered_direction_adds_nothing() {
     let inside = coverage(&plain, &direction).unwrap();
     close(inside.norm, 1.0, 1e-14);
     close(inside.largest, 3.0 / 10f64.sqrt(), 1e-14);
-    // Completely covered: nothing to add at any threshold.
     for threshold in [0.15, 2.0] {
         let mut basis = plain.clone();
         let found = append_direction(&mut basis, &direction, threshold).unwrap();
@@ -82,7 +80,6 @@ fn a_covered_direction_adds_nothing() {
     }
 }
 
-/// The norm depends only on the span, the largest part on the basis.
 #[test]
 fn coverage_and_rotation() {
     let (d, k) = (30, 10);
@@ -118,7 +115,7 @@ fn random_bases_reach_the_random_coverage() {
     );
 }
 
-/// Weight that hardly sees the last quarter of its inputs, along which the direction lies.
+/// Weight that hardly sees the sink direction.
 fn blind(m: usize, n: usize) -> (Dense, Vec<f64>) {
     let mut rng = Rng(11);
     let last = |j: usize| 4 * j >= 3 * n;
@@ -129,8 +126,7 @@ fn blind(m: usize, n: usize) -> (Dense, Vec<f64>) {
     (w, direction)
 }
 
-/// Holds for every gauge, side and path: the direction is exact, the other components are those of
-/// the plain factors, the coverage is that of the singular vectors.
+/// Holds for every gauge, side and path.
 #[test]
 fn low_rank_factors_keep_the_direction() {
     for (m, n) in [(40, 30), (30, 40), (70, 70)] {
@@ -190,7 +186,6 @@ fn low_rank_factors_keep_the_direction() {
     }
 }
 
-/// Right singular vectors of either shape.
 fn right_vectors(matrix: &Mat<f64>, r: usize) -> Mat<f64> {
     if matrix.nrows() >= matrix.ncols() {
         return right_singular(matrix.clone(), r).unwrap().vectors;
@@ -200,8 +195,7 @@ fn right_vectors(matrix: &Mat<f64>, r: usize) -> Mat<f64> {
     Mat::from_fn(matrix.ncols(), r, |i, j| product[(i, j)] / left.values[j])
 }
 
-/// At every smaller rank the first components reproduce the output at the direction, and lose the
-/// tail of the weight orthogonal to that output.
+/// At every smaller rank, with the tail of the weight orthogonal to the output.
 fn best_with_the_direction(
     kept: &LowRank,
     gauged: &Mat<f64>,
@@ -231,7 +225,6 @@ fn best_with_the_direction(
 
 #[test]
 fn a_direction_that_is_not_missed_costs_nothing() {
-    // At full rank nothing is missed at any threshold.
     let w = Dense::normal(6, 4, 17);
     let options = LowRankOptions {
         sink: Some(Sink {

@@ -5,7 +5,6 @@ use super::super::{
 use super::gauge::Moment;
 use super::{Dense, close};
 
-/// A weight with a decaying spectrum, and the second moment of its inputs.
 fn problem(rows: usize, cols: usize, seed: u64) -> (Dense, Moment) {
     let falls = |i: usize| 10f64.powf(-(i as f64) / 8.0);
     let spectrum: Vec<f64> = (0..rows.min(cols)).map(falls).collect();
@@ -35,8 +34,7 @@ fn values_are_those_of_the_decomposition() {
     }
 }
 
-/// The loss of the best approximation of the whole matrix on some rows is at least the tail of
-/// those rows' spectrum, at every rank and for any row weights.
+/// At every rank and for any row weights.
 #[test]
 fn spectrum_of_some_rows_bounds_their_loss_in_any_approximation() {
     let (rows, cols, seen) = (48, 36, 14);
@@ -49,7 +47,6 @@ fn spectrum_of_some_rows_bounds_their_loss_in_any_approximation() {
     };
     let largest = rows.min(cols);
     let whole = low_rank_with(weight.weight(), largest, &options).unwrap();
-    // Every third row, each with another weight.
     let indices: Vec<usize> = (0..seen).map(|i| 3 * i).collect();
     let counts = |i: usize| (1.0 + 0.3 * i as f32).sqrt();
     let some: Vec<f32> = indices

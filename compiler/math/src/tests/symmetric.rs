@@ -1,4 +1,3 @@
-//! Symmetric decompositions and shared components.
 
 use super::super::*;
 use super::*;
@@ -74,7 +73,6 @@ fn invalid_matrices_are_refused() {
     );
 }
 
-/// Compares the loss of the first k components with the stored factors.
 #[test]
 fn component_energies_give_the_loss_of_every_rank() {
     let first = Dense::with_spectrum(20, 12, &[5.0, 3.0, 1.0, 0.2], 1);
@@ -95,7 +93,6 @@ fn component_energies_give_the_loss_of_every_rank() {
     }
 }
 
-/// Fewer outputs than inputs, one of them a multiple of another.
 #[test]
 fn few_outputs_have_few_components() {
     let mut first = Dense::normal(5, 40, 4);

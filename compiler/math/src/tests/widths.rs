@@ -1,5 +1,4 @@
-//! Encoders of column groups at widths beyond which steps are left out, and at the widest
-//! supported.
+//! Encoders at large widths, beyond the limits of some steps.
 
 use htc_formats::bands::{BAND, Bands, Code, Codes};
 
@@ -47,7 +46,7 @@ impl Wide {
         let of_row = |(row, values): (usize, &[f32])| {
             bands.row(row, &mut stored).unwrap();
             let errors = values.iter().zip(&stored).map(|(w, v)| f64::from(w - v));
-            // Correlation with all earlier columns, and the error itself.
+            // -
             let (mut before, mut sum) = (0.0, 0.0);
             for e in errors {
                 sum += e * (e + 2.0 * 0.9 * before);
@@ -59,8 +58,6 @@ impl Wide {
     }
 }
 
-/// Wider than the limit of the column scale fit, and padded: feedback along columns and rows gains
-/// as much as in narrow matrices.
 #[test]
 fn feedback_gains_as_much_in_wide_matrices_as_in_narrow_ones() {
     let of = [4100, 100].map(Wide::new);
@@ -97,14 +94,12 @@ fn feedback_gains_as_much_in_wide_matrices_as_in_narrow_ones() {
     }
 }
 
-/// 65,536 columns, rotated or not, and 65,533 with a padded last column group: as accurate as
-/// narrow matrices.
+/// Rotated or not, whole or padded.
 #[test]
 fn widest_matrices_have_the_loss_of_their_codes() {
     let rows = 16;
     for (cols, trellis) in [(65_536, 2), (65_533, 4)] {
         let w = normal(3, rows * cols, 0.05);
-        // Trellis search is the slowest; the last column group is one.
         let [trellis, levels] = [Code::trellis(trellis), Code::levels(3)].map(Result::unwrap);
         let bands = (1..=2048).map(|band| if band % 16 == 0 { trellis } else { levels });
         let bands: Vec<Code> = bands.collect();
