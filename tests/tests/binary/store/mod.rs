@@ -1,5 +1,5 @@
-//! What is kept from one run to the next: nothing that a stranger laid there is believed, followed or
-//! waited for, and no work is lost.
+//! State kept between runs: files planted by others are not trusted, followed or waited for, and no
+//! work is lost.
 
 mod clean;
 mod kept;
@@ -18,7 +18,7 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 /// The work folder of `out.htz`.
 const WORK: &str = ".out.htz.htc-work";
 
-/// Whatever hangs is found out within this.
+/// Deadline that detects hangs.
 const SOON: Duration = Duration::from_secs(30);
 
 fn pipe(path: &Path) {
@@ -26,7 +26,7 @@ fn pipe(path: &Path) {
     assert!(made.success());
 }
 
-/// A model, and the command that makes `out.htz` of it.
+/// A model with the command that compiles it to `out.htz`.
 struct Subject {
     scratch: Scratch,
     model: PathBuf,
@@ -58,14 +58,14 @@ impl Subject {
         run.args(["--gauge", "activation", "--bias", "off"])
     }
 
-    /// Fails with something finished.
+    /// Fails after some work is finished.
     fn fail_halfway(&self, run: impl Fn() -> Htc) -> u64 {
         let blocks = fail_halfway(run);
         assert!(!self.output.exists());
         blocks
     }
 
-    /// The artifact of an undisturbed run.
+    /// The artifact of an uninterrupted run.
     fn expected(&self, run: impl Fn(&Subject) -> Htc) -> Vec<u8> {
         run(self).run().ok();
         let bytes = fs::read(&self.output).unwrap();
@@ -94,10 +94,9 @@ impl Subject {
     }
 }
 
-/// Fails in the middle of writing, as on a full disk, with something finished; and how many blocks a file
-/// might have.
+/// Fails midway, as on a full disk, after some work is finished; returns the limit in blocks.
 fn fail_halfway(run: impl Fn() -> Htc) -> u64 {
-    // What stands first may be large, and shells count blocks differently.
+    // The first tensor may be large, and shells count blocks differently.
     let mut blocks: u64 = 10;
     while blocks < 4000 {
         let outcome = run().file_blocks(blocks).run();
@@ -110,7 +109,7 @@ fn fail_halfway(run: impl Fn() -> Htc) -> u64 {
     panic!("nothing was finished");
 }
 
-/// A folder of somebody else, with files that have the names of ours.
+/// A foreign folder with files named like the program's own.
 struct Precious(PathBuf);
 
 impl Precious {
@@ -136,7 +135,7 @@ impl Precious {
         self.0.join("file")
     }
 
-    /// Asserts that nothing was written, made or removed.
+    /// Asserts that nothing was written, created or removed.
     #[track_caller]
     fn is_untouched(&self) {
         assert_eq!(

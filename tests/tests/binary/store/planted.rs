@@ -1,4 +1,4 @@
-//! Links, pipes and forgeries in the place of what the program itself keeps.
+//! Links, pipes and forgeries in place of the program's own files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{Precious, SOON, Subject, WORK, pipe};
 
 #[test]
-fn a_link_in_place_of_a_folder() {
+fn link_in_place_of_a_folder_is_refused() {
     let subject = Subject::new();
     let precious = Precious::new(&subject.scratch);
     subject.calibrated().run().ok();
@@ -26,10 +26,10 @@ fn a_link_in_place_of_a_folder() {
     assert!(!subject.output.exists());
 }
 
-/// Whatever is opened to be written to: a link is not followed, a file that has another name elsewhere
-/// is not touched, and a pipe is not waited for.
+/// Files opened for writing: links are not followed, files with other hard links are not touched,
+/// and pipes are not waited for.
 #[test]
-fn links_and_pipes_in_place_of_files() {
+fn links_and_pipes_in_place_of_files_are_refused() {
     let subject = Subject::new();
     let precious = Precious::new(&subject.scratch);
     let plant = |place: &Path, what: usize| {
@@ -69,7 +69,7 @@ fn links_and_pipes_in_place_of_files() {
         precious.is_untouched();
     }
     fs::remove_file(&lock).unwrap();
-    // Statistics are told of and made again; a second name of a file is as good as the first.
+    // Statistics are recomputed with a warning; hard links are fine for reading.
     for what in [0, 2] {
         plant(&subject.entry().join("layer-0001"), what);
         let outcome = subject.calibrated().deadline(SOON).run().ok();
@@ -80,10 +80,9 @@ fn links_and_pipes_in_place_of_files() {
     }
 }
 
-/// A whole work folder, consistent in itself, as another user's program made it of this very model: an
-/// archive that is unpacked could hold one.
+/// A complete, consistent work folder of another user, for example from an archive.
 #[test]
-fn a_work_folder_of_somebody_else() {
+fn foreign_work_folder_is_not_resumed() {
     let subject = Subject::new();
     let expected = subject.expected(Subject::compile);
     let elsewhere = subject.scratch.path("state");
@@ -96,7 +95,7 @@ fn a_work_folder_of_somebody_else() {
         "{said}"
     );
     subject.is_complete(&expected);
-    // With the secret that it was sealed with it is gone on with, and nothing is to be said.
+    // With the secret that sealed it, it is resumed without a warning.
     fs::remove_file(&subject.output).unwrap();
     subject.fail_halfway(theirs);
     let outcome = theirs().run().ok();
@@ -104,9 +103,9 @@ fn a_work_folder_of_somebody_else() {
     subject.is_complete(&expected);
 }
 
-/// An artifact that is complete and undamaged, under the name of the one that is to be made.
+/// A complete and undamaged artifact under the name of the one to be made.
 #[test]
-fn a_complete_artifact_of_somebody_else() {
+fn foreign_artifact_is_not_used() {
     let subject = Subject::new();
     let expected = subject.expected(Subject::compile);
     let other = subject.compile().args(["--slots", "q"]);
@@ -124,9 +123,9 @@ fn a_complete_artifact_of_somebody_else() {
     }
 }
 
-/// The tensors that a journal names, replaced by others.
+/// The tensors of a journal, replaced by others.
 #[test]
-fn tensors_of_somebody_else() {
+fn replaced_tensors_are_not_used() {
     let subject = Subject::new();
     let expected = subject.expected(Subject::compile);
     subject.fail_halfway(|| subject.compile());
