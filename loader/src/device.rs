@@ -1,7 +1,4 @@
 //! Selection of the device that executes a model.
-//!
-//! [`DeviceChoice::execute`] opens the requested device and runs some [`Work`] with its
-//! [`Executor`], which creates backends.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +14,7 @@ use crate::backend::{Backend, Cpu, Gpu, Need, Planned, Reference};
 use crate::error::LoadError;
 use crate::model::Model;
 
-/// Requested device: `auto`, `cpu`, `reference`, `cuda`, `cuda:1`, `cuda:GPU-…`, `emulated`.
+/// Requested device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// A GPU if available, otherwise the CPU.
@@ -25,11 +22,11 @@ pub enum DeviceChoice {
     Auto,
     /// The CPU.
     Cpu,
-    /// Plain float64 implementation on the CPU: slow, for comparisons.
+    /// Float64 implementation on the CPU: slow.
     Reference,
     /// An NVIDIA GPU.
     Cuda(Which),
-    /// A GPU emulated on the CPU: very slow, for tests.
+    /// A GPU emulated on the CPU: very slow.
     Emulated,
 }
 
@@ -68,7 +65,7 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// Error returned when a device cannot be opened.
+/// Error of opening a device.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChoiceError {
@@ -93,7 +90,7 @@ pub trait Executor: Sync {
     /// Creates a backend for a session.
     fn backend(&self) -> Self::Backend;
 
-    /// Loads the model into the memory that sessions of these backends read.
+    /// Loads the model into the memory of these backends.
     ///
     /// # Errors
     /// [`LoadError`] if memory is insufficient.
@@ -105,54 +102,54 @@ pub trait Executor: Sync {
     /// Returns the name of the device for display.
     fn name(&self) -> String;
 
-    /// Returns the instruction set or GPU that determines the last bits of results.
+    /// Returns the instruction set or GPU, which affects the last bits.
     fn arithmetic(&self) -> String {
         self.name()
     }
 
-    /// Returns the free bytes of dedicated device memory; `None` if there is none or it is unknown.
+    /// Returns the free bytes of dedicated device memory, if known.
     fn free_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the bytes of dedicated device memory that sessions need; 0 if there is none.
+    /// Returns the bytes of dedicated device memory that sessions need.
     fn needed_bytes(&self, sessions: &[Planned<'_>]) -> u64 {
         let _ = sessions;
         0
     }
 
-    /// Returns true if weights, keys and values are in device memory and need none of the host.
+    /// Returns true if weights, keys and values are in dedicated memory.
     fn has_own_memory(&self) -> bool {
         false
     }
 
-    /// Returns a remark about execution for the user, if any.
+    /// Returns a remark for the user, if any.
     fn remark(&self) -> Option<String> {
         None
     }
 
-    /// Returns the GPU's identifier in its management library, for temperature and energy.
+    /// Returns the GPU's identifier in its management library.
     fn identifier(&self) -> Option<String> {
         None
     }
 
-    /// Returns the device's float64 linear algebra for compression; `None` to use the host's.
+    /// Returns the device's float64 linear algebra, if any.
     fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
         None
     }
 }
 
-/// Computation that runs on any kind of device.
+/// Computation for any device.
 pub trait Work {
     /// Result type.
     type Outcome;
 
-    /// Returns the kernels compiled ahead of time in the model. Damaged ones count as missing.
+    /// Returns the model's precompiled kernels, if valid.
     fn kernels(&self) -> Option<KernelCode> {
         None
     }
 
-    /// Returns the planned sessions, whose device memory is checked in advance.
+    /// Returns the planned sessions, whose memory is checked in advance.
     fn sessions(&self) -> Vec<Planned<'_>> {
         Vec::new()
     }
@@ -201,7 +198,7 @@ impl Executor for OnReference {
     }
 }
 
-/// A GPU, and the CPU threads that upload weights.
+/// A GPU, with CPU threads to upload weights.
 #[derive(Debug)]
 pub struct OnGpu<D: Device>(pub D, pub Arc<Pool>);
 
@@ -224,7 +221,6 @@ impl<D: Device> Executor for OnGpu<D> {
 
     fn free_bytes(&self) -> Option<u64> {
         let [free, _] = self.0.room().ok()?;
-        // The emulation uses host memory.
         (free < usize::MAX).then_some(free as u64)
     }
 
@@ -250,9 +246,8 @@ impl<D: Device> Executor for OnGpu<D> {
 }
 
 impl DeviceChoice {
-    /// Runs `work` on the device; the CPU uses the threads of `pool`. If [`DeviceChoice::Auto`]
-    /// falls back to the CPU because no GPU is available or its memory is insufficient, `told` gets
-    /// the reason, except for a build without GPU support.
+    /// Runs `work` on the device. If [`DeviceChoice::Auto`] falls back to the CPU, `told` gets the
+    /// reason, except for a build without GPU support.
     ///
     /// # Errors
     /// [`ChoiceError`] if the device is not available, or its memory is insufficient.
@@ -268,7 +263,6 @@ impl DeviceChoice {
             DeviceChoice::Cuda(which) => on_cuda(which, pool, work).map_err(|(error, _)| error),
             DeviceChoice::Emulated => on_emulated(pool, work),
             DeviceChoice::Auto => on_cuda(Which::default(), pool, work).or_else(|(error, work)| {
-                // Expected in a build without GPU support.
                 if !matches!(error, ChoiceError::NotBuilt { .. }) {
                     told(&error);
                 }
@@ -278,8 +272,8 @@ impl DeviceChoice {
     }
 }
 
-/// Opens an NVIDIA GPU with the precompiled kernels of `sealed`, otherwise with those of the user's
-/// cache, filled by NVRTC.
+/// Opens an NVIDIA GPU with the precompiled kernels of `sealed`, or those of the user's cache,
+/// filled by NVRTC.
 ///
 /// # Errors
 /// [`DeviceError`] if the GPU or kernels for it are not available.
@@ -299,7 +293,6 @@ pub fn open_cuda(
     crate::backend::CudaDevice::open(which, options)
 }
 
-/// Returns the work if memory is insufficient.
 #[cfg(any(feature = "cuda", feature = "emulated"))]
 fn on_gpu<D: Device, W: Work>(
     device: D,
@@ -312,7 +305,6 @@ fn on_gpu<D: Device, W: Work>(
     }
 }
 
-/// Returns the work if the device is not available.
 #[cfg(feature = "cuda")]
 fn on_cuda<W: Work>(
     which: Which,
@@ -407,7 +399,6 @@ mod tests {
                 assert!(error.contains("feature emulated"), "{error}");
             }
         }
-        // A missing device is an error; the automatic choice falls back to the CPU.
         assert!(on(DeviceChoice::Cuda(Which::Index(4096))).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! An elastic artifact stores residuals of some matrices separately, ordered by benefit per byte. A
 //! setting activates the first of them, and below that only the leading components of low-rank
-//! factors, so that any fraction of the bytes can be reached.
+//! factors.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use htc_formats::source::{ModelFile, ModelTensor};
 use crate::error::ExecError;
 use crate::linear::RankFraction;
 
-/// Tolerance of a fraction, relative to all bytes.
+/// Tolerance of a fraction.
 const THOUSANDTH: f64 = 0.001;
 
 /// Active fraction of the weight bytes, in (0, 1].
@@ -68,20 +68,18 @@ impl Setting {
     }
 }
 
-/// Weight bytes of a model that every token reads, by the part of a setting that controls them.
+/// Weight bytes of a model, by the part of a setting that controls them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dial {
-    /// Bytes that are always active.
     fixed: u64,
-    /// Components and bytes of every factor and basis.
+    /// Components and bytes per factor.
     factors: Vec<(usize, u64)>,
-    /// Bytes of the refinements, in order of activation.
     refinements: Vec<u64>,
 }
 
 impl Dial {
-    /// Computes the weight bytes of a model. Excludes the rows of an embedding that is not also the
-    /// head, which are only looked up, and KV cache bases.
+    /// Computes the weight bytes of a model, without embeddings that are only looked up and KV
+    /// cache bases.
     pub fn of(file: &ModelFile) -> Dial {
         let head = file.tensors.iter().filter_map(|t| MatrixId::of(t.role));
         let has_head = head.clone().any(|(matrix, _)| matrix == MatrixId::Head);
@@ -90,7 +88,6 @@ impl Dial {
             let bytes = tensor.place.len() as u64;
             match tensor.role {
                 Role::TokenEmbedding if has_head => {}
-                // Read once, outside of the forward pass.
                 Role::KvBasis { .. } | Role::KvEnergies { .. } => {}
                 Role::Refinement { .. } => dial.refinements.push(bytes),
                 role => match components(role, tensor) {
@@ -123,13 +120,11 @@ impl Dial {
         self.bytes(setting) as f64 / self.bytes(Setting::FULL).max(1) as f64
     }
 
-    /// Returns the largest setting within a fraction, with a tolerance of a thousandth: without the
-    /// last refinements, and below that with fewer components of factors.
+    /// Returns the largest setting within a fraction, plus a thousandth.
     ///
     /// # Errors
     /// [`ExecError::FractionBelow`] below the smallest possible fraction.
     pub fn at(&self, fraction: Fraction) -> Result<Setting, ExecError> {
-        // Fractions in tables are rounded.
         let allowed = (fraction.0 + THOUSANDTH) * self.bytes(Setting::FULL) as f64;
         let fits = |setting: &Setting| self.bytes(*setting) as f64 <= allowed;
         let refined = |refinements| Setting {
@@ -140,7 +135,6 @@ impl Dial {
         if let Some(found) = refined.clone().find(fits) {
             return Ok(found);
         }
-        // Bytes never decrease with components.
         let most = self.components();
         let (mut fits_none, mut fits_some) = (most, 0);
         while fits_some + 1 < fits_none {
@@ -165,7 +159,6 @@ impl Dial {
         least.map_or(1.0, |least| self.fraction(least))
     }
 
-    /// Returns the largest number of components of a factor.
     fn components(&self) -> usize {
         let all = self.factors.iter().map(|factor| factor.0);
         all.max().unwrap_or(0)
@@ -184,7 +177,7 @@ impl Dial {
     }
 }
 
-/// Returns the components of a factor or a basis; `None` for other tensors.
+/// Returns the components of a factor, if any.
 fn components(role: Role, tensor: &ModelTensor) -> Option<usize> {
     match (role, MatrixId::of(role)) {
         (Role::Basis { .. }, _) => Some(tensor.rows),
@@ -194,7 +187,7 @@ fn components(role: Role, tensor: &ModelTensor) -> Option<usize> {
     }
 }
 
-/// Returns the index of a matrix's refinement in the model, and its tensor.
+/// Returns the index of a matrix's refinement, and its tensor.
 pub(crate) fn refinement(file: &ModelFile, matrix: MatrixId) -> Option<(usize, &ModelTensor)> {
     let all = file.tensors.iter();
     let all = all.filter(|tensor| matches!(tensor.role, Role::Refinement { .. }));
@@ -231,7 +224,6 @@ mod tests {
             assert_eq!(at(fraction).refinements, refinements, "{fraction}");
             assert_eq!(at(fraction).rank, RankFraction::FULL);
         }
-        // Then components: never more than allowed, and no fitting step is skipped.
         let mut before = 600;
         for percent in (53..60).rev() {
             let setting = at(f64::from(percent) / 100.0);
@@ -248,7 +240,6 @@ mod tests {
         assert!(fault.to_string().contains("0.522"), "{fault}");
     }
 
-    /// -
     #[test]
     fn cut_factors_keep_the_most_components_that_fit() {
         let dial = Dial {

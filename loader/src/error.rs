@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::kv::KvError;
 
-/// Error returned when a model cannot be opened or bound.
+/// Error of loading a model.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -27,7 +27,7 @@ pub enum LoadError {
         expected[0], expected[1], found[0], found[1]
     )]
     Shape {
-        /// Name of the tensor.
+        /// Tensor name.
         tensor: String,
         /// Expected rows and columns.
         expected: [usize; 2],
@@ -37,7 +37,7 @@ pub enum LoadError {
     /// A backend rejects a tensor.
     #[error("tensor {tensor}: {source}")]
     Backend {
-        /// Name of the tensor.
+        /// Tensor name.
         tensor: String,
         /// Error of the backend.
         source: ExecError,
@@ -45,7 +45,7 @@ pub enum LoadError {
     /// The bytes of a tensor do not decode.
     #[error("tensor {tensor}: {source}")]
     Block {
-        /// Name of the tensor.
+        /// Tensor name.
         tensor: String,
         /// Error of the decoder.
         source: BlockError,
@@ -59,9 +59,9 @@ pub enum LoadError {
          `kv_bases`, or go without"
     )]
     KvBasis {
-        /// Name of the tensor.
+        /// Tensor name.
         tensor: String,
-        /// Index of the kv head.
+        /// Kv head.
         head: usize,
         /// Expected content.
         expected: &'static str,
@@ -77,7 +77,7 @@ pub enum ExecError {
     /// Buffers and matrices do not fit together.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// A column-group matrix has a wrong size or a scale that is not finite.
+    /// A column-group matrix is invalid.
     #[error(transparent)]
     Bands(#[from] BandsError),
     /// A token is outside the vocabulary.
@@ -96,7 +96,7 @@ pub enum ExecError {
         /// Limit of [`Session::batch`](crate::Session::batch).
         limit: usize,
     },
-    /// The sequence exceeds the session's context, which affects its arithmetic.
+    /// The sequence exceeds the session's context.
     #[error(
         "the sequence would have {found} positions and was begun as one of at most {limit}, which rotates \
          otherwise; begin it with its full context"
@@ -104,7 +104,7 @@ pub enum ExecError {
     Context {
         /// Requested positions.
         found: usize,
-        /// Largest allowed number.
+        /// Largest possible number.
         limit: usize,
     },
     /// A rank fraction is outside (0, 1].
@@ -146,7 +146,7 @@ pub enum ExecError {
     /// The model has no such block.
     #[error("block {layer} asked for, the model has {layers}")]
     Layer {
-        /// Index of the block, from 0.
+        /// Index of the block.
         layer: usize,
         /// Blocks of the model.
         layers: usize,
@@ -167,7 +167,7 @@ pub enum ExecError {
          KV cache's type; if it is finite, keep the KV cache in float32, else check the file with its author's digest"
     )]
     KvRange {
-        /// Index of the layer.
+        /// Layer.
         layer: usize,
         /// `key` or `value`.
         side: &'static str,
@@ -179,7 +179,7 @@ pub enum ExecError {
     /// Error of the KV cache.
     #[error(transparent)]
     Kv(#[from] KvError),
-    /// A model's file cannot be read, or memory for it is insufficient.
+    /// A model cannot be loaded.
     #[error(transparent)]
     Load(Box<LoadError>),
     /// Error of a device.

@@ -1,4 +1,4 @@
-//! Text generation: reads a prompt and generates tokens.
+//! Text generation.
 //!
 //! The caller drives a [`Generator`] by [`step`](Generator::step) or as an iterator; [`generate`]
 //! runs the whole loop.
@@ -27,19 +27,17 @@ pub struct Limits {
     pub on_full: OnFull,
 }
 
-/// Behaviour when the context of the session is full.
+/// Behaviour when the context is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
     /// [Stops](Stop::Context).
     #[default]
     Stop,
-    /// Restarts the sequence with its first tokens (attention sinks, Xiao et al. 2024) and its last
-    /// half, which are read again at new positions: this takes as long as a prompt of that length.
-    /// A session that had read something before the prompt stops instead.
+    /// Restarts with the first tokens (attention sinks, Xiao et al. 2024) and the last half of the
+    /// sequence, which are read again. Stops if the session had read something before the prompt.
     Slide,
 }
 
-/// First tokens that a sliding sequence keeps.
 const SLIDE_START: usize = 4;
 
 impl Limits {
@@ -63,7 +61,7 @@ pub enum Stop {
     End,
     /// The context is full.
     Context,
-    /// The receiver of the text stopped, or did not continue.
+    /// The receiver stopped or did not continue.
     Receiver,
 }
 
@@ -73,11 +71,11 @@ pub enum Stop {
 pub struct Summary {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Time to read the prompt and choose the first token.
+    /// Time to the first token.
     pub prefill: Duration,
     /// Generated tokens.
     pub tokens: usize,
-    /// Time from the first to the last generated token.
+    /// Time from the first to the last token.
     pub decode: Duration,
     /// Number of context slides.
     pub slides: usize,
@@ -91,7 +89,7 @@ impl Summary {
         self.prompt_tokens as f64 / self.prefill.as_secs_f64()
     }
 
-    /// Returns the tokens per second after the first; `None` for fewer than two tokens.
+    /// Returns the tokens per second after the first, if any.
     pub fn decode_speed(&self) -> Option<f64> {
         (self.tokens > 1).then(|| (self.tokens - 1) as f64 / self.decode.as_secs_f64())
     }
@@ -133,8 +131,7 @@ pub struct Written {
     pub text: String,
 }
 
-/// Generator of text after a prompt, one token per call. As an iterator it ends with the text, or
-/// after an error.
+/// Generator of text after a prompt, one token per call; ends after an error.
 pub struct Generator<'a, B: Backend = Cpu> {
     session: &'a mut Session<B>,
     tokenizer: &'a Tokenizer,
@@ -143,15 +140,13 @@ pub struct Generator<'a, B: Backend = Cpu> {
     limits: Limits,
     prompt_tokens: usize,
     started: Instant,
-    /// Times of the first and the last token.
     times: Option<[Instant; 2]>,
     tokens: usize,
-    /// The last token, which the session has not read.
     unread: Option<u32>,
     /// Drafter, and accepted tokens not yet returned.
     draft: Option<&'a mut Speculator<B>>,
     ahead: VecDeque<u32>,
-    /// All tokens of the sequence, including the unread one; `None` if its beginning is unknown.
+    /// All tokens of the sequence; `None` if its beginning is unknown.
     sequence: Option<Vec<u32>>,
     slides: usize,
     stop: Option<Stop>,
@@ -184,7 +179,6 @@ impl<'a, B: Backend> Generator<'a, B> {
         session.read_prompt(prompt)?;
         let mut decoder = tokenizer.decoder();
         for &token in prompt {
-            // Only advances the decoder; the caller has the text of the prompt.
             decoder.push(token);
         }
         Ok(Generator {
@@ -207,13 +201,11 @@ impl<'a, B: Backend> Generator<'a, B> {
         })
     }
 
-    /// Creates a generator with speculative decoding: the output is the same, or of the same
-    /// distribution if sampled.
+    /// Creates a generator with speculative decoding, of the same output distribution.
     ///
     /// # Errors
-    /// As [`Generator::new`]; [`SpeculateError::Position`] for a session that has read positions
-    /// unknown to the draft, and [`ExecError::Kv`] for one with a low-rank KV cache
-    /// ([`Session::verify`]). Then nothing is read.
+    /// As [`Generator::new`]; [`SpeculateError::Position`] if the draft has not read the session's
+    /// positions, and [`ExecError::Kv`] for a low-rank KV cache ([`Session::verify`]).
     pub fn with_draft(
         session: &'a mut Session<B>,
         draft: &'a mut Speculator<B>,
@@ -233,7 +225,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         Ok(generator)
     }
 
-    /// Generates the next token; `None` once generation has [stopped](Generator::stop).
+    /// Generates the next token; `None` after a [stop](Generator::stop).
     ///
     /// # Errors
     /// [`GenerateError`] if the forward pass fails or no token can be sampled.
@@ -242,7 +234,6 @@ impl<'a, B: Backend> Generator<'a, B> {
             self.stop = self.reached();
         }
         if self.stop == Some(Stop::Context) && self.slide()? {
-            // Another limit may apply.
             self.stop = self.reached();
         }
         if self.stop.is_some() {
@@ -267,7 +258,6 @@ impl<'a, B: Backend> Generator<'a, B> {
         Ok(Some(Written { token, text }))
     }
 
-    /// Returns the next token, without checks.
     fn next_token(&mut self) -> Result<u32, GenerateError> {
         if let Some(token) = self.ahead.pop_front() {
             return Ok(token);
@@ -285,16 +275,14 @@ impl<'a, B: Backend> Generator<'a, B> {
         let left = self.limits.tokens.map(|limit| limit - self.tokens);
         let most = left.unwrap_or(usize::MAX);
         draft.round(self.session, self.sampler, unread, most, &mut self.ahead)?;
-        // A round generates at least one.
         Ok(self.ahead.pop_front().unwrap_or(unread))
     }
 
-    /// Slides the context if enabled; returns true if it did.
+    /// Slides the context if enabled and possible.
     fn slide(&mut self) -> Result<bool, GenerateError> {
         let (Some(sequence), OnFull::Slide) = (&mut self.sequence, self.limits.on_full) else {
             return Ok(false);
         };
-        // All but the last was read.
         let read = sequence.len().saturating_sub(1);
         let kept = self.session.limit() / 2;
         let start = SLIDE_START.min(kept / 2);
@@ -324,7 +312,6 @@ impl<'a, B: Backend> Generator<'a, B> {
         Ok(())
     }
 
-    /// Returns the reason to stop before the next token, if any.
     fn reached(&self) -> Option<Stop> {
         let full = self.ahead.is_empty() && self.session.position() >= self.session.limit();
         let limit = self.limits.tokens;
@@ -341,8 +328,8 @@ impl<'a, B: Backend> Generator<'a, B> {
         self.stop
     }
 
-    /// Returns the text of an incomplete last character and the summary. The session has read
-    /// everything but the last token.
+    /// Returns the text of an incomplete last character and the summary. The session has not read
+    /// the last token.
     pub fn finish(mut self) -> (String, Summary) {
         // Truncation to a shorter length cannot fail.
         let _ = self.settle();
@@ -360,8 +347,7 @@ impl<'a, B: Backend> Generator<'a, B> {
 }
 
 impl<B: Backend> Generator<'_, B> {
-    /// Generates to the end; `receive` gets the text in complete characters and returns true to
-    /// continue.
+    /// Generates to the end; `receive` gets the text and returns true to continue.
     ///
     /// # Errors
     /// As [`Generator::step`].
@@ -392,7 +378,7 @@ impl<B: Backend> Iterator for Generator<'_, B> {
 }
 
 /// Continues `prompt` (token ids, BOS included) after the session's earlier positions; `receive`
-/// gets the text in complete characters and returns true to continue.
+/// gets the text and returns true to continue.
 ///
 /// # Errors
 /// [`GenerateError`] if the prompt is empty or too long, or the forward pass fails.

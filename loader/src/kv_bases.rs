@@ -1,4 +1,4 @@
-//! Initial bases of an adaptive KV cache, as stored in an artifact.
+//! Initial bases of an adaptive KV cache, stored in an artifact.
 
 use htc_formats::model::{KvSide, Role};
 use htc_formats::source::ModelFile;
@@ -6,16 +6,15 @@ use htc_formats::source::ModelFile;
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
-/// Tolerance of the products of rows: float16 components are off by less than a thousandth.
+/// Tolerance of the products of rows.
 const ORTHONORMAL: f64 = 1e-2;
 
-/// Tolerance of energies and of their order, for rounding.
 const ROUNDING: f32 = 1e-3;
 
 /// Bases for the keys and values of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvBases {
-    /// Dimension of a head, and number of components of each basis.
+    /// Dimension of a head.
     pub head_size: usize,
     /// `[layers][kv_heads]`.
     pub layers: Vec<Vec<HeadBases>>,
@@ -24,8 +23,7 @@ pub struct KvBases {
 /// Bases of a kv head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeadBases {
-    /// Basis of keys and the matching queries: both after the rotary embedding, queries without the
-    /// attention scale.
+    /// Basis of keys and queries, after the rotary embedding and without the attention scale.
     pub keys: Basis,
     /// Basis of values.
     pub values: Basis,
@@ -35,16 +33,13 @@ pub struct HeadBases {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Basis {
     /// `[head_size, head_size]`, row-major: one component per row, in decreasing order of energy,
-    /// so that the first `r` rows are the basis of rank `r`. Orthonormal up to the rounding of the
-    /// stored type, mostly float16.
+    /// orthonormal up to the rounding of the stored type.
     pub components: Vec<f32>,
-    /// `[head_size]`: fraction of the calibration energy of each component. The sum is 1, or 0 for
-    /// a head without energy.
+    /// `[head_size]`: fraction of the energy per component. The sum is 1, or 0 without energy.
     pub energies: Vec<f32>,
 }
 
 impl KvBases {
-    /// Reads the bases of an opened file, if any.
     pub(crate) fn of(file: &ModelFile) -> Result<Option<KvBases>, LoadError> {
         let is_kv = |role| matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. });
         if !file.tensors.iter().any(|tensor| is_kv(tensor.role)) {
@@ -64,7 +59,6 @@ impl KvBases {
     }
 }
 
-/// Reads the bases of one side of a layer, head by head.
 fn of_side(file: &ModelFile, layer: usize, side: KvSide) -> Result<Vec<Basis>, LoadError> {
     let (heads, size) = (file.hyper.kv_heads, file.hyper.head_size);
     let numbers = |role: Role, rows: usize| -> Result<(String, Vec<f32>), LoadError> {
@@ -103,10 +97,8 @@ fn of_side(file: &ModelFile, layer: usize, side: KvSide) -> Result<Vec<Basis>, L
     checked.collect()
 }
 
-/// Expected and found content.
 type Fault = (&'static str, String);
 
-/// Checks that rows of `size` numbers are finite and orthonormal.
 fn check_components(components: &[f32], size: usize) -> Result<(), Fault> {
     if let Some(at) = components.iter().position(|x| !x.is_finite()) {
         let (row, value) = (at / size.max(1), components[at]);
@@ -129,7 +121,7 @@ fn check_components(components: &[f32], size: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks that energies are fractions of 1, or all zero, and do not increase.
+/// Checks that energies are non-increasing fractions of 1, or all zero.
 fn check_energies(energies: &[f32]) -> Result<(), Fault> {
     let is_part = |energy: &f32| (0.0..=1.0 + ROUNDING).contains(energy);
     if let Some(found) = energies.iter().find(|energy| !is_part(energy)) {
@@ -153,7 +145,6 @@ fn check_energies(energies: &[f32]) -> Result<(), Fault> {
 mod tests {
     use super::*;
 
-    /// Rotation by an angle in the plane of the first two axes.
     fn turned(size: usize, angle: f64) -> Vec<f32> {
         let (sin, cos) = angle.sin_cos();
         let entry = |at: usize| match (at / size, at % size) {
@@ -171,7 +162,6 @@ mod tests {
         for angle in [0.0, 0.3, 2.0] {
             assert_eq!(check_components(&turned(5, angle), 5), Ok(()));
         }
-        // Rounding as of f16 is accepted, beyond a hundredth is not.
         let mut off = turned(5, 0.3);
         off[0] += 5e-4;
         assert_eq!(check_components(&off, 5), Ok(()));
@@ -181,7 +171,6 @@ mod tests {
             expected.contains("orthonormal") && found.contains("rows 0 and 0"),
             "{found}"
         );
-        // Of unit length, but not orthogonal.
         let mut twice = turned(5, 0.0);
         twice[5..10].copy_from_slice(&[1.0, 0.0, 0.0, 0.0, 0.0]);
         let (_, found) = check_components(&twice, 5).unwrap_err();

@@ -1,8 +1,7 @@
 //! Sampling of the next token from logits.
 //!
-//! The order is llama.cpp's: the `top_k` best logits, of those the nucleus of probability `top_p`
-//! (Holtzman et al. 2020), then the temperature, which therefore does not affect the selection.
-//! Ties go to the lower token id, so that a seed fixes the text.
+//! As in llama.cpp: the `top_k` best logits, of those the nucleus of probability `top_p` (Holtzman
+//! et al. 2020), then the temperature. Ties go to the lower token id.
 
 use std::cmp::Ordering;
 
@@ -23,7 +22,7 @@ pub struct SamplingOptions {
     pub temperature: f32,
     /// Number of tokens kept; 0 keeps all.
     pub top_k: usize,
-    /// Keeps the smallest set of tokens whose probability reaches this; 1 keeps all.
+    /// Smallest probability of the kept set; 1 keeps all.
     pub top_p: f32,
     /// Seed of the generator.
     pub seed: u64,
@@ -56,9 +55,8 @@ pub enum Wants {
 pub enum Logits<'a> {
     /// One logit per token of the vocabulary.
     All(&'a [f32]),
-    /// The largest ones, as many as the sampler [wants](Sampler::wants), with their tokens, in
-    /// descending order and of equal ones the lower id first. All logits are finite, including the
-    /// others.
+    /// The largest ones, as many as the sampler [wants](Sampler::wants), in descending order, of
+    /// equal ones the lower id first. All logits are finite, including the others.
     Largest(&'a [(u32, f32)]),
     /// Token [drawn](Draw) on the device from finite logits.
     Drawn(u32),
@@ -80,7 +78,7 @@ pub enum SamplingError {
         /// Given value.
         found: f32,
     },
-    /// A distribution was requested, but only a drawn token is known.
+    /// Only a drawn token is known, not its distribution.
     #[error(
         "a token was drawn on a device, which does not say what from; ask for what `Sampler::wants` says"
     )]
@@ -98,13 +96,12 @@ pub enum SamplingError {
     },
 }
 
-/// Token sampler. The same seed and logits give the same tokens on the same device; a [device
-/// draw](Draw) rounds weights differently.
+/// Token sampler, deterministic for a seed and device; a [device draw](Draw) rounds weights
+/// differently.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     options: SamplingOptions,
     generator: Pcg64Mcg,
-    /// Candidates of the present call; reused memory.
     candidates: Vec<Candidate>,
 }
 
@@ -114,7 +111,6 @@ struct Candidate {
     token: u32,
 }
 
-/// Orders by descending probability.
 fn rank(a: &Candidate, b: &Candidate) -> Ordering {
     // `partial_cmp` rather than `total_cmp`: the two zeros tie, and there is no NaN.
     b.logit
@@ -150,12 +146,10 @@ impl Sampler {
     /// Creates a sampler with the same options and another random stream.
     pub fn apart(&self) -> Self {
         let mut options = self.options;
-        // Fractional part of the golden ratio.
         options.seed ^= 0x9e37_79b9_7f4a_7c15;
         Self::of(options)
     }
 
-    /// Requires valid options.
     fn of(options: SamplingOptions) -> Self {
         Self {
             options,
@@ -196,13 +190,11 @@ impl Sampler {
             temperature,
             top_k,
             top_p,
-            // The next number of the generator.
             uniform: uniform(&mut self.generator.clone()),
         })
     }
 
-    /// Samples as [`Sampler::sample`] from the part of the logits that it
-    /// [wants](Sampler::wants_one), or more.
+    /// Samples from the part of the logits that it [wants](Sampler::wants_one), or more.
     ///
     /// # Errors
     /// As [`Sampler::sample`].
@@ -218,7 +210,6 @@ impl Sampler {
         }
     }
 
-    /// Applies [`Sampler::keep`] to a part of the logits, or to all.
     fn keep_of(&mut self, logits: Logits) -> Result<Candidate, SamplingError> {
         let largest = match logits {
             Logits::All(logits) => return self.keep(logits),
@@ -294,7 +285,6 @@ impl Sampler {
         }
     }
 
-    /// Draws a candidate with probability proportional to exp(logit / temperature).
     fn draw(&mut self, best: Candidate) -> u32 {
         // Selection leaves an unspecified order.
         self.candidates
@@ -312,12 +302,11 @@ impl Sampler {
             }
             remaining -= weight;
         }
-        // Rounding can leave a remainder at the end; the best token is always valid.
+        // Rounding can leave a remainder.
         best.token
     }
 }
 
-/// Returns a number in [0, 1) with 53 random bits.
 fn uniform(generator: &mut Pcg64Mcg) -> f64 {
     (generator.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
@@ -351,7 +340,6 @@ mod tests {
         counts
     }
 
-    /// Distinct unordered numbers in [-4, 4).
     fn scattered(len: usize) -> Vec<f32> {
         (0..len)
             .map(|i| (i * 7919 % len) as f32 * 8.0 / len as f32 - 4.0)
@@ -383,13 +371,12 @@ mod tests {
         assert_eq!(counts[3..], [0, 0]);
     }
 
-    /// Pearson's statistic of 100,000 draws against the closed form stays below the quantile that
-    /// one sampler in a million exceeds (the seed is fixed).
+    /// Pearson's statistic of 100,000 draws, below the quantile that one sampler in a million
+    /// exceeds.
     #[test]
     fn draws_follow_the_closed_form() {
         let logits = [1.5f32, -0.5, 2.0, 0.0, 1.0, -3.0, 0.5];
-        // Options and the tokens kept, from the probabilities at temperature 1:
-        // 0.25, 0.03, 0.41, 0.06, 0.15, 0.003, 0.09.
+        // Probabilities at temperature 1: 0.25, 0.03, 0.41, 0.06, 0.15, 0.003, 0.09.
         for (temperature, top_k, top_p, kept, quantile) in [
             (1.0, 0, 1.0, &[0, 1, 2, 3, 4, 5, 6][..], 38.3),
             (0.6, 0, 1.0, &[0, 1, 2, 3, 4, 5, 6], 38.3),
@@ -419,7 +406,6 @@ mod tests {
         }
     }
 
-    /// Against sorting everything, for sets from one token to all of 5,000.
     #[test]
     fn top_p_keeps_the_smallest_set_that_reaches_it() {
         let logits = scattered(5000);

@@ -1,4 +1,4 @@
-//! Tensors in a mapped file, or computed at load time.
+//! Tensors in a mapped file or in memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -91,11 +91,10 @@ impl Tensor {
         })
     }
 
-    /// Validates the tensor for use on the CPU, in place.
+    /// Validates the tensor for use on the CPU.
     ///
     /// # Errors
-    /// [`ExecError::Bands`] for a column-group scale that is not finite, or an inconsistent map of
-    /// classes.
+    /// [`ExecError::Bands`] for an invalid scale or map of classes.
     pub(crate) fn used(&self) -> Result<Self, ExecError> {
         if let Some(bands) = self.bands()? {
             bands.check()?;
@@ -131,7 +130,7 @@ impl Tensor {
         }
     }
 
-    /// Returns the kernel view of a column-group tensor; `None` for others.
+    /// Returns the kernel view of a column-group tensor, if it is one.
     ///
     /// # Errors
     /// Never: shapes were validated on creation.
@@ -145,7 +144,7 @@ impl Tensor {
     /// Returns the kernel view of a tensor without column groups.
     ///
     /// # Errors
-    /// [`ExecError::Shape`] for column groups; shapes were validated on creation.
+    /// [`ExecError::Shape`] for column groups.
     pub fn matrix(&self) -> Result<Matrix<'_>, ExecError> {
         Ok(Matrix::new(self.dtype, self.rows, self.cols, self.bytes())?)
     }

@@ -1,4 +1,4 @@
-//! Decoding of a model's matrices to dense numbers, from any stored form.
+//! Decoding of a model's matrices to dense numbers.
 
 use htc_formats::model::{Form, InputGroup, MatrixId, Part, Role, Slot};
 use htc_formats::source::ModelFile;
@@ -46,7 +46,6 @@ pub(super) fn slot(file: &ModelFile, layer: usize, slot: Slot) -> Result<Vec<f32
     })
 }
 
-/// Returns the numbers of a tensor.
 pub(super) fn numbers(file: &ModelFile, role: Role) -> Result<Vec<f32>, LoadError> {
     let tensor = file.tensor(role).ok_or(LoadError::Missing(role))?;
     Tensor::new(file, tensor).to_f32()
@@ -58,7 +57,6 @@ fn add(to: &mut [f32], from: &[f32]) {
     }
 }
 
-/// Returns `B A` for `B [rows, rank]` and `A [rank, cols]`.
 fn product(b: &[f32], a: &[f32], [rows, cols]: [usize; 2]) -> Vec<f32> {
     let mut out = vec![0.0; rows * cols];
     let rank = b.len() / rows.max(1);

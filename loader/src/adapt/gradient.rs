@@ -1,10 +1,10 @@
-//! Low-rank correction of the input of the head, `h + B A h`, by gradient descent on the divergence
-//! of a draft from the model.
+//! Low-rank correction of the head's input, `h + B A h`, by gradient descent on the divergence from
+//! the model.
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// Tokens per side whose logits a step uses; the others have negligible probability.
+/// Tokens per side whose logits a step uses.
 pub(super) const LIKELIEST: usize = 32;
 
 /// `A [rank, width]`, random, and `B [width, rank]`, initially zero.
@@ -50,9 +50,8 @@ impl LowRank {
         squares.sqrt()
     }
 
-    /// Takes one step, given the input `h [width]` and the gradient `g [width]` of the loss with
-    /// respect to the corrected input. Polyak's step: to first order it lowers the loss by the
-    /// fraction `rate`, shared between both factors.
+    /// Takes one step for the input `h [width]` and the gradient `g [width]` of the loss. Polyak's
+    /// step: to first order it lowers the loss by the fraction `rate`, shared between both factors.
     pub fn update(&mut self, h: &[f32], g: &[f32], loss: f64, rate: f64) {
         let rank = self.rank();
         let dot = |a: &[f32], b: &[f32]| -> f64 {
@@ -86,8 +85,8 @@ impl LowRank {
     }
 }
 
-/// Returns the divergence of `draft` from `model`, both logits, in nats, and its derivatives with
-/// respect to the draft's logits of the likeliest tokens of either.
+/// Returns the divergence of `draft` from `model`, both logits, in nats, and its derivatives by the
+/// draft's likeliest logits.
 pub(super) fn divergence(model: &[f32], draft: &[f32]) -> (f64, Vec<(u32, f64)>) {
     let [p, q] = [model, draft].map(log_softmax);
     let kl = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum();
@@ -124,7 +123,6 @@ mod tests {
 
     const WIDTH: usize = 6;
 
-    /// Logits of a head of four tokens after the correction.
     fn logits(correction: &LowRank, head: &[f32], h: &[f32]) -> Vec<f32> {
         let rank = correction.rank();
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
@@ -180,7 +178,6 @@ mod tests {
         for step in 0..60 {
             let draft = logits(&correction, &head, &h);
             let (loss, derivatives) = divergence(&model, &draft);
-            // A small first-order step does not increase the loss.
             if step < 5 {
                 assert!(loss <= last, "{loss} {last}");
             }

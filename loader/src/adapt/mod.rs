@@ -1,20 +1,16 @@
-//! Drafts that learn from rejected tokens.
-//!
-//! When the model rejects a drafted token, the draft is adapted between steps. Two methods:
+//! Drafts that learn from rejected tokens, between steps. Two methods:
 //!
 //! * [`Adaptation::oja`]: the bases of Q, K and V of a shared-basis draft turn towards the difference of the draft's and
-//! the model's inputs at that token, by Oja's rule (Online Basis of the geodesic-projection
-//! papers); the weights are projected anew from the model's own when the draft is next used.
+//! the model's inputs, by Oja's rule (Online Basis of the geodesic-projection papers); the model's
+//! own weights are projected anew when the draft is next used.
 //! * [`Adaptation::gradient`]: the input of the draft's head gets a low-rank correction, by gradient descent on the
-//! divergence of the draft from the model at these tokens. Works for any draft.
+//! divergence from the model. Works for any draft.
 //!
-//! All bases share one version number instead of one per layer, which is equivalent: a rejection
-//! has a difference for every layer with a basis, so each update covers all layers. A layer whose
-//! difference is zero, such as the first if the draft has the model's own embedding, keeps its
-//! basis and is projected anew with the others.
+//! All bases share one version number instead of one per layer, because each update covers all
+//! layers. A layer without a difference keeps its basis.
 //!
-//! Neither method changes the model, so the output distribution is unaffected. A draft keeps the
-//! keys and values computed before an update.
+//! Neither method changes the model or the output distribution. A draft keeps the keys and values
+//! computed before an update.
 
 mod dense;
 mod gradient;
@@ -83,7 +79,7 @@ pub enum AdaptError {
         what: &'static str,
         /// Valid values.
         expected: &'static str,
-        /// Value that was given.
+        /// Given value.
         found: f64,
     },
     /// The saved state belongs to other models or options.
@@ -116,19 +112,17 @@ pub struct Learnt {
     pub dropped: u64,
     /// Updates, each from several rejections.
     pub updates: u64,
-    /// `‖P_t − P_0‖_F`, mean over layers; with a gradient correction `‖B A‖_F`.
+    /// `‖P_t − P_0‖_F`, mean over layers; for gradients `‖B A‖_F`.
     pub distance: f64,
-    /// `tr(P_t P_0) / r`, the overlap with the initial subspaces, mean over layers. `None` for
-    /// gradients.
+    /// `tr(P_t P_0) / r`, mean over layers. `None` for gradients.
     pub overlap: Option<f64>,
-    /// Fraction of the differences' energy outside of the current and of the initial bases: means
-    /// over all samples, each measured before its update. `None` for gradients.
+    /// Fraction of the differences' energy outside of the current and the initial bases, before
+    /// each update: means over all samples. `None` for gradients.
     pub residual: Option<[f64; 2]>,
     /// Time spent.
     pub time: Duration,
 }
 
-/// Data of a rejected token.
 enum Rejection {
     /// Differences of the layers' inputs, `[layers, width]`.
     Inputs(Vec<f32>),
@@ -142,8 +136,7 @@ pub struct Adaptation {
     width: usize,
     kind: Kind,
     queue: Queue<Rejection>,
-    /// Version of the learnt state, incremented by every update; and the version in use by the
-    /// draft.
+    /// Version of the state, and the version in use by the draft.
     version: u64,
     used: u64,
     learnt: Learnt,
@@ -158,24 +151,18 @@ enum Kind {
     },
 }
 
-/// Bases of a draft.
 struct Bases {
-    /// Layers with a basis, ascending.
     layers: Vec<usize>,
     bases: Vec<Basis>,
-    /// Stored types of each basis and of its projected weights.
     dtypes: Vec<[DType; 4]>,
-    /// Source of the weights to project.
     model: ModelFile,
     cpu: Cpu,
 }
 
 impl Adaptation {
-    /// Adapts the bases of Q, K and V of a draft, at the rank that `setting` uses, to the
-    /// differences they miss.
+    /// Adapts the bases of Q, K and V of a draft, at the rank that `setting` uses.
     ///
-    /// `model` is the verifier: its weights are read again for every update, on the threads of
-    /// `pool`.
+    /// Reads the weights of `model` again for every update, on the threads of `pool`.
     ///
     /// # Errors
     /// [`AdaptError`].
@@ -240,7 +227,7 @@ impl Adaptation {
         ))
     }
 
-    /// Adapts a low-rank correction of the input of the draft's head.
+    /// Adapts a low-rank correction of the head's input.
     ///
     /// # Errors
     /// [`AdaptError::Option`].
@@ -293,7 +280,7 @@ impl Adaptation {
         learnt
     }
 
-    /// Returns the learnt state, for a file that names both models.
+    /// Returns the state, for a file that names both models.
     pub fn state(&self, draft: Digest, model: Digest) -> learnt::Learnt {
         let part = |layer: usize, numbers: &[f32], cols: usize| learnt::Part {
             layer: layer as u32,
@@ -327,7 +314,7 @@ impl Adaptation {
     /// Resumes from the state learnt between the same models.
     ///
     /// # Errors
-    /// [`AdaptError::Foreign`] for any other state; then nothing changes.
+    /// [`AdaptError::Foreign`] for any other state.
     pub fn restore(
         &mut self,
         from: &learnt::Learnt,
@@ -375,7 +362,7 @@ impl Adaptation {
         }
     }
 
-    /// Queues the rejected token with index `rejected` for the next update.
+    /// Queues the rejected token with this index.
     pub(crate) fn learn(&mut self, mut seen: Seen, rejected: usize) {
         let begun = Instant::now();
         let rejection = match &self.kind {
@@ -399,7 +386,6 @@ impl Adaptation {
         self.learnt.time += begun.elapsed();
     }
 
-    /// Learns from all queued rejections.
     fn update<B: Backend>(&mut self, draft: &mut Session<B>) -> Result<(), AdaptError> {
         let AdaptOptions { rate, exponent, .. } = self.options;
         for rejection in self.queue.take() {
@@ -425,7 +411,6 @@ impl Adaptation {
                     }
                     correction.update(&input, &gradient, loss, rate);
                 }
-                // The queue only has rejections of this kind.
                 _ => {}
             }
         }
@@ -434,8 +419,7 @@ impl Adaptation {
         Ok(())
     }
 
-    /// Updates if enough rejections are queued. Returns the adapted parts if they changed since the
-    /// last call.
+    /// Updates if enough rejections are queued. Returns the adapted parts if they changed.
     pub(crate) fn refresh<B: Backend>(
         &mut self,
         draft: &mut Session<B>,
@@ -474,7 +458,6 @@ impl Adaptation {
     }
 }
 
-/// Returns an error if the values differ.
 fn foreign<T: PartialEq + std::fmt::Display>(
     what: &'static str,
     expected: T,
@@ -490,14 +473,12 @@ fn foreign<T: PartialEq + std::fmt::Display>(
     })
 }
 
-/// Formats shapes for messages.
 fn shapes(of: &[(u32, u32)]) -> String {
     let of = of.iter().map(|(rows, cols)| format!("{rows} × {cols}"));
     of.collect::<Vec<_>>().join(" and ")
 }
 
 impl Bases {
-    /// Returns the bases and the projected weights, in the draft's types.
     fn adapted<B: Backend>(
         &self,
         draft: &mut Session<B>,
@@ -553,8 +534,7 @@ impl Bases {
     }
 }
 
-/// Encodes a matrix in a type; in float16 if its rows are not whole blocks or the type cannot be
-/// written.
+/// Encodes a matrix in a type, or float16 if that is impossible.
 fn encoded(
     name: &str,
     dtype: DType,
@@ -569,12 +549,12 @@ fn encoded(
     };
     let stored = Some(dtype).filter(|_| fits).and_then(encode);
     let stored = stored.or_else(|| encode(DType::F16));
-    // Float16 always encodes: only a wrong shape could fail, which `computed` refuses.
+    // Float16 always encodes.
     let (dtype, bytes) = stored.unwrap_or((DType::F16, Vec::new()));
     Tensor::computed(name, dtype, [rows, cols], bytes)
 }
 
-/// Returns the types of a layer's basis and projected weights if Q, K and V share one.
+/// Returns the types of a layer's basis and projected weights, if any.
 fn shared_basis(file: &ModelFile, layer: usize) -> Option<[DType; 4]> {
     let group = InputGroup::Qkv;
     let mut dtypes = [file.tensor(Role::Basis { layer, group })?.dtype; 4];

@@ -3,13 +3,12 @@
 //! A sample `x` moves every row, `w_i ← w_i + η x (xᵀ w_i)`, and the rows are re-orthonormalised.
 //! With `c = W x` the rows become `W + η c xᵀ`, whose Gram matrix `I + γ c cᵀ`, `γ = 2η + η² |x|²`,
 //! has the inverse square root `I + β ĉ ĉᵀ` with `β = (1 + γ |c|²)^(−1/2) − 1`. So the nearest
-//! orthonormal rows (the polar factor, Löwdin's orthogonalisation), with the same span as
-//! row-by-row deflation, take only two matrix-vector products.
+//! orthonormal rows (the polar factor, Löwdin's orthogonalisation) take only two matrix-vector
+//! products.
 
-/// Updates between full orthonormalisations, which remove rounding errors.
+/// Updates between full orthonormalisations.
 const CLEARED: u64 = 64;
 
-/// Smallest squared norm that counts as non-zero.
 const NOTHING: f64 = 1e-12;
 
 /// Orthonormal rows `[rank, width]` with their initial state.
@@ -18,13 +17,11 @@ pub(super) struct Basis {
     width: usize,
     rows: Vec<f32>,
     first: Vec<f32>,
-    /// Number of samples so far.
     samples: u64,
 }
 
 impl Basis {
-    /// Orthonormalises rows, dropping dependent ones. Also returns the largest deviation of a
-    /// product of two rows from orthonormality.
+    /// Orthonormalises rows; also returns their largest deviation from orthonormality.
     pub fn of(width: usize, rows: Vec<f32>) -> (Basis, f64) {
         let off = largest_error(&rows, width);
         let rows = orthonormal(&rows, width);
@@ -38,7 +35,7 @@ impl Basis {
         (basis, off)
     }
 
-    /// Returns the basis with restored rows and sample count, and the same initial state.
+    /// Returns the basis with restored rows and sample count.
     pub fn restored(&self, rows: &[f32], samples: u64) -> Basis {
         Basis {
             rows: orthonormal(rows, self.width),
@@ -90,8 +87,7 @@ impl Basis {
         }
     }
 
-    /// Returns `‖P_t − P_0‖_F` of the projectors: `√2` times the norm of the rows' part outside of
-    /// the initial span.
+    /// Returns `‖P_t − P_0‖_F` of the projectors.
     pub fn distance(&self) -> f64 {
         (2.0 * self.moved()).sqrt()
     }
@@ -101,21 +97,20 @@ impl Basis {
         1.0 - self.moved() / self.rank().max(1) as f64
     }
 
-    /// Returns the squared norm of the rows' part outside of the initial span.
+    /// Returns the squared norm of the rows outside of the initial span.
     fn moved(&self) -> f64 {
         let rows = self.rows.chunks_exact(self.width);
         rows.map(|row| outside(&self.first, row)).sum()
     }
 
-    /// Returns the fraction of a vector's energy outside of the current and of the initial span.
+    /// Returns the fraction of a vector's energy outside of the current and the initial span.
     pub fn residual(&self, x: &[f32]) -> [f64; 2] {
         let all = dot(x, x).max(NOTHING);
         [&self.rows, &self.first].map(|rows| outside(rows, x) / all)
     }
 }
 
-/// Returns the squared norm of the part of `x` outside of orthonormal rows. A difference of squares
-/// would lose small values to rounding.
+/// Returns the squared norm of `x` outside of orthonormal rows, without cancellation.
 fn outside(rows: &[f32], x: &[f32]) -> f64 {
     let mut rest: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     for row in rows.chunks_exact(x.len().max(1)) {
@@ -132,7 +127,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     products.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
 }
 
-/// Orthonormalises rows by Gram-Schmidt, twice against rounding; drops dependent rows.
+/// Orthonormalises rows by Gram-Schmidt, twice; drops dependent rows.
 fn orthonormal(rows: &[f32], width: usize) -> Vec<f32> {
     let mut done: Vec<Vec<f64>> = Vec::new();
     for row in rows.chunks_exact(width.max(1)) {
@@ -154,7 +149,6 @@ fn orthonormal(rows: &[f32], width: usize) -> Vec<f32> {
     done.concat().into_iter().map(|x| x as f32).collect()
 }
 
-/// Returns the largest deviation of a product of two rows from orthonormality.
 fn largest_error(rows: &[f32], width: usize) -> f64 {
     let mut largest = 0.0_f64;
     let all = || rows.chunks_exact(width.max(1)).enumerate();
@@ -179,7 +173,6 @@ mod tests {
     struct Random(Pcg64Mcg);
 
     impl Random {
-        /// Roughly normal, of variance 1.
         fn number(&mut self) -> f32 {
             let uniform = |g: &mut Pcg64Mcg| (g.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
             let sum: f64 = (0..12).map(|_| uniform(&mut self.0)).sum();
@@ -203,7 +196,6 @@ mod tests {
         let x = random.numbers(WIDTH);
         basis.update(&x, 0.05, 0.5);
         assert!(largest_error(basis.rows(), WIDTH) < 1e-6);
-        // The rows of the plain rule lie in the new span.
         for row in before.rows().chunks_exact(WIDTH) {
             let along = 0.05 * dot(row, &x) as f32;
             let moved: Vec<f32> = row.iter().zip(&x).map(|(w, x)| w + along * x).collect();
@@ -221,15 +213,13 @@ mod tests {
         // ‖P_t − P_0‖² = 2 r (1 − overlap).
         let turned = 2.0 * basis.rank() as f64 * (1.0 - basis.overlap());
         assert!((turned / distance.powi(2) - 1.0).abs() < 1e-9);
-        // A small rate matches the first order closely.
         let mut little = before.clone();
         little.update(&x, 1e-4, 0.5);
         let first_order = first_order / 500.0;
         assert!((little.distance() / first_order - 1.0).abs() < 0.01);
     }
 
-    /// With three strong directions in the covariance, the tangent of the angle to them falls as
-    /// `exp(−(λ_strong − λ_weak) Σ η)`, the rate of the rule in expectation.
+    /// The tangent of the angle to the strong directions falls as `exp(−(λ_strong − λ_weak) Σ η)`.
     #[test]
     fn the_basis_turns_to_the_strongest_directions_at_the_predicted_rate() {
         let mut random = random();
@@ -240,7 +230,7 @@ mod tests {
             let scaled = numbers.iter().enumerate();
             scaled.map(|(i, x)| x * scale(i) as f32).collect()
         };
-        // Nearly orthogonal to the three strong ones: rows along others, tilted by .05.
+        // Rows along weak directions, tilted by .05.
         let mut rows = vec![0.0; 3 * WIDTH];
         for i in 0..3 {
             rows[i * WIDTH + 6 + i] = 1.0;
@@ -250,7 +240,6 @@ mod tests {
         let axis =
             |i: usize| -> Vec<f32> { (0..WIDTH).map(|j| f32::from(u8::from(i == j))).collect() };
         let tangent = |basis: &Basis| -> f64 {
-            // Of the mean angle to the strong directions.
             let outside: f64 = (0..3).map(|i| basis.residual(&axis(i))[0]).sum::<f64>() / 3.0;
             (outside / (1.0 - outside)).sqrt()
         };

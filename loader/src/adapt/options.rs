@@ -6,22 +6,21 @@ use super::AdaptError;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AdaptOptions {
-    /// Capacity of the queue of rejected tokens; when full, the oldest is dropped and counted.
+    /// Capacity of the queue of rejected tokens.
     pub queue: usize,
     /// Rejected tokens before an update.
     pub gate: usize,
-    /// `η₀`: initial rate of Oja's rule; for gradients the fraction of the divergence that a step
+    /// `η₀`: initial rate of Oja's rule, or the fraction of the divergence that a gradient step
     /// removes.
     pub rate: f64,
-    /// `a` of `η_t = η₀ / t^a`. At .5 the sum of squared rates diverges and the basis never
-    /// settles; above it, up to 1, it does.
+    /// `a` of `η_t = η₀ / t^a`. Above .5 the basis settles, at .5 it does not.
     pub exponent: f64,
     /// Rank of the gradient correction.
     pub rank: usize,
 }
 
 impl AdaptOptions {
-    /// Returns the options of the papers: `η_t = 0.01 / √t`, a queue of 256, updates of 4.
+    /// Returns the papers' options: `η_t = 0.01 / √t`, a queue of 256, updates of 4.
     pub fn oja() -> Self {
         AdaptOptions {
             queue: 256,
@@ -32,7 +31,7 @@ impl AdaptOptions {
         }
     }
 
-    /// Returns options for a gradient correction: constant rate, rank 16.
+    /// Returns options for gradients: constant rate, rank 16.
     pub fn gradient() -> Self {
         AdaptOptions {
             rate: 0.1,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Bounded queue that drops and counts its oldest items when full.
+/// Bounded queue that drops its oldest items.
 #[derive(Debug)]
 pub struct Queue<T> {
     waiting: VecDeque<T>,
@@ -20,7 +20,6 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Appends an item.
     pub fn push(&mut self, item: T) {
         if self.waiting.len() == self.most {
             self.waiting.pop_front();

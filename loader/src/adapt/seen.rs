@@ -1,4 +1,4 @@
-//! Recorder of activations during drafting and verification.
+//! Recorder of activations.
 
 use htc_formats::model::Site;
 
@@ -8,15 +8,12 @@ use crate::exec::{Point, Session, Tap};
 
 /// Recorded inputs of some layers and of the head.
 pub(crate) struct Seen {
-    /// Recorder of the draft, per token, and of the verifier, for all tokens at once.
     draft: Layers,
     verifier: Layers,
     /// Per drafted token, the layers' inputs `[layers, width]`.
     steps: Vec<Vec<f32>>,
-    /// Per drafted token, the head's input and the logits `[vocabulary]`; only if requested.
     heads: Vec<(Vec<f32>, Vec<f32>)>,
     wants_head: bool,
-    /// The verifier's logits at the rejected token.
     own: Vec<f32>,
 }
 
@@ -50,7 +47,7 @@ impl Layers {
 }
 
 impl Seen {
-    /// Creates a recorder of these layers, in ascending order, and optionally of the head.
+    /// Creates a recorder of these layers, in ascending order.
     pub fn new(layers: &[usize], wants_head: bool) -> Self {
         Seen {
             draft: Layers::new(layers),
@@ -72,7 +69,7 @@ impl Seen {
         &mut self.verifier
     }
 
-    /// Stores the activations of the draft's last row, after which the next token is drafted.
+    /// Stores the activations of the draft's last row.
     pub fn end_step<B: Backend>(
         &mut self,
         session: &mut Session<B>,
@@ -89,14 +86,14 @@ impl Seen {
         Ok(())
     }
 
-    /// Stores the verifier's logits of the rejecting row.
+    /// Stores the verifier's logits at the rejected token.
     pub fn rejected(&mut self, logits: &[f32]) {
         if self.wants_head {
             self.own.extend_from_slice(logits);
         }
     }
 
-    /// Returns the verifier's minus the draft's layer inputs at a drafted token, `[layers, width]`.
+    /// Returns the layer inputs of the verifier minus the draft's, `[layers, width]`.
     pub fn differences(&self, index: usize, width: usize) -> Vec<f32> {
         let Some(step) = self.steps.get(index) else {
             return Vec::new();
@@ -110,7 +107,7 @@ impl Seen {
         .collect()
     }
 
-    /// Returns the head's input at a drafted token with the draft's logits and the verifier's.
+    /// Returns the head's input, the draft's logits and the verifier's at a drafted token.
     pub fn head(&mut self, index: usize) -> Option<(Vec<f32>, Vec<f32>, Vec<f32>)> {
         let (input, logits) = self.heads.get_mut(index).map(std::mem::take)?;
         Some((input, logits, std::mem::take(&mut self.own)))

@@ -6,7 +6,7 @@ use super::kind::KvRank;
 use super::oja;
 use crate::kv_bases;
 
-/// Tolerance of the products of components, for rounding to float16 in a file.
+/// Tolerance for rounding to float16.
 const ORTHONORMAL: f32 = 1e-3;
 
 const SIDES: [&str; 2] = ["keys", "values"];
@@ -14,24 +14,22 @@ const SIDES: [&str; 2] = ["keys", "values"];
 /// Bases of keys, or of values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BasisSide {
-    /// `[layers, kv_heads, head_size, head_size]`: component `i` of a head is row `i`, in
-    /// decreasing order of energy.
+    /// `[layers, kv_heads, head_size, head_size]`: one component per row, in decreasing order of
+    /// energy.
     pub components: Vec<f32>,
-    /// `[layers, kv_heads, head_size]`: second moment along every component, absolute or relative.
+    /// `[layers, kv_heads, head_size]`: energies of the components.
     pub energies: Vec<f32>,
 }
 
-/// Orthonormal bases of keys and values, in decreasing order of energy: eigenvectors of the second
-/// moments of calibration activations; for keys, of keys and queries together (OjaKV, appendix
-/// A.2).
+/// Orthonormal bases of keys and values, in decreasing order of energy: eigenvectors of calibration
+/// second moments, for keys of keys and queries together (OjaKV, appendix A.2).
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvBases {
     shape: KvShape,
     sides: [BasisSide; 2],
 }
 
-/// Converts the bases of an artifact, orthonormal up to float16, to bases orthonormal up to float32
-/// by a QR decomposition, which preserves the spans of the leading components up to that rounding.
+/// Orthonormalises the bases of an artifact, rounded to float16, by a QR decomposition.
 impl TryFrom<&kv_bases::KvBases> for KvBases {
     type Error = KvError;
 
@@ -104,7 +102,7 @@ impl LayerBases {
 }
 
 impl KvBases {
-    /// Creates the bases of keys and of values of a model of this shape.
+    /// Creates the bases of a model of this shape.
     ///
     /// # Errors
     /// [`KvError::BasesShape`] for wrong lengths; [`KvError::Bases`] for numbers that are not
@@ -165,14 +163,12 @@ impl KvBases {
         Ok(())
     }
 
-    /// Returns the rank of a layer.
     pub(super) fn rank(&self, layer: usize, side: usize, rank: KvRank) -> usize {
         let (heads, size) = (self.shape.kv_heads, self.shape.head_size);
         let of_layer = &self.sides[side].energies[layer * heads * size..][..heads * size];
         rank.of(size, of_layer.chunks_exact(size.max(1)))
     }
 
-    /// Returns the leading components of a layer.
     pub(super) fn layer(&self, layer: usize, ranks: [usize; 2]) -> LayerBases {
         let (kv_heads, head_size) = (self.shape.kv_heads, self.shape.head_size);
         let square = head_size * head_size;
@@ -191,13 +187,12 @@ impl KvBases {
     }
 }
 
-/// Checks the basis of a head and describes the problem.
 fn check(components: &[f32], energies: &[f32]) -> Result<(), String> {
     let size = energies.len();
     if let Some(bad) = energies.iter().find(|e| !(e.is_finite() && **e >= 0.0)) {
         return Err(format!("an energy is {bad}"));
     }
-    // Eigenvalues of a nearly singular matrix may be out of order by rounding.
+    // Eigenvalues may be out of order by rounding.
     let slack = 1e-3 * energies.iter().fold(0.0, |most: f32, e| most.max(*e));
     if energies.windows(2).any(|pair| pair[1] > pair[0] + slack) {
         return Err("energies do not decrease".to_owned());

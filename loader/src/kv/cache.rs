@@ -17,12 +17,10 @@ use crate::error::ExecError;
 
 const SIDES: [&str; 2] = ["key", "value"];
 
-/// `[kv_heads, capacity, size]` numbers of one type.
 #[derive(Debug)]
 enum Buffer {
     F16(Vec<u16>),
     F32(Vec<f32>),
-    /// Blocks of a GGUF type.
     Blocks(DType, Vec<u8>),
 }
 
@@ -43,7 +41,7 @@ impl Buffer {
         }
     }
 
-    /// Reallocates to `capacity` rows of `size` numbers per head; keeps the first `used`.
+    /// Reallocates to `capacity` rows per head; keeps the first `used`.
     fn resize(&mut self, heads: usize, size: usize, used: usize, capacity: usize) {
         match self {
             Buffer::F16(numbers) => *numbers = moved(numbers, heads, size, used, capacity),
@@ -55,7 +53,7 @@ impl Buffer {
         }
     }
 
-    /// Moves rows of a head towards the front: `from[i]` becomes row `i + first`.
+    /// Moves row `from[i]` of a head to `i + first`, towards the front.
     fn gather(&mut self, size: usize, capacity: usize, head: usize, first: usize, from: &[usize]) {
         match self {
             Buffer::F16(numbers) => gather(numbers, size, head * capacity, first, from),
@@ -76,7 +74,6 @@ impl Buffer {
         }
     }
 
-    /// Returns a range of numbers, whole blocks.
     fn slice(&self, range: Range<usize>) -> KvNumbers<'_> {
         match self {
             Buffer::F16(numbers) => KvNumbers::F16(&numbers[range]),
@@ -92,12 +89,10 @@ impl Buffer {
     }
 }
 
-/// Returns the bytes of a row of whole blocks.
 fn block_row(dtype: DType, size: usize) -> usize {
     size / dtype.block_len() * dtype.block_bytes()
 }
 
-/// Reallocates to `heads` runs of `capacity` rows of `row` elements with the first `used` rows.
 fn moved<T: Copy + Default>(
     from: &[T],
     heads: usize,
@@ -120,7 +115,7 @@ fn gather<T: Copy>(rows: &mut [T], row: usize, start: usize, first: usize, from:
     }
 }
 
-/// Low-rank rows: float16 coordinates `[kv_heads, capacity, rank]` of keys and values.
+/// Float16 coordinates `[kv_heads, capacity, rank]` of keys and values.
 #[derive(Debug)]
 struct LowRank {
     stored: [Vec<u16>; 2],
@@ -135,11 +130,10 @@ struct Layer {
     low: LowRank,
 }
 
-/// Keys (after rotation) and values of every position, in host memory.
+/// Keys (after rotation) and values in host memory.
 ///
-/// Each layer has per side a buffer `[kv_heads, capacity, head_size]` of full rows and, for
-/// low-rank kinds, `[kv_heads, capacity, rank]` of coordinates. Buffers grow with the sequence, so
-/// a long context costs memory only when used.
+/// Each layer has per side a buffer `[kv_heads, capacity, head_size]` of full rows and `[kv_heads,
+/// capacity, rank]` of coordinates, which grow with the sequence.
 #[derive(Debug)]
 pub struct KvCache {
     layout: KvLayout,
@@ -174,8 +168,7 @@ impl KvCache {
         self.kv_heads * self.head_size
     }
 
-    /// Reserves memory for `n` more positions in every layer, and frees memory left over by
-    /// compression and eviction.
+    /// Reserves memory for `n` more positions in every layer, and frees unused memory.
     pub(crate) fn reserve(&mut self, n: usize) {
         for (index, layer) in self.layers.iter_mut().enumerate() {
             if let Some(capacity) = self.layout.room(index, n, layer.capacity) {
@@ -192,8 +185,7 @@ impl KvCache {
         }
     }
 
-    /// Appends rows `[n, kv_heads, head_size]` to one layer; call [`Kv::advance`] once all layers
-    /// have theirs.
+    /// Appends rows `[n, kv_heads, head_size]` to one layer; call [`Kv::advance`] after all layers.
     ///
     /// # Errors
     /// [`ExecError::KvRange`] for a number that cannot be stored; the earlier positions are
@@ -271,7 +263,7 @@ impl KvCache {
         }
     }
 
-    /// Returns keys and values of some full rows as float32, `[kv_heads, rows, head_size]`.
+    /// Returns full rows as float32, `[kv_heads, rows, head_size]`.
     pub(crate) fn full_rows(
         &self,
         cpu: &Cpu,
@@ -290,8 +282,7 @@ impl KvCache {
         Ok(sides)
     }
 
-    /// Sets the bases of a layer; multiplies existing low-rank coordinates with `turns [kv_heads,
-    /// rank, rank]`.
+    /// Sets the bases of a layer; multiplies its coordinates with `turns [kv_heads, rank, rank]`.
     pub(crate) fn set_bases(
         &mut self,
         cpu: &Cpu,
@@ -329,8 +320,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// Moves `count` full rows after the first `front` to the end of the low-rank rows; the caller
-    /// updates the layout.
+    /// Compresses `count` full rows after the first `front`; the caller updates the layout.
     pub(crate) fn compress(
         &mut self,
         cpu: &Cpu,
@@ -357,7 +347,6 @@ impl KvCache {
         let mut energies = Energies::default();
         for (side, buffer) in buffers.iter().enumerate() {
             let rank = bases.ranks[side];
-            // Low-rank kinds store full rows as float16.
             let Buffer::F16(rows) = buffer else {
                 continue;
             };
@@ -422,7 +411,6 @@ impl KvCache {
 }
 
 impl LowRank {
-    /// Grows to at least `needed` rows, keeping `used`.
     fn grow(&mut self, heads: usize, ranks: [usize; 2], used: usize, needed: usize) {
         if needed <= self.capacity {
             return;
@@ -434,7 +422,6 @@ impl LowRank {
         self.capacity = capacity;
     }
 
-    /// Shrinks to `capacity` rows.
     fn resize(&mut self, heads: usize, used: usize, capacity: usize) {
         if let Some(bases) = &self.bases {
             for (stored, rank) in self.stored.iter_mut().zip(bases.ranks) {
@@ -445,8 +432,7 @@ impl LowRank {
     }
 }
 
-/// Calls `f` with every head and its low-rank data, on all threads; returns the error of the first
-/// failing head.
+/// Calls `f` with every head, on all threads; returns the first error.
 fn each_head(
     cpu: &Cpu,
     heads: usize,
@@ -467,7 +453,6 @@ fn each_head(
     failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// Converts a float16 overflow in rows from `position` on.
 fn range(error: F16Error, layer: usize, side: usize, position: usize, rank: usize) -> ExecError {
     match error {
         F16Error::Shape(error) => error.into(),
@@ -480,8 +465,8 @@ fn range(error: F16Error, layer: usize, side: usize, position: usize, rank: usiz
     }
 }
 
-/// Encodes rows `[n, heads, size]` after the first rows of each head, on all threads; returns the
-/// first row that cannot be encoded, with one of its numbers.
+/// Encodes rows `[n, heads, size]` from row `first` on, on all threads; returns the first row with
+/// a number that cannot be encoded.
 fn encode(
     cpu: &Cpu,
     dtype: DType,

@@ -11,24 +11,23 @@ use super::layout::Energies;
 pub struct KvCounters {
     /// Updates of the bases of all layers.
     pub updates: usize,
-    /// Time of the updates, including the transformation of stored coordinates, without
-    /// compression.
+    /// Time of the updates, without compression.
     pub update_time: Duration,
-    /// Per update, ‖P_t − P_0‖_F of keys and of values, where `P` is the projection on the basis
-    /// now and at the start of the sequence: mean over heads and layers.
+    /// Per update, ‖P_t − P_0‖_F of keys and of values, for the projections on the present and
+    /// initial bases: mean over heads and layers.
     pub drift: Vec<[f64; 2]>,
-    /// Per update, tr(P_t P_0) / r of keys and of values, the overlap with the initial subspaces
-    /// (OjaKV, section 4): mean over heads and layers.
+    /// Per update, tr(P_t P_0) / r of keys and of values (OjaKV, section 4): mean over heads and
+    /// layers.
     pub overlap: Vec<[f64; 2]>,
     /// Sums over all compressed vectors.
     pub energies: Energies,
-    /// Sliding-window layers, which keep all positions, if other layers dropped some.
+    /// Sliding-window layers exempt from eviction.
     pub windowed_layers: usize,
 }
 
 impl KvCounters {
-    /// Returns Σ‖x − U Uᵀ x‖² / Σ‖x‖² over the compressed keys, and values (OjaKV, section 4);
-    /// `None` without compression.
+    /// Returns Σ‖x − U Uᵀ x‖² / Σ‖x‖² over the compressed keys, and values (OjaKV, section 4), if
+    /// any.
     pub fn residual_ratio(&self) -> Option<[f64; 2]> {
         let Energies { before, residual } = self.energies;
         let [keys, values] = [0, 1].map(|side| residual[side] / before[side]);
@@ -49,7 +48,7 @@ impl KvCounters {
 pub struct KvUsage {
     /// Bytes allocated.
     pub bytes: usize,
-    /// Bytes of one more position in all layers, as its kind stores it.
+    /// Bytes per position in all layers, as its kind stores it.
     pub bytes_per_position: usize,
     /// Bytes of a position that is exempt from compression.
     pub full_bytes_per_position: usize,
@@ -59,7 +58,7 @@ pub struct KvUsage {
     pub compressed: usize,
     /// Evicted positions, counted once per layer.
     pub evicted: usize,
-    /// Bytes of the present positions, without spare capacity.
+    /// Bytes of the present positions.
     pub used: usize,
 }
 

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Error of KV cache options, bases or operations.
+/// Error of a KV cache.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum KvError {
@@ -12,13 +12,13 @@ pub enum KvError {
          static-hybrid:R and oja:R, with R a part of the head size such as 0.6, or of the energy such as e0.95"
     )]
     Name {
-        /// Name that was given.
+        /// Given name.
         found: String,
     },
     /// A fraction is outside (0, 1].
     #[error("{found} is no part of a head or its energy; it is above 0 and at most 1")]
     Part {
-        /// Fraction that was given.
+        /// Given fraction.
         found: f32,
     },
     /// An option is out of range.
@@ -28,7 +28,7 @@ pub enum KvError {
         what: &'static str,
         /// Valid values.
         expected: &'static str,
-        /// Value that was given.
+        /// Given value.
         found: f64,
     },
     /// The kind needs bases, and the model has none.
@@ -59,9 +59,9 @@ pub enum KvError {
          again"
     )]
     Bases {
-        /// Layer, from 0.
+        /// Layer.
         layer: usize,
-        /// Head, from 0.
+        /// Head.
         head: usize,
         /// `keys` or `values`.
         side: &'static str,
@@ -81,7 +81,7 @@ pub enum KvError {
         /// Dimension of a head.
         head_size: usize,
     },
-    /// The number of positions to keep is too small.
+    /// Too few positions to keep.
     #[error(
         "{found} positions of the KV cache `{kind}` cannot be kept: the first and last positions stay as they are, \
          ask for at least {least}"
@@ -106,8 +106,7 @@ pub enum KvError {
          the prompt with read_prompt"
     )]
     Importance,
-    /// Batched verification, bit-identical to single steps, of a kind that compresses between
-    /// steps.
+    /// The kind compresses between steps, so it cannot verify drafts.
     #[error(
         "positions that were foreseen cannot be checked with the KV cache `{kind}`, which compresses between single \
          steps what they have read; write without a draft, or use f32, f16, q8_0 or q4_0"

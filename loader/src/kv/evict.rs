@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-/// Half width of the pooling kernel of 7, which keeps the neighbours of an important position.
+/// Half width of the pooling kernel.
 const REACH: usize = 3;
 
-/// Returns the importance max-pooled over each neighbourhood.
 fn pooled(importance: &[f32]) -> Vec<f32> {
     let at = |i: usize| {
         let around = i.saturating_sub(REACH)..importance.len().min(i + REACH + 1);
@@ -16,8 +15,7 @@ fn pooled(importance: &[f32]) -> Vec<f32> {
     (0..importance.len()).map(at).collect()
 }
 
-/// Returns the indices of the `count` largest numbers, ascending; of equal ones those of lower
-/// index.
+/// Returns the indices of the `count` largest numbers, ascending; ties go to the lower index.
 pub(super) fn largest(numbers: &[f32], count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..numbers.len()).collect();
     order.sort_by(|&a, &b| numbers[b].total_cmp(&numbers[a]).then(a.cmp(&b)));
@@ -26,8 +24,8 @@ pub(super) fn largest(numbers: &[f32], count: usize) -> Vec<usize> {
     order
 }
 
-/// Returns the rows of one head to keep, counted from `first`: of `eligible` in `importance
-/// [positions]` the `count` most important after pooling, and all after them up to `end`.
+/// Returns the rows of one head to keep, counted from `first`: the `count` most important of
+/// `eligible` after pooling, and all after them up to `end`.
 pub(super) fn kept(
     importance: &[f32],
     eligible: Range<usize>,
@@ -48,13 +46,10 @@ mod tests {
     fn important_neighbourhoods_are_kept_and_ties_go_to_lower_indices() {
         let mut importance = [0.0; 40];
         importance[20] = 5.0;
-        // All seven around it have its importance.
         let around: Vec<usize> = (17..24).collect();
         assert_eq!(kept(&importance, 0..30, 7, 0, 30), around);
-        // Then the first, and all after the eligible ones.
         let expected: Vec<usize> = [0, 1].into_iter().chain(17..24).chain(30..35).collect();
         assert_eq!(kept(&importance, 0..30, 9, 0, 35), expected);
-        // Counted from the first row.
         assert_eq!(kept(&importance, 10..30, 3, 10, 32), [7, 8, 9, 20, 21]);
         assert_eq!(largest(&[1.0, 3.0, 2.0, 3.0], 2), [1, 3]);
         assert_eq!(largest(&[f32::NAN, 3.0], 5), [0, 1]);

@@ -16,30 +16,26 @@ use super::{Kv, evict, oja};
 use crate::backend::{Backend, HeadShape};
 use crate::error::ExecError;
 
-/// Policy and state of a session's KV cache between passes.
+/// Policy and state of a session's KV cache.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     options: KvOptions,
     /// Bases of every layer, initial and current; empty for kinds without bases.
     initial: Vec<Arc<LayerBases>>,
     current: Vec<Arc<LayerBases>>,
-    /// True if the backend's bases differ from `initial` although nothing was read.
+    /// True if the backend's bases differ from `initial`.
     stale: bool,
-    /// Per layer, true for sliding-window attention.
     windows: Vec<bool>,
     /// `[kv_heads, positions]` of every layer, from the last pass that recorded it.
     importance: Vec<Vec<f32>>,
-    /// Positions of the last pass.
     last_pass: usize,
-    /// True after a prompt has ended.
     prompt_ended: bool,
     /// Position count at the last eviction; 0 if none.
     evicted_at: usize,
     counters: KvCounters,
 }
 
-/// Change of a layer's bases since the start of the sequence, of keys and of values: means over
-/// heads.
+/// Change since the start of the sequence, of keys and of values: means over heads.
 #[derive(Default)]
 struct Moved {
     distance: [f64; 2],
@@ -93,7 +89,7 @@ impl Keeper {
         self.counters = KvCounters::default();
     }
 
-    /// Checks that the sequence can be cut to its first `positions` positions.
+    /// Checks that the sequence can be cut to `positions`.
     pub(crate) fn check_truncate(&self, positions: usize) -> Result<(), KvError> {
         match positions > 0 && positions < self.evicted_at {
             true => Err(KvError::Evicted {
@@ -104,8 +100,8 @@ impl Keeper {
         }
     }
 
-    /// Records [`Backend::importance`] if a later decision needs it; called by a layer after it has
-    /// appended the keys and values of the pass.
+    /// Records [`Backend::importance`] if needed later; called after a layer has appended its keys
+    /// and values.
     pub(crate) fn look<B: Backend>(
         &mut self,
         backend: &mut B,
@@ -126,7 +122,6 @@ impl Keeper {
         Ok(())
     }
 
-    /// Returns true if a pass of `n` positions updates bases by its most important positions.
     fn updates_behind(&self, n: usize) -> bool {
         matches!(self.options.kind, KvKind::Oja { .. }) && n > self.options.oja.period
     }
@@ -141,8 +136,7 @@ impl Keeper {
         self.prompt_ended = false;
     }
 
-    /// Sets the bases of the backend and compresses positions of earlier passes; called before a
-    /// pass.
+    /// Sets pending bases and compresses positions of earlier passes; called before a pass.
     pub(crate) fn settle<B: Backend>(
         &mut self,
         backend: &mut B,
@@ -181,7 +175,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Returns the number of full rows to keep at the front, and of rows after them to compress.
+    /// Returns the number of full rows at the front, and of rows after them to compress.
     fn due(&self, kv: &impl Kv, layer: usize) -> Option<(usize, usize)> {
         let layout = kv.layout();
         let full = layout.full(layer);
@@ -204,9 +198,8 @@ impl Keeper {
         (count > 0).then_some((front, count))
     }
 
-    /// Updates the bases of a layer by the rows about to be compressed: all of them, or the most
-    /// important ones after a long pass without truncation since. Returns the distance from the
-    /// initial bases.
+    /// Updates the bases of a layer by the rows about to be compressed, the most important ones
+    /// after a long pass. Returns the distance from the initial bases.
     fn update<B: Backend>(
         &mut self,
         backend: &mut B,
@@ -262,7 +255,7 @@ impl Keeper {
         Ok(moved)
     }
 
-    /// Compresses pending positions and evicts the least important ones; called after a prompt.
+    /// Compresses pending positions and evicts; called after a prompt.
     pub(crate) fn end_prompt<B: Backend>(
         &mut self,
         backend: &mut B,
@@ -288,16 +281,14 @@ impl Keeper {
             }
         }
         self.prompt_ended = true;
-        // The long pass is handled: pending rows wait for their own update.
         self.last_pass = 1;
         match self.options.keep.is_some() || !self.initial.is_empty() {
-            // Frees unused memory.
             true => backend.reserve(kv, 1),
             false => Ok(()),
         }
     }
 
-    /// Cuts a layer to `keep` positions; returns true if any was evicted.
+    /// Cuts a layer to `keep` positions; returns true if it did.
     fn evict<B: Backend>(
         &mut self,
         backend: &mut B,
@@ -333,7 +324,6 @@ impl Keeper {
         backend.keep(kv, layer, &kept)?;
         let dropped = eligible.len() - count;
         kv.layout_mut().evict(layer, low_rank, dropped);
-        // Outdated by the eviction.
         self.importance[layer].clear();
         Ok(true)
     }

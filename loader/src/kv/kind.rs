@@ -14,12 +14,11 @@ pub enum KvType {
     /// float16.
     #[default]
     F16,
-    /// float32: twice the memory and slower; for comparisons without rounding, and for models whose
-    /// keys exceed float16.
+    /// float32, for comparisons without rounding and models whose keys exceed float16.
     F32,
-    /// Blocks of 32 signed bytes with a float16 scale: 34 bytes for 32 numbers.
+    /// 32 signed bytes with a float16 scale: 34 bytes.
     Q8_0,
-    /// Blocks of 32 codes of four bits with a float16 scale: 18 bytes for 32 numbers.
+    /// 32 codes of four bits with a float16 scale: 18 bytes.
     Q4_0,
 }
 
@@ -50,13 +49,13 @@ impl KvType {
 pub enum KvRank {
     /// Fraction of the head size, in (0, 1]: rounded, at least 1.
     Ratio(f32),
-    /// Smallest rank with this fraction of the energy of the second moment of the bases, in (0, 1];
-    /// the maximum over the heads of a layer (OjaKV, appendix A.2).
+    /// Smallest rank with this fraction of the energy, in (0, 1]; the maximum over the heads of a
+    /// layer (OjaKV, appendix A.2).
     Energy(f32),
 }
 
 impl KvRank {
-    /// Returns the rank, given the energies `[head_size]` of every head of a layer.
+    /// Returns the rank, given the energies of every head of a layer.
     pub(super) fn of<'a>(self, size: usize, heads: impl Iterator<Item = &'a [f32]>) -> usize {
         match self {
             KvRank::Ratio(ratio) => {
@@ -75,7 +74,7 @@ impl KvRank {
     }
 }
 
-/// Returns the smallest number of leading energies that make up `part` of the sum.
+/// Returns the number of leading energies that make up `part`.
 fn least(energies: &[f32], part: f32) -> usize {
     let total: f64 = energies.iter().map(|&energy| f64::from(energy)).sum();
     let mut sum = 0.0;
@@ -113,9 +112,9 @@ impl FromStr for KvRank {
 
 /// Storage format of positions in the KV cache.
 ///
-/// [`FromStr`] and [`Display`](fmt::Display) use the spelling of the command line: `f32`, `f16`,
-/// `q8_0`, `q4_0`, `q8_0-rotated`, `q4_0-rotated`, `static:R`, `static-hybrid:R` and `oja:R`, where
-/// `R` is a fraction of the head size such as `0.6`, or of the energy, such as `e0.95`.
+/// [`FromStr`] and [`Display`](fmt::Display): `f32`, `f16`, `q8_0`, `q4_0`, `q8_0-rotated`,
+/// `q4_0-rotated`, `static:R`, `static-hybrid:R` and `oja:R`, where `R` is a fraction of the head
+/// size such as `0.6`, or of the energy, such as `e0.95`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum KvKind {
@@ -126,26 +125,25 @@ pub enum KvKind {
     F16,
     /// [`KvType::Q8_0`].
     Q8_0 {
-        /// Applies a Hadamard transform to heads before rounding.
+        /// Applies a Hadamard transform to heads.
         rotated: bool,
     },
     /// [`KvType::Q4_0`].
     Q4_0 {
-        /// Applies a Hadamard transform to heads before rounding.
+        /// Applies a Hadamard transform to heads.
         rotated: bool,
     },
-    /// Coordinates in fixed bases, for all positions of earlier passes.
+    /// Coordinates in fixed bases.
     Static {
         /// Rank per head.
         rank: KvRank,
     },
-    /// [`Static`](KvKind::Static) except for the first and the last positions, which stay in full.
+    /// [`Static`](KvKind::Static) except for the first and the last positions.
     StaticHybrid {
         /// Rank per head.
         rank: KvRank,
     },
-    /// [`StaticHybrid`](KvKind::StaticHybrid) with bases that adapt to the text by Oja's rule
-    /// (OjaKV).
+    /// [`StaticHybrid`](KvKind::StaticHybrid) with bases that adapt by Oja's rule (OjaKV).
     Oja {
         /// Rank per head.
         rank: KvRank,

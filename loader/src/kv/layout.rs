@@ -1,12 +1,11 @@
-//! Bookkeeping of positions, shared by all backends.
+//! Bookkeeping of positions.
 
 use super::options::KvPlan;
 
 /// Storage layout of the positions of a sequence, per layer.
 ///
-/// A layer stores positions in order: first some full rows (the front), then the low-rank ones,
-/// then the other full rows. Full rows are contiguous, the front before the rest. Evicted positions
-/// are in none of them.
+/// A layer stores positions in order: full rows (the front), low-rank ones, then further full rows.
+/// Full rows are contiguous.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvLayout {
     plan: KvPlan,
@@ -18,16 +17,16 @@ pub struct KvLayout {
 struct Layer {
     evicted: usize,
     compressed: usize,
-    /// Full rows before the low-rank ones; meaningless without low-rank rows.
+    /// Full rows before the low-rank ones.
     front: usize,
 }
 
-/// Rows that a layer keeps: of the low-rank ones or of the full ones.
+/// Rows to keep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
-    /// True for low-rank rows; then all full rows stay.
+    /// True for low-rank rows, false for full ones.
     pub low_rank: bool,
-    /// Rows of every kv head, ascending, the same number for each.
+    /// Rows of every kv head, ascending.
     pub rows: Vec<Vec<usize>>,
 }
 
@@ -43,7 +42,7 @@ pub struct Energies {
 /// Initial capacity in positions; doubles when full.
 pub(crate) const FIRST_CAPACITY: usize = 256;
 
-/// Granularity of capacity changes in positions, if few full rows remain.
+/// Granularity of capacity changes in positions.
 const STEP: usize = 64;
 
 impl KvLayout {
@@ -93,7 +92,7 @@ impl KvLayout {
             .saturating_sub(self.layers[layer].compressed)
     }
 
-    /// Returns the full positions before the low-rank ones; 0 without low-rank ones.
+    /// Returns the full positions before the low-rank ones.
     pub fn front(&self, layer: usize) -> usize {
         let layer = &self.layers[layer];
         match layer.compressed {
@@ -107,8 +106,7 @@ impl KvLayout {
         self.length += n;
     }
 
-    /// Returns the new capacity for full rows before `n` positions are appended; `None` to keep
-    /// `capacity`. Shrinks after compression and eviction.
+    /// Returns the new capacity for full rows before `n` positions are appended, if it changes.
     pub(crate) fn room(&self, layer: usize, n: usize, capacity: usize) -> Option<usize> {
         let needed = self.full(layer) + n;
         let compresses = self.plan.kind().rank().is_some();
@@ -116,20 +114,18 @@ impl KvLayout {
         let idle = shrinks && capacity > 2 * needed.next_multiple_of(STEP);
         let changes = needed > capacity || idle;
         changes.then(|| match compresses || idle {
-            // Few full rows remain.
             true => needed.next_multiple_of(STEP),
             false => needed.max(2 * capacity).max(FIRST_CAPACITY),
         })
     }
 
-    /// Returns the new capacity for low-rank rows after eviction; compression grows it.
+    /// Returns the new capacity for low-rank rows after eviction, if it changes.
     pub(crate) fn low_room(&self, layer: usize, capacity: usize) -> Option<usize> {
         let needed = self.compressed(layer).next_multiple_of(STEP);
         (self.evicted(layer) > 0 && capacity > 2 * needed).then_some(needed)
     }
 
-    /// Discards every position from `length` on, full rows before low-rank ones; 0 also resets
-    /// evictions.
+    /// Discards every position from `length` on, full rows first; 0 also resets evictions.
     pub fn truncate(&mut self, length: usize) {
         let mut gone = self.length.saturating_sub(length);
         if length == 0 {
@@ -148,7 +144,7 @@ impl KvLayout {
         self.length -= gone;
     }
 
-    /// Counts `count` full rows after the first `front` as low-rank rows, which were appended.
+    /// Counts `count` full rows after the first `front` as compressed.
     pub fn compress(&mut self, layer: usize, front: usize, count: usize) {
         let layer = &mut self.layers[layer];
         layer.front = front;

@@ -1,17 +1,15 @@
 //! KV cache: storage of the keys and values of earlier positions.
 //!
-//! [`KvKind`] is the storage format, [`KvOptions`] has all settings. The bookkeeping of positions
-//! is data ([`KvLayout`]) that every backend's [`Kv`] carries. One policy for all backends decides
-//! when to compress positions, update bases and evict positions, before a forward pass and after a
-//! prompt, and calls operations of the [`Backend`](crate::Backend).
+//! [`KvKind`] is the storage format, [`KvOptions`] has all settings, [`KvLayout`] is the
+//! bookkeeping that every backend's [`Kv`] carries. One policy decides for all backends when to
+//! compress positions, update bases and evict positions.
 //!
 //! * `f32`, `f16`: every position, unrounded or rounded.
-//! * `q8_0`, `q4_0`: the GGUF types, blocks of 32 numbers with a scale; `-rotated` applies a Hadamard
-//! transform to heads first, which is invisible to attention and reduces the rounding error
-//! (QuaRot, Ashkboos et al. 2024).
+//! * `q8_0`, `q4_0`: the GGUF types; `-rotated` applies a Hadamard
+//! transform to heads first, which reduces the rounding error (QuaRot, Ashkboos et al. 2024).
 //! * `static`, `static-hybrid`, `oja`: coordinates `U_kᵀ k` and `U_vᵀ v` in a basis per kv head, in
 //! float16 (OjaKV). The hybrid exempts the first and the last positions, and `oja` also adapts its
-//! bases to the text.
+//! bases.
 //!
 //! Every kind may drop positions after the prompt ([`KvOptions::keep`], as SnapKV does).
 
@@ -63,8 +61,7 @@ impl From<&HyperParameters> for KvShape {
 }
 
 impl KvShape {
-    /// Returns the bytes of the keys and values of one uncompressed position in all layers. Heads
-    /// are whole blocks of the type; [`KvPlan`] refuses others.
+    /// Returns the bytes of the keys and values of one uncompressed position in all layers.
     pub fn position_bytes(self, kv_type: KvType) -> usize {
         let dtype = kv_type.dtype();
         let head = self.head_size.div_ceil(dtype.block_len()) * dtype.block_bytes();
@@ -77,7 +74,7 @@ pub trait Kv: Send {
     /// Returns the layout.
     fn layout(&self) -> &KvLayout;
 
-    /// Returns the layout, to be updated after rows have moved.
+    /// Returns the mutable layout.
     fn layout_mut(&mut self) -> &mut KvLayout;
 
     /// Returns the bytes allocated for keys and values.
@@ -98,14 +95,12 @@ pub trait Kv: Send {
         self.layout_mut().advance(n);
     }
 
-    /// Discards every position from `length` on; keeps the memory. Compressed positions stay
-    /// compressed.
+    /// Discards every position from `length` on; keeps the memory.
     fn truncate(&mut self, length: usize) {
         self.layout_mut().truncate(length);
     }
 
-    /// Returns the bytes of the keys and values of one more position in all layers, as its kind
-    /// stores it: positions exempt from compression take more.
+    /// Returns the bytes of one more position in all layers, as its kind stores it.
     fn bytes_per_position(&self) -> usize {
         self.layout().plan().bytes_per_position()
     }

@@ -1,25 +1,22 @@
-//! Online subspace updates by Oja's rule (Oja 1982; OjaKV, section 5.2 and algorithm 1).
+//! Online subspace updates by Oja's rule (Oja 1982; OjaKV, section 5.2 and algorithm 1), in
+//! float64.
 //!
-//! A basis is a matrix `U` with orthonormal columns, stored as rows `[rank, size]`. All arithmetic
-//! is float64.
+//! A basis is a matrix `U` with orthonormal columns, stored as rows `[rank, size]`.
 
-/// Computes a step of Oja's rule for a batch of vectors `x`, with re-orthonormalisation:
+/// Computes a step of Oja's rule for a batch of vectors `x`:
 ///
 /// `U ← QR(U + h Σ (x − U y) yᵀ)` with `y = Uᵀ x` and `h = min(η r / Σ‖y‖², 1 / λ)`,
 ///
 /// where `r` is the rank and `λ` the largest eigenvalue of `Σ y yᵀ`.
 ///
 /// The paper's rule has `h = η`. Keys of trained models have norms of ten and more, so that `η
-/// Σ‖y‖²` is in the hundreds, while a step converges below 2: that rule replaces the basis by the
+/// Σ‖y‖²` is in the hundreds, while a step converges below 2: it would replace the basis by the
 /// last batch. Dividing by the mean energy of a coordinate makes the step independent of the number
-/// and scale of the vectors; a direction outside of the basis with the average energy of a
-/// coordinate gains `η` of it. Dividing by `Σ‖x‖²` instead moved the bases of the demo model a
-/// tenth as far and gained next to nothing. The bound prevents overshooting when one coordinate has
-/// all the energy.
+/// and scale of the vectors. Dividing by `Σ‖x‖²` instead moved the bases of the demo model a tenth
+/// as far and gained next to nothing. The bound prevents overshooting.
 ///
-/// The columns keep their order, and the diagonal of `R` is positive. The step is orthogonal to
-/// `U`, so singular values stay at least 1 and the columns independent. A batch without energy in
-/// the basis changes nothing.
+/// The columns keep their order. The step is orthogonal to `U`, so singular values stay at least 1.
+/// A batch without energy in the basis changes nothing.
 pub fn step(basis: &[f32], size: usize, vectors: &[&[f32]], rate: f64) -> Vec<f32> {
     let rank = basis.len().checked_div(size).unwrap_or(0);
     let mut gradient = vec![0.0; basis.len()];
@@ -56,8 +53,8 @@ fn add(to: &mut [f64], factor: f64, x: &[f64]) {
     }
 }
 
-/// Estimates the largest eigenvalue of a positive semidefinite matrix `[size, size]` with positive
-/// trace by power iteration, started from the row of the largest diagonal entry, to a few per cent.
+/// Estimates the largest eigenvalue of a positive semidefinite matrix by power iteration, to a few
+/// per cent.
 fn largest_eigenvalue(matrix: &[f64], size: usize) -> f64 {
     const POWERS: usize = 16;
     let diagonal = |i: usize| matrix[i * (size + 1)];
@@ -83,8 +80,7 @@ fn largest_eigenvalue(matrix: &[f64], size: usize) -> f64 {
     value
 }
 
-/// Computes `Q` of a QR decomposition with a positive diagonal of `R` by modified Gram-Schmidt,
-/// which is accurate enough for well-conditioned columns.
+/// Orthonormalises rows by modified Gram-Schmidt, which suffices for well-conditioned rows.
 pub(super) fn orthonormalise(rows: &mut [f64], size: usize) {
     for index in 0..rows.len() / size {
         let (before, rest) = rows.split_at_mut(index * size);
@@ -102,8 +98,7 @@ pub(super) fn orthonormalise(rows: &mut [f64], size: usize) {
     }
 }
 
-/// Returns `U_newᵀ U_old`, `[new rank, old rank]`, which maps coordinates in the old basis to
-/// coordinates in the new one; exact for vectors in both spans.
+/// Returns `U_newᵀ U_old`, `[new rank, old rank]`, which converts coordinates.
 pub fn transition(new: &[f32], old: &[f32], size: usize) -> Vec<f32> {
     let size = size.max(1);
     let products = new

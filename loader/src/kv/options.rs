@@ -12,20 +12,19 @@ pub struct KvOptions {
     /// Storage format.
     pub kind: KvKind,
     /// Number of prompt positions to keep: the last [`window`](KvOptions::window) and the ones most
-    /// attended by the last queries (SnapKV, Li et al. 2024). `None` keeps all. Layers with a
-    /// sliding window are exempt.
+    /// attended by the last queries (SnapKV, Li et al. 2024), except in sliding-window layers.
+    /// `None` keeps all.
     pub keep: Option<usize>,
-    /// Maximum number of positions per pass. Positions of one pass see each other uncompressed, so
-    /// use short passes to measure the error of compression.
+    /// Maximum number of positions per pass; positions of one pass see each other uncompressed.
     pub step: Option<usize>,
-    /// First positions that stay in full, for kinds with exemptions.
+    /// First positions that stay in full.
     pub start: usize,
-    /// Last positions that stay in full, for kinds with exemptions.
+    /// Last positions that stay in full.
     pub recent: usize,
-    /// Last queries of a pass that determine the importance of positions.
+    /// Last queries of a pass that determine importance.
     pub window: usize,
-    /// Makes attention read reconstructed keys and values instead of coordinates: equal up to
-    /// rounding, slower, needs a layer in float32 in memory (OjaKV, section 3.3). For comparisons.
+    /// Makes attention read reconstructed keys and values instead of coordinates (OjaKV, section
+    /// 3.3). Slower; for comparisons.
     pub reconstruct: bool,
     /// Online basis updates.
     pub oja: OjaOptions,
@@ -35,14 +34,13 @@ pub struct KvOptions {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct OjaOptions {
-    /// η of the update after a pass of more than [`period`](OjaOptions::period) positions, such as
-    /// a prompt.
+    /// η of the update after a pass of more than [`period`](OjaOptions::period) positions.
     pub prefill_rate: f32,
     /// η of the other updates.
     pub decode_rate: f32,
     /// Positions that wait in full for an update.
     pub period: usize,
-    /// Fraction of a long pass, its most important positions, that updates the bases.
+    /// Fraction of a long pass that updates the bases.
     pub salient: f32,
 }
 
@@ -94,7 +92,6 @@ impl KvOptions {
             ("the rate of updates", self.oja.decode_rate),
             ("the part of a prompt that updates bases", self.oja.salient),
         ] {
-            // A step above 1 may overshoot.
             if !(found > 0.0 && found <= 1.0) {
                 return Err(KvError::Option {
                     what,
@@ -132,7 +129,6 @@ impl KvOptions {
 pub struct KvPlan {
     shape: KvShape,
     kind: KvKind,
-    /// Of keys and values of every layer; empty without bases.
     ranks: Vec<[usize; 2]>,
     reconstruct: bool,
 }
@@ -141,8 +137,8 @@ impl KvPlan {
     /// Creates the plan for a model of this shape.
     ///
     /// # Errors
-    /// [`KvError`] for options out of range, heads that are not whole blocks, and bases that are
-    /// missing or of another shape.
+    /// [`KvError`] for options out of range, heads that are not whole blocks, and missing or
+    /// mismatched bases.
     pub fn new(
         shape: KvShape,
         options: &KvOptions,
@@ -194,7 +190,7 @@ impl KvPlan {
         self.kind
     }
 
-    /// Returns the ranks of keys and values of a layer, for low-rank kinds.
+    /// Returns the ranks of keys and values of a layer, if compressed.
     pub fn ranks(&self, layer: usize) -> Option<[usize; 2]> {
         self.ranks.get(layer).copied()
     }
@@ -204,7 +200,7 @@ impl KvPlan {
         self.reconstruct
     }
 
-    /// Returns the bytes of keys and values of a position in all layers, as the kind stores it.
+    /// Returns the bytes of a position in all layers, as the kind stores it.
     pub fn bytes_per_position(&self) -> usize {
         match self.ranks.is_empty() {
             true => self.full_bytes_per_position(),
@@ -215,8 +211,7 @@ impl KvPlan {
         }
     }
 
-    /// Returns the bytes of keys and values of a position in all layers that is exempt from
-    /// compression.
+    /// Returns the bytes of an uncompressed position in all layers.
     pub fn full_bytes_per_position(&self) -> usize {
         self.shape.position_bytes(self.kind.stored())
     }

@@ -1,30 +1,26 @@
 //! Fast rounding of keys and values to quantised blocks.
 //!
-//! [`block::encode`] searches the scale of a block by least squares, which pays off for weights but
-//! not for a cache: a prompt of a small model took half as long again as with float16. Here the
-//! scale is that of llama.cpp or the best of four. Types and decoders are the same.
+//! The least-squares search of [`block::encode`] is too slow for a cache: a prompt of a small model
+//! took half as long again as with float16. Here the scale is that of llama.cpp or the best of
+//! four.
 
 use htc_formats::block;
 use htc_formats::dtype::DType;
 
-/// Length of a block.
 const LEN: usize = 32;
 
-/// Candidate levels of the largest magnitude in `q4_0`, whose levels are -8 to 7: some clip it,
-/// some leave a level unused. On normal numbers the best of these has 1.04 times the squared error
-/// of the optimal scale; the usual -8 alone 1.12 times.
+/// Candidate levels of the largest magnitude in `q4_0`. On normal numbers the best of these has
+/// 1.04 times the squared error of the optimal scale; the usual -8 alone 1.12 times.
 const LEVELS: [f32; 4] = [-8.5, -7.9, -7.3, -6.8];
 
-/// Adding this to a number of magnitude below 2²² puts the nearest integer, ties to even, in its
-/// last bits.
+/// Adding this puts the nearest integer of a small number in its last bits.
 const WHOLE: f32 = 12_582_912.0;
 
 /// Encodes whole blocks of `q8_0` or `q4_0` into `out`. `Err` is a number that cannot be encoded:
-/// not finite, or so large that its block's scale exceeds float16.
+/// not finite, or beyond the range of scales.
 ///
 /// Scales are the largest magnitude over 127 (`q8_0`), or the best of four by squared error
-/// (`q4_0`); codes are the nearest ones. Float32 arithmetic in a fixed order gives the same bytes
-/// on every machine.
+/// (`q4_0`). Float32 arithmetic in a fixed order gives the same bytes on every machine.
 pub(crate) fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), f32> {
     let blocks = out.chunks_exact_mut(dtype.block_bytes());
     for (values, out) in values.as_chunks().0.iter().zip(blocks) {
@@ -36,9 +32,9 @@ pub(crate) fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(),
     Ok(())
 }
 
-/// Returns the number of the largest magnitude, the first of equal ones; NaN takes precedence.
+/// Returns the number of the largest magnitude; NaN takes precedence.
 fn extreme(values: &[f32; LEN]) -> f32 {
-    // Magnitudes order like their bits, with infinity and NaN above all others.
+    // Magnitudes order like their bits.
     let magnitude = |value: f32| value.abs().to_bits();
     let larger = |most: f32, &value: &f32| match magnitude(value) > magnitude(most) {
         true => value,
@@ -47,7 +43,7 @@ fn extreme(values: &[f32; LEN]) -> f32 {
     values.iter().fold(0.0, larger)
 }
 
-/// Returns scales rounded to float16 with their bytes; infinite if out of range.
+/// Returns scales rounded to float16, infinite if out of range, with their bytes.
 fn stored<const N: usize, const BYTES: usize>(scales: [f32; N]) -> ([f32; N], [u8; BYTES]) {
     let (mut bytes, mut near) = ([0; BYTES], [f32::INFINITY; N]);
     let coded = block::encode(DType::F16, &scales, &mut bytes);
@@ -57,7 +53,6 @@ fn stored<const N: usize, const BYTES: usize>(scales: [f32; N]) -> ([f32; N], [u
     }
 }
 
-/// Returns the nearest levels from `low` to `high` under a scale.
 #[inline(always)]
 fn levels(values: &[f32; LEN], scale: f32, [low, high]: [f32; 2]) -> [i32; LEN] {
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
@@ -85,7 +80,6 @@ fn q4_0(values: &[f32; LEN], out: &mut [u8]) -> Result<(), f32> {
     const LANES: usize = 8;
     let extreme = extreme(values);
     let (scales, bytes) = stored::<4, 8>(LEVELS.map(|level| extreme / level));
-    // The first is the smallest.
     if !scales[0].is_finite() {
         return Err(extreme);
     }
@@ -100,8 +94,7 @@ fn q4_0(values: &[f32; LEN], out: &mut [u8]) -> Result<(), f32> {
             }
         }
         let squares: f32 = squares.iter().sum();
-        // Never a scale that is not finite. If squares overflow float32, all scales are equally
-        // good.
+        // If squares overflow, all scales are equally good.
         if squares < best.0 || index == 0 {
             best = (squares, levels, index);
         }
@@ -119,7 +112,6 @@ fn q4_0(values: &[f32; LEN], out: &mut [u8]) -> Result<(), f32> {
 mod tests {
     use super::*;
 
-    /// Sums of twelve uniform numbers, nearly normal.
     fn normal(count: usize) -> Vec<f32> {
         let mut state = 1_u32;
         let mut uniform = || {
@@ -153,12 +145,11 @@ mod tests {
         let found = rounded(DType::Q8_0, &values);
         for (values, found) in values.chunks(LEN).zip(found.chunks(LEN)) {
             let most = values.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-            // Half a step, and the rounding of the scale to float16, at most 2^-11 of 127 steps.
+            // Half a step, and the rounding of the scale.
             for (x, y) in values.iter().zip(found) {
                 assert!((x - y).abs() <= most / 127.0 * (0.5 + 127.0 / 2048.0));
             }
         }
-        // Exact levels are preserved by both types.
         let whole: Vec<f32> = (0..LEN).map(|i| 0.25 * (i as f32 * 8.0 - 127.0)).collect();
         assert_eq!(rounded(DType::Q8_0, &whole), whole);
         assert_eq!(rounded(DType::Q4_0, &[0.0; LEN]), [0.0; LEN]);
@@ -198,7 +189,6 @@ mod tests {
                 let found = encode(dtype, &values, &mut bytes).unwrap_err();
                 assert_eq!(found.to_bits(), bad.to_bits());
             }
-            // Near both ends of float16: tiny numbers become zero, and large ones keep their code.
             let tiny = rounded(dtype, &[1e-12; LEN]);
             assert!(tiny.iter().all(|x| *x == 0.0), "{tiny:?}");
             let large = rounded(dtype, &[5e5; LEN]);

@@ -76,13 +76,12 @@ impl Sampler {
         self.pick(from.tokens.iter().copied(), total)
     }
 
-    /// Accepts `token`, drawn from `draft`, with probability `own / draft` of it, at most 1;
-    /// otherwise draws from the excess of `own` over `draft`. Either way the outcome is distributed
-    /// as `own` (Leviathan, Kalman and Matias 2023, algorithm 1; Chen et al. 2023).
+    /// Accepts `token`, drawn from `draft`, with probability `own / draft` of it; otherwise draws
+    /// from the excess of `own` over `draft`. The outcome is distributed as `own` (Leviathan,
+    /// Kalman and Matias 2023, algorithm 1; Chen et al. 2023).
     pub fn judge(&mut self, own: &Distribution, draft: &Distribution, token: u32) -> Judged {
         let (p, q) = (own.of(token), draft.of(token));
-        // Certain acceptance uses no random number, so that greedy drafts leave the generator
-        // unchanged.
+        // Certain acceptance uses no random number.
         if p >= q || uniform(&mut self.generator) * q < p {
             return Judged::Accepted;
         }
@@ -91,12 +90,10 @@ impl Sampler {
         let total: f64 = rest.clone().map(|(_, p)| p).sum();
         Judged::Replaced(match total > 0.0 {
             true => self.pick(rest, total),
-            // Equal up to rounding.
             false => self.draw_from(own),
         })
     }
 
-    /// Draws a token by weight; `total` is the sum of the weights.
     fn pick(&mut self, from: impl Iterator<Item = (u32, f64)>, total: f64) -> u32 {
         let mut remaining = uniform(&mut self.generator) * total;
         let mut last = 0;
@@ -105,7 +102,6 @@ impl Sampler {
                 return token;
             }
             remaining -= weight;
-            // Rounding can leave a remainder at the end.
             if weight > 0.0 {
                 last = token;
             }
@@ -149,8 +145,7 @@ mod tests {
         assert_eq!(greedy.tokens(), [(1, 1.0)]);
     }
 
-    /// Pearson's statistic against the target distribution, for drafts that are near, far, and of
-    /// other tokens; a quantile that one sampler in a million exceeds (the seed is fixed).
+    /// Pearson's statistic, below the quantile that one sampler in a million exceeds.
     #[test]
     fn judged_tokens_follow_the_target_distribution() {
         let own_logits = [1.0, 0.0, -1.0, 2.0, 0.5, -0.5];

@@ -1,11 +1,10 @@
-//! Speculative decoding: a cheaper model drafts tokens, and the model verifies them in one pass and
-//! keeps those that it would have generated (Leviathan, Kalman and Matias 2023; Chen et al. 2023).
+//! Speculative decoding: a cheaper model drafts tokens, and the model verifies them in one pass
+//! (Leviathan, Kalman and Matias 2023; Chen et al. 2023).
 //!
-//! The draft is the same model with fewer active weights, which shares the mapping and the keys and
-//! values of accepted tokens, or another model with the same vocabulary. The output is the model's
-//! own: token for token without temperature, because a pass over several positions is bit-identical
-//! to single steps ([`Session::verify`]), and in distribution with one, by the rule of
-//! [`Sampler::judge`]. Keys and values of rejected tokens are truncated; nothing is recomputed.
+//! The draft is the same model with fewer active weights, which shares the mapping and the KV
+//! cache, or another model with the same vocabulary. The output is the model's own: token for token
+//! without temperature, because a pass over several positions is bit-identical to single steps
+//! ([`Session::verify`]), and in distribution with one, by [`Sampler::judge`].
 
 mod pace;
 
@@ -65,7 +64,7 @@ pub enum SpeculateError {
     Adapt(#[from] AdaptError),
 }
 
-/// Describes the first difference of two vocabularies; `None` if token ids mean the same.
+/// Describes the first difference of two vocabularies, if any.
 pub fn vocabularies_differ(one: &Vocabulary, other: &Vocabulary) -> Option<String> {
     let numbers = [
         ("tokens", one.tokens.len(), other.tokens.len()),
@@ -104,8 +103,7 @@ pub struct Speculated {
     pub drafted: u64,
     /// Accepted tokens.
     pub accepted: u64,
-    /// Tokens generated without a draft: it did not pay off, the context was full, or as a
-    /// baseline.
+    /// Tokens generated without a draft.
     pub alone: u64,
     /// Time of drafting.
     pub draft: Duration,
@@ -121,8 +119,8 @@ impl Speculated {
         (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
     }
 
-    /// Returns the ratio of overall tokens per second to those without a draft; `None` without a
-    /// baseline. Excludes the time of adaptation.
+    /// Returns the ratio of overall tokens per second to those without a draft, if known; excludes
+    /// adaptation.
     pub fn speed_up(&self) -> Option<f64> {
         let tokens = (self.alone + self.rounds + self.accepted) as f64;
         let without = self.alone_time.as_secs_f64() / self.alone as f64;
@@ -131,15 +129,11 @@ impl Speculated {
     }
 }
 
-/// Source of drafted tokens.
 enum Drafter<B: Backend> {
-    /// The model itself.
     Own {
         setting: Setting,
-        /// Adapted parts of the draft.
         adapted: Option<Box<Adapted<B>>>,
     },
-    /// Another model.
     Other(Box<Session<B>>),
 }
 
@@ -147,9 +141,7 @@ enum Drafter<B: Backend> {
 pub struct Speculator<B: Backend = Cpu> {
     drafter: Drafter<B>,
     pace: Pace,
-    /// Sampler of the draft, with a separate generator.
     sampler: Sampler,
-    /// Tokens that the session has read.
     read: Vec<u32>,
     drafted: Vec<u32>,
     drafts: Vec<Distribution>,
@@ -160,8 +152,6 @@ pub struct Speculator<B: Backend = Cpu> {
 
 impl<B: Backend> Speculator<B> {
     /// Creates a drafter that uses the session's own model with fewer active weights.
-    ///
-    /// `sampler` is the sampler of the generated text.
     ///
     /// # Errors
     /// [`SpeculateError::Length`].
@@ -174,8 +164,8 @@ impl<B: Backend> Speculator<B> {
         Speculator::new(Drafter::Own { setting, adapted }, length, sampler)
     }
 
-    /// Creates a drafter from a fresh session of another model, for sessions of `model`. Its KV
-    /// cache may be of any kind: loss of accuracy only lowers acceptance.
+    /// Creates a drafter from a fresh session of another model, with any KV cache, for sessions of
+    /// `model`.
     ///
     /// # Errors
     /// [`SpeculateError`] for another vocabulary, or a length out of range.
@@ -247,7 +237,7 @@ impl<B: Backend> Speculator<B> {
         self.done
     }
 
-    /// Returns the session of the draft model, if it is another one.
+    /// Returns the session of a separate draft model.
     pub fn draft_session(&self) -> Option<&Session<B>> {
         match &self.drafter {
             Drafter::Own { .. } => None,
@@ -255,8 +245,8 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Returns the mutable session of the draft model, to measure it with its adaptation. It shares
-    /// the draft's sequence, so call [`reset`](Speculator::reset) before and after.
+    /// Returns the session of a separate draft model, e.g. to measure it; call
+    /// [`reset`](Speculator::reset) before and after.
     pub fn draft_session_mut(&mut self) -> Option<&mut Session<B>> {
         match &mut self.drafter {
             Drafter::Own { .. } => None,
@@ -264,14 +254,13 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Takes prompt tokens that the session has read; a separate draft model reads them, too.
+    /// Takes prompt tokens that the session has read.
     ///
     /// # Errors
     /// [`ExecError`] of the draft.
     pub(crate) fn read(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
         self.read.extend_from_slice(tokens);
         if let Drafter::Other(draft) = &mut self.drafter {
-            // Leaves space to draft one more token.
             let room = draft.limit().min(self.read.len());
             let behind = self.read.get(draft.position()..room).unwrap_or(&[]);
             if !behind.is_empty() {
@@ -294,7 +283,6 @@ impl<B: Backend> Speculator<B> {
         self.read.len()
     }
 
-    /// Forgets positions from this one on.
     pub(crate) fn truncate(&mut self, position: usize) -> Result<(), ExecError> {
         self.read.truncate(position);
         match &mut self.drafter {
@@ -303,8 +291,8 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Generates at least one and at most `most` tokens after `unread`, which the session has not
-    /// read, into `out`. Afterwards the session has read all but the last.
+    /// Generates 1 to `most` tokens after `unread` into `out`. Afterwards the session has read all
+    /// but the last.
     ///
     /// # Errors
     /// [`GenerateError`].
@@ -377,7 +365,7 @@ impl<B: Backend> Speculator<B> {
         Ok(())
     }
 
-    /// Returns the number of accepted tokens that a separate draft model has not read.
+    /// Returns the number of tokens that a separate draft model has not read.
     fn behind(&self) -> usize {
         match &self.drafter {
             Drafter::Own { .. } => 0,
@@ -385,10 +373,9 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Lets a separate draft model read tokens generated without it. This counts as drafting time,
-    /// but not towards the cost of a drafted token.
+    /// Lets a separate draft model read tokens generated without it.
     fn catch_up(&mut self) -> Result<(), ExecError> {
-        // A fully accepted draft leaves one token unread, which is read with the next.
+        // A single unread token is read with the next.
         if self.behind() > 1
             && let Drafter::Other(draft) = &mut self.drafter
         {
@@ -400,7 +387,7 @@ impl<B: Backend> Speculator<B> {
         Ok(())
     }
 
-    /// Returns the number of tokens that the draft's context has space for.
+    /// Returns the free positions of the draft's context.
     fn draft_room(&self) -> usize {
         match &self.drafter {
             Drafter::Own { .. } => usize::MAX,
@@ -478,14 +465,12 @@ impl<B: Backend> Speculator<B> {
         done.verify += verify;
     }
 
-    /// Applies pending adaptation before a draft.
     fn refresh(&mut self, session: &mut Session<B>, length: usize) -> Result<(), GenerateError> {
         let Some(adaptation) = self.adaptation.as_deref_mut().filter(|_| length > 0) else {
             return Ok(());
         };
         let new = match &mut self.drafter {
             Drafter::Own { setting, .. } => {
-                // With the same active part of the head as the draft.
                 let before = session.setting();
                 session.set(*setting);
                 let new = adaptation.refresh(session);
@@ -543,7 +528,6 @@ mod tests {
             verify: ms(60),
             alone_time: ms(40),
         };
-        // 12 tokens in 70 ms, with a baseline of 10 ms each.
         assert!((done.speed_up().unwrap() - 120.0 / 70.0).abs() < 1e-12);
         assert_eq!(done.acceptance(), Some(0.75));
         for unknown in [

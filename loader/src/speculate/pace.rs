@@ -8,63 +8,55 @@ pub const LONGEST_DRAFT: usize = 16;
 /// Initial tokens without a draft, as a baseline.
 const ALONE: usize = 3;
 
-/// Length of trial drafts, initially and after a pause, and the initial number of trials.
+/// Length and initial number of trial drafts.
 const FIRST: usize = 4;
 const TRIALS: usize = 3;
 
-/// Rounds with drafts between two baseline tokens. A line fitted to passes over several rows does
-/// not give the cost of one row.
+/// Rounds with drafts between two baseline tokens.
 const BETWEEN: usize = 32;
 
-/// Decay of earlier measurements per new one.
+/// Decay of measurements.
 const MEMORY: f64 = 0.9;
 
 /// Minimum speed-up for drafting.
 const WORTH: f64 = 1.05;
 
-/// Tokens without a draft before the next trial: initially, and at most.
+/// Tokens until the next trial: initially, and at most.
 const REST: [usize; 2] = [32, 1024];
 
-/// Largest number of unread tokens for a trial draft. Reading them takes a good part of the time to
-/// generate them, so frequent trials would not pay off.
+/// Largest number of unread tokens for a trial, because reading them takes time.
 const BEHIND: usize = 40;
 
-/// Decay of acceptance over a pause: less weight than a trial, enough to retry a draft that always
-/// failed.
+/// Decay of acceptance over a pause.
 const KEPT: f64 = 0.25;
 
 /// Policy for the number of drafted tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DraftLength {
-    /// Fixed length while the context has space: 1 to [`LONGEST_DRAFT`]. Only the first token and
-    /// one after every 32 drafts are generated without a draft, as a baseline.
+    /// Fixed length, 1 to [`LONGEST_DRAFT`], while the context has space, except for baseline
+    /// tokens: the first and one after every 32 drafts.
     Fixed(usize),
     /// Length of the highest measured throughput, possibly none.
     #[default]
     Auto,
 }
 
-/// Measurements and state of the policy.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     length: DraftLength,
-    /// Accepted tokens, and checked ones: up to the first rejection.
+    /// Accepted and checked tokens.
     accepted: f64,
     looked_at: f64,
     /// Seconds of drafted tokens: sum and count.
     draft: [f64; 2],
-    /// Seconds of passes over one row: sum and count. Decays only with its own measurements.
+    /// Seconds of passes over one row: sum and count.
     alone: [f64; 2],
-    /// Rounds with drafts since the last baseline token.
     drafting: usize,
-    /// Line of seconds of a pass over `n` rows: weight, and sums of `n`, `n²`, seconds and `n`
-    /// times seconds.
+    /// Regression of seconds over `n` rows: weight, and sums of `n`, `n²`, seconds and `n` times
+    /// seconds.
     passes: [f64; 5],
-    /// Remaining tokens of the pause.
     resting: usize,
-    /// Length of the next pause.
     rest: usize,
-    /// Remaining trials, independent of measurements.
     trials: usize,
 }
 
@@ -84,15 +76,14 @@ impl Pace {
         }
     }
 
-    /// Returns the draft length of the next round, at most `most`, if the draft must first read
-    /// `behind` tokens.
+    /// Returns the draft length of the next round, at most `most`, with `behind` tokens unread by
+    /// the draft.
     pub fn next(&mut self, most: usize, behind: usize) -> usize {
         let most = most.min(LONGEST_DRAFT);
         if let DraftLength::Fixed(length) = self.length {
             let unknown = self.alone[1] == 0.0 || self.drafting >= BETWEEN;
             return if unknown { 0 } else { length.min(most) };
         }
-        // First the baseline, then trials.
         if self.resting > 0 {
             self.resting -= 1;
             return 0;
@@ -111,15 +102,14 @@ impl Pace {
         }
         self.resting = self.rest;
         self.rest = (2 * self.rest).min(REST[1]);
-        // A trial follows the pause and counts most: the text may have changed, or the measurement
-        // was noise.
+        // The trial after a pause counts most.
         (self.accepted, self.looked_at) = (self.accepted * KEPT, self.looked_at * KEPT);
         self.draft = [0.0; 2];
         self.trials = 1;
         0
     }
 
-    /// Returns the length of the highest throughput and its speed-up over none.
+    /// Returns the length of the highest throughput, and its speed-up.
     fn best(&self, most: usize) -> (usize, f64) {
         let [seconds, tokens] = self.alone;
         let alone = tokens / seconds.max(1e-9);
@@ -139,12 +129,12 @@ impl Pace {
         tokens / (length as f64 * seconds / drafts.max(1e-9) + self.pass(length + 1))
     }
 
-    /// Returns the acceptance probability, with one prior observation of either outcome.
+    /// Returns the acceptance probability, with one prior observation of each outcome.
     fn acceptance(&self) -> f64 {
         (self.accepted + 1.0) / (self.looked_at + 2.0)
     }
 
-    /// Returns the seconds of a pass over `n` rows by linear regression.
+    /// Returns the seconds of a pass over `n` rows.
     fn pass(&self, n: usize) -> f64 {
         let [weight, sum, squares, seconds, products] = self.passes;
         let spread = weight * squares - sum * sum;
@@ -156,7 +146,7 @@ impl Pace {
         (mean + slope * (n as f64 - sum / weight)).max(1e-9)
     }
 
-    /// Records a round of `length` drafted tokens, `accepted` of them accepted.
+    /// Records a round.
     pub fn note(&mut self, length: usize, accepted: usize, draft: Duration, pass: Duration) {
         let (rows, seconds) = ((length + 1) as f64, pass.as_secs_f64());
         let measured = [1.0, rows, rows * rows, seconds, rows * seconds];
@@ -187,8 +177,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Chosen lengths with constant costs in milliseconds, when the first `accepted` tokens of
-    /// every draft are accepted.
+    /// Chosen lengths, with constant costs in milliseconds.
     fn lengths(draft: f64, passes: impl Fn(usize) -> f64, accepted: usize) -> Vec<usize> {
         let mut pace = Pace::new(DraftLength::Auto);
         let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
@@ -222,14 +211,12 @@ mod tests {
     #[test]
     fn cheap_perfect_draft_has_the_maximum_length() {
         let found = lengths(0.1, |n| 1.0 + 0.05 * n as f64, usize::MAX);
-        // Except for the baseline tokens.
         let other = found[20..].iter().filter(|&&n| n != LONGEST_DRAFT);
         assert!(other.clone().all(|&n| n == 0), "{found:?}");
         assert!(other.count() <= 1 + found.len() / BETWEEN, "{found:?}");
     }
 
-    /// Cheap additional rows must not make a single row look expensive: a perfect draft as slow as
-    /// the model does not pay off.
+    /// A perfect draft as slow as the model does not pay off.
     #[test]
     fn baseline_time_is_not_derived_from_long_passes() {
         let found = lengths(
@@ -250,7 +237,6 @@ mod tests {
         assert!(late <= drafted / 2, "{late} of {drafted}");
     }
 
-    /// With half of the tokens accepted.
     #[test]
     fn chosen_length_maximises_throughput() {
         let mut pace = Pace::new(DraftLength::Auto);
@@ -275,8 +261,7 @@ mod tests {
         assert!((gain - speed(found)).abs() < 1e-6, "{gain}");
     }
 
-    /// Chosen lengths, given per round the seconds of a drafted token and the number of accepted
-    /// tokens.
+    /// Chosen lengths, given seconds per drafted token and accepted tokens of each round.
     fn simulated_lengths(rounds: usize, does: impl Fn(usize) -> (f64, usize)) -> Vec<usize> {
         let mut pace = Pace::new(DraftLength::Auto);
         let round = |number| {
@@ -304,7 +289,6 @@ mod tests {
         assert!(late > 350, "{found:?}");
     }
 
-    /// Another model is tried only while it has little to read.
     #[test]
     fn draft_with_many_unread_tokens_is_abandoned() {
         let mut pace = Pace::new(DraftLength::Auto);

@@ -1,4 +1,4 @@
-//! Attention on coordinates, compared with attention on reconstructed keys and values.
+//! Attention on coordinates, compared with reconstructed keys and values.
 
 use htc_kernels::cpu::{Cpu as Kernels, KvView, Scratch};
 use htc_kernels::reference;
@@ -14,22 +14,18 @@ const KINDS: [&str; 4] = [
     "static:0.28125",
 ];
 
-/// Positions of a prompt read in one pass, and of a pass after it.
 const PROMPT: usize = 400;
 const BEHIND: usize = 40;
 
-/// Both ways compute `Σ p U_v ṽ` and `qᵀ U_k k̃` from the same float16 coordinates, one as `U_v Σ p
-/// ṽ` and `(U_kᵀ q)ᵀ k̃`, the other row by row, without rounding below float32. Only the order of
-/// sums differs.
+/// `Σ p U_v ṽ` and `qᵀ U_k k̃` are computed as `U_v Σ p ṽ` and `(U_kᵀ q)ᵀ k̃`, or row by row: only
+/// the order of sums differs.
 const ATTENTION: f64 = 2e-6;
 
-/// Tolerance of logits relative to the largest: for a single step, whose inputs are bit-identical,
-/// and for a pass, whose own keys and values are rounded to float16 after those sums and may round
-/// the other way.
+/// Tolerance of logits relative to the largest: of a single step, and of a pass, whose own keys and
+/// values are rounded to float16 after those sums.
 const STEP: f64 = 2e-6;
 const PASS: f64 = 1e-4;
 
-/// Queries of every layer, of the last batch.
 struct Queries(Vec<Vec<f32>>);
 
 impl Tap for Queries {
@@ -42,7 +38,6 @@ impl Tap for Queries {
     }
 }
 
-/// Session that has read a prompt in one pass and compressed it afterwards.
 fn compressed(bench: &Bench, kind: &str, reconstruct: bool) -> Session {
     let mut options = options(kind);
     options.reconstruct = reconstruct;
@@ -53,7 +48,6 @@ fn compressed(bench: &Bench, kind: &str, reconstruct: bool) -> Session {
     session
 }
 
-/// Numbers of a layer, from the same bits of coordinates, bases and full rows.
 fn held(session: &Session, layer: usize) -> [Vec<f32>; 2] {
     let kernels = Kernels::with_threads(1).unwrap();
     let kv = session.kv();
@@ -63,7 +57,6 @@ fn held(session: &Session, layer: usize) -> [Vec<f32>; 2] {
         .unwrap()
 }
 
-/// Largest difference, relative to the largest expected number.
 fn apart(found: &[f32], expected: &[f32]) -> f64 {
     let largest =
         |numbers: &mut dyn Iterator<Item = f32>| numbers.fold(0.0_f32, |a, b| a.max(b.abs()));
@@ -71,7 +64,6 @@ fn apart(found: &[f32], expected: &[f32]) -> f64 {
     f64::from(largest(differences)) / f64::from(largest(&mut expected.iter().copied()))
 }
 
-/// Both ways are equally far from float64 under any instruction set.
 #[test]
 fn attention_on_coordinates_equals_attention_on_reconstructed_rows() {
     let bench = Bench::new();
@@ -116,12 +108,11 @@ fn logits_are_the_same_either_way() {
     let vocabulary = bench.model.hyper().vocabulary;
     for kind in KINDS {
         let mut both = [false, true].map(|reconstruct| compressed(&bench, kind, reconstruct));
-        // One pass without earlier compression: the contents are bit-identical.
         for layer in 0..bench.model.hyper().layers {
             let [late, first] = both.each_ref().map(|session| held(session, layer));
             assert_eq!(late, first, "{kind}, layer {layer}");
         }
-        // A single step, which reads a matrix of queries row by row, and a pass of many.
+        // A single step reads queries row by row.
         for (count, bound) in [(1, STEP), (BEHIND, PASS)] {
             let [late, first] = both.each_mut().map(|session| {
                 session.truncate(PROMPT).unwrap();

@@ -11,7 +11,6 @@ use crate::{ExecError, Pool};
 /// An attention chunk of a step's positions ends within the drafted tokens.
 const PROMPT: usize = 252;
 const FORESEEN: usize = 9;
-/// Number of kept tokens.
 const RIGHT: usize = 5;
 
 #[test]
@@ -49,7 +48,6 @@ fn every_row_has_the_bits_of_a_single_step() {
                     let step = alone.step(&[*token]).unwrap();
                     assert!(row == step, "{what}");
                 }
-                // The kept part is bit-identical to a session that never read more.
                 let kept = prompt.len() + RIGHT;
                 together.truncate(kept).unwrap();
                 alone.truncate(kept).unwrap();
@@ -73,7 +71,6 @@ fn kinds_that_compress_between_steps_refuse_verification() {
         let is_it = |error: &ExecError| matches!(error, ExecError::Kv(KvError::Foreseen { kind: found }) if found == kind);
         assert!(is_it(&error), "{error}");
         assert!(error.to_string().contains("q8_0"), "{error}");
-        // Refused before the prompt is read.
         let mut greedy = Sampler::greedy();
         let length = DraftLength::Fixed(2);
         let mut draft = Speculator::own(Setting::FULL, length, &greedy).unwrap();
@@ -94,7 +91,6 @@ fn kinds_that_compress_between_steps_refuse_verification() {
     }
 }
 
-/// The draft may use a lossy kind and evict positions.
 #[test]
 fn a_draft_of_any_kind_changes_no_token() {
     let bench = Bench::new();

@@ -8,7 +8,6 @@ use super::*;
 use crate::backend::EmulatedDevice;
 use crate::backend::{Gpu, Reference};
 
-/// Reads a prompt in passes, then single tokens: logits after the prompt and after each.
 fn read<B: Backend>(session: &mut Session<B>, tokens: &[u32], prompt: usize) -> Vec<Vec<f32>> {
     session.read_prompt(&tokens[..prompt]).unwrap();
     let mut found = vec![session.last_logits().unwrap().to_vec()];
@@ -89,7 +88,7 @@ fn verification_on_cuda_is_bit_identical_to_steps() {
 
 fn check_verification_is_bit_identical<D: Device>(device: &D) {
     let model = load(&mut Gpu::new(device));
-    // Across the end of a chunk of the context, into which attention is split; and within one.
+    // Across the end of a chunk of the context, and within one.
     for (kind, read) in [("f16", 253), ("q8_0-rotated", 30), ("f16", 34)] {
         let tokens = tokens(read + 5);
         let options = KvOptions::new(kind.parse::<KvKind>().unwrap());

@@ -1,4 +1,3 @@
-//! Names, ranks, plans and refusals.
 
 use htc_kernels::reference::nearest_f16;
 
@@ -215,7 +214,6 @@ fn damaged_bases_are_refused_with_their_head() {
     assert!(KvBases::new(huge, good.clone()).is_err());
 }
 
-/// Rounded to float16, as read from an artifact.
 fn stored(bases: &KvBases) -> kv_bases::KvBases {
     let (shape, sides) = (bases.shape(), bases.sides());
     let size = shape.head_size;
@@ -294,7 +292,6 @@ fn inconsistent_bases_of_an_artifact_are_refused() {
         ),
         "{ragged}"
     );
-    // The total is right, but not per head.
     let short = refused(&|stored| {
         let number = stored.layers[0][0].keys.components.pop().unwrap();
         stored.layers[0][1].keys.components.push(number);
@@ -305,7 +302,6 @@ fn inconsistent_bases_of_an_artifact_are_refused() {
     );
     let size = refused(&|stored| stored.head_size = usize::MAX);
     assert!(matches!(size, KvError::BasesShape { .. }), "{size}");
-    // Duplicate components have no QR decomposition.
     let twice = refused(&|stored| stored.layers[1][2].values.components[..64].fill(0.125));
     assert!(
         matches!(

@@ -20,7 +20,6 @@ pub(super) fn options(kind: &str) -> KvOptions {
     KvOptions::new(kind.parse::<KvKind>().unwrap())
 }
 
-/// Short exemptions, so that a short text is compressed.
 fn short(kind: &str) -> KvOptions {
     let mut options = options(kind);
     (options.start, options.recent, options.window) = (4, 8, 8);
@@ -54,7 +53,6 @@ impl Bench {
     }
 }
 
-/// Reads a prompt in passes, then single tokens: logits after the prompt and after each.
 fn read<B: Backend>(session: &mut Session<B>, tokens: &[u32], prompt: usize) -> Vec<Vec<f32>> {
     session.read_prompt(&tokens[..prompt]).unwrap();
     let mut found = vec![session.last_logits().unwrap().to_vec()];
@@ -115,19 +113,16 @@ fn rounding_errors_of_kinds_are_ordered() {
     };
     let half = error("f16", |_| ());
     assert!(half < 2e-2, "{half}");
-    // Full rank is a rotation: float16 with other rounding.
     for kind in ["static:1", "static-hybrid:1", "oja:1"] {
         let whole = error(kind, |_| ());
         assert!(whole < 3e-2, "{kind}: {whole}");
     }
-    // Lower precision is worse, in this order.
     let ordered = [
         error("q8_0", |_| ()),
         error("q4_0", |_| ()),
         error("static-hybrid:0.25", |_| ()),
     ];
     assert!(half < ordered[0] && ordered[0] < ordered[1] && ordered[1] < ordered[2]);
-    // Rotation alone changes only the rounding.
     let turned = error("q8_0-rotated", |_| ());
     assert!(turned < 3.0 * ordered[0], "{turned} {ordered:?}");
 }
@@ -183,7 +178,6 @@ fn logits_do_not_depend_on_threads_or_earlier_sequences() {
             "{kind}"
         );
         assert_eq!(first.kv_usage().used, second.kv_usage().used);
-        // A reset leaves nothing, not even adapted bases.
         read(&mut second, &bench.tokens[100..400], 250);
         second.reset();
         assert_eq!(second.kv_counters(), &KvCounters::default());
@@ -212,7 +206,6 @@ fn truncation_equals_never_having_read() {
         let mut whole = bench.session(&options, 2);
         cut.read_prompt(&bench.tokens[..150]).unwrap();
         whole.read_prompt(&bench.tokens[..150]).unwrap();
-        // Within full rows nothing was compressed meanwhile.
         cut.step(&bench.tokens[300..303]).unwrap();
         cut.truncate(150).unwrap();
         let next = bench.tokens[150];
@@ -221,7 +214,6 @@ fn truncation_equals_never_having_read() {
             whole.step(&[next]).unwrap(),
         );
         assert!(difference(&a, b) < 0.05, "{kind}");
-        // Into the low-rank rows, and into the front.
         for length in [151, 140, 60, 3] {
             cut.truncate(length).unwrap();
             let layout = cut.kv().layout();
@@ -262,7 +254,6 @@ fn prompt_is_cut_to_the_positions_to_keep() {
         assert_eq!(usage.used, expected, "{kind}");
         // Capacity for 64 positions each in full and in low rank, or for 64.
         assert!(usage.bytes <= 64 * (usage.full_bytes_per_position + usage.bytes_per_position));
-        // The sequence continues, and may return to its prompt but not into it.
         let logits = session.step(&bench.tokens[300..310]).unwrap();
         assert!(logits.iter().all(|x| x.is_finite()));
         session.truncate(300).unwrap();
@@ -272,13 +263,12 @@ fn prompt_is_cut_to_the_positions_to_keep() {
             "{error}"
         );
         assert_eq!(session.position(), 300);
-        // A second prompt is cut together with the first.
         session.read_prompt(&bench.tokens[300..350]).unwrap();
         assert!((0..8).all(|layer| session.kv().layout().held(layer) == 60));
         session.reset();
         assert_eq!(session.kv_usage().evicted, 0);
     }
-    // A prompt that fits stays as it is; missing importance is an error.
+    // A prompt that fits stays as it is.
     let mut options = short("f16");
     options.keep = Some(60);
     let mut session = bench.session(&options, 1);
@@ -294,7 +284,6 @@ fn prompt_is_cut_to_the_positions_to_keep() {
 
 #[test]
 fn eviction_keeps_the_important_positions() {
-    // With a repeated beginning, half of the positions suffice.
     let bench = Bench::new();
     let prompt = [&bench.tokens[..120], &bench.tokens[..60]].concat();
     let logits = |keep: Option<usize>, first: usize| {
@@ -306,7 +295,6 @@ fn eviction_keeps_the_important_positions() {
     };
     let whole = logits(None, 0);
     let kept = difference(&logits(Some(120), 0), &whole);
-    // The last positions alone are worse.
     let last = difference(&logits(None, 60), &whole);
     assert!(kept < last, "{kept} {last}");
 }
@@ -354,8 +342,7 @@ fn bases_adapt_to_the_text_and_report_their_drift() {
         assert!(pair[0][0] > 0.0 && pair[1][1] > 0.0);
     }
     assert!(counters.drift[12][0] > counters.drift[0][0]);
-    // ‖P_t − P_0‖² = 2 r (1 − overlap) for each head; the mean distance over heads is at most the
-    // root of the mean square.
+    // ‖P_t − P_0‖² = 2 r (1 − overlap) for each head.
     assert_eq!(counters.overlap.len(), 13);
     let ranks = session.kv().layout().plan().ranks(0).unwrap();
     for (distance, overlap) in counters.drift.iter().zip(&counters.overlap) {
@@ -370,7 +357,6 @@ fn bases_adapt_to_the_text_and_report_their_drift() {
         (0.0..0.5).contains(&keys) && (0.0..0.9).contains(&values),
         "{keys} {values}"
     );
-    // Full rank has no residual.
     options.kind = "oja:1".parse().unwrap();
     let mut session = bench.session(&options, 2);
     session.step(&bench.tokens[..200]).unwrap();

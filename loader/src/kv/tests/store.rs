@@ -1,4 +1,3 @@
-//! Storage of the CPU backend compared with the reference.
 
 use htc_formats::DType;
 use htc_kernels::cpu::KvNumbers;
@@ -142,7 +141,6 @@ fn blocks_are_those_of_the_formats() {
             assert_eq!(keys[at..at + 64], expected);
             assert_eq!(values[at..at + 64], expected);
         }
-        // NaN and infinity have no code.
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             cache.reserve(3);
             let mut rows = vec![0.5; 3 * 128];
@@ -220,7 +218,6 @@ fn unused_memory_is_freed() {
     cache.layout_mut().compress(0, 32, 436);
     cache.reserve(1);
     assert_eq!(cache.bytes(), 2 * (128 * 8 + 436 * 4) * 2);
-    // Exempt rows stay where they were.
     let [keys, _] = cache.full_rows(&cpu(), 0, 0..64).unwrap();
     for (row, key) in keys.chunks_exact(8).enumerate() {
         let position = if row < 32 { row } else { row + 436 };
@@ -237,7 +234,6 @@ fn unused_memory_is_freed() {
 enum Move {
     Read(usize),
     Compress(usize),
-    /// Keeps one of this many rows.
     Keep(usize),
     Cut(usize),
 }
@@ -252,7 +248,6 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(one, 1..14)
 }
 
-/// Applies moves to the storage of a backend.
 struct Runner<B: Backend> {
     backend: B,
     kv: B::Kv,
@@ -275,7 +270,6 @@ impl<B: Backend> Runner<B> {
         buffer
     }
 
-    /// Attention output of the queries of the last rows.
     fn read(&mut self, n: usize, [q, keys, values]: [&[f32]; 3], shape: HeadShape) -> Vec<f32> {
         let [q, keys, values] = [q, keys, values].map(|x| self.buffer(x));
         let mut out = self.buffer(&vec![0.0; n * shape.heads * shape.size]);

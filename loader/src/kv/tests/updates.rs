@@ -1,8 +1,7 @@
-//! Oja's rule: closed forms, convergence and transformation of coordinates.
+//! Oja's rule: closed forms and convergence.
 
 use super::*;
 
-/// Orthonormal rows `[rank, size]`.
 fn basis(random: &mut Random, rank: usize, size: usize) -> Vec<f32> {
     let shape = KvShape {
         layers: 1,
@@ -98,7 +97,7 @@ fn step_is_invariant_to_scale_and_count_and_cannot_diverge() {
         let difference = found.iter().zip(&once).map(|(a, b)| (a - b).abs());
         assert!(difference.fold(0.0, f32::max) < 1e-6);
     }
-    // Orthonormal, and in the same order: every column is nearest to its old self.
+    // Every column is nearest to its old self.
     let turn = oja::transition(&once, &u, size);
     for i in 0..rank {
         for j in 0..rank {
@@ -109,7 +108,6 @@ fn step_is_invariant_to_scale_and_count_and_cannot_diverge() {
             assert!(i == j || turn[i * rank + j].abs() < turn[i * rank + i]);
         }
     }
-    // A single vector: the basis comes to contain it, and goes no further.
     for scale in [1e-15_f32, 1.0, 60_000.0] {
         let x: Vec<f32> = vectors[0].iter().map(|x| x * scale).collect();
         let next = oja::step(&u, size, &[&x], 1.0);
@@ -118,7 +116,6 @@ fn step_is_invariant_to_scale_and_count_and_cannot_diverge() {
         let again = oja::step(&next, size, &[&x], 1.0);
         assert!(oja::distance(&again, &next, size) < 1e-5);
     }
-    // The largest steps on many vectors capture more and more of their energy.
     let held = |u: &[f32]| -> f64 {
         let coordinates = vectors.iter().flat_map(|x| {
             let product = |u: &[f32]| -> f32 { u.iter().zip(x).map(|(a, b)| a * b).sum() };
@@ -143,7 +140,6 @@ fn step_is_invariant_to_scale_and_count_and_cannot_diverge() {
     assert!(held(&next) > 0.999 * most, "{} of {most}", held(&next));
     assert_eq!(oja::step(&u, size, &[], 1.0), u);
     assert_eq!(oja::step(&u, size, &[&vec![0.0; size]], 1.0), u);
-    // Vectors inside the span change nothing.
     let inside: Vec<f32> = u[..size].iter().map(|x| 3.0 * x).collect();
     let next = oja::step(&u, size, &[&inside], 1.0);
     assert!(oja::distance(&next, &u, size) < 1e-3);
@@ -151,7 +147,7 @@ fn step_is_invariant_to_scale_and_count_and_cannot_diverge() {
 
 #[test]
 fn coordinates_are_turned_with_their_basis() {
-    // Keys and values lie in the intersection of two bases of rank 4, whose coordinates are mixed.
+    // Keys and values lie in the intersection of two bases of rank 4.
     let mut random = Random(11);
     let size = 8;
     let all = basis(&mut random, size, size);
