@@ -66,7 +66,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             Ok(())
         })?;
-        // Prevents the computation from being optimised away.
         assert!(left.is_finite());
         println!(
             "{:<8} {:>18.4e} {encoded:>8.1} {searched:>8.1} {coded:>7.0} {refitted:>7.1}",
@@ -91,7 +90,6 @@ fn normal(count: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Returns the rate in millions of numbers per second.
 fn rate(
     count: usize,
     mut run: impl FnMut() -> Result<(), Box<dyn std::error::Error>>,
@@ -105,7 +103,6 @@ fn rate(
     Ok(count as f64 / least / 1e6)
 }
 
-/// Returns the relative loss of energy.
 fn lost(values: &[f32], back: &[f32]) -> f64 {
     let missing = values
         .iter()

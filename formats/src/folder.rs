@@ -42,7 +42,6 @@ pub fn user_cache() -> Option<PathBuf> {
 pub struct Folder {
     path: PathBuf,
     handle: sys::Handle,
-    /// Files of any owner may be read.
     trusted: bool,
 }
 
@@ -371,7 +370,6 @@ impl Folder {
     }
 }
 
-/// Returns a random name for an incomplete file.
 fn random_name() -> io::Result<OsString> {
     let random = getrandom::u64().map_err(io::Error::other)?;
     Ok(OsString::from(format!(".htc-{random:016x}{UNFINISHED}")))
@@ -472,7 +470,6 @@ impl Temporary<'_> {
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         if self.file.take().is_some() {
-            // Files that cannot be removed are cleaned up later.
             let _ = self.folder.remove(&self.name);
         }
     }

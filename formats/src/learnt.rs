@@ -19,7 +19,6 @@ pub const MAGIC: [u8; 8] = *b"HTCLEARN";
 
 const VERSION: u16 = 1;
 
-/// Size of the digest at the end.
 const DIGEST: usize = 32;
 
 /// Kind of the trained parameters.
@@ -284,7 +283,6 @@ mod tests {
         Learnt::parse(Path::new("x"), bytes)
     }
 
-    /// Appends the correct digest.
     fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
         let digest = Digest::of(&bytes);
         bytes.extend(digest.0);
@@ -304,7 +302,6 @@ mod tests {
             of.write(&path).unwrap();
             assert_eq!(Learnt::read(&path).unwrap(), Some(of));
         }
-        // No other file remains.
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
@@ -333,7 +330,6 @@ mod tests {
         }
     }
 
-    /// Invalid contents under a valid digest.
     #[test]
     fn invalid_contents_under_a_valid_digest_are_damage() {
         let whole = learnt().to_bytes();

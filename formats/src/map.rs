@@ -73,7 +73,6 @@ pub enum MapError {
     },
 }
 
-/// Formats a system error with its remedy, if any.
 fn told(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {

@@ -90,7 +90,6 @@ fn opened(path: &Path, place: &Path, follow: bool) -> Result<File, MapError> {
         if !follow {
             flags |= OFlags::NOFOLLOW;
         }
-        // The flags of every system fit.
         options.custom_flags(flags.bits() as i32);
     }
     #[cfg(not(unix))]
@@ -187,7 +186,6 @@ mod tests {
             ("f", &secret, false),
             ("g", Path::new("../../blobs/deeper/file"), false),
             ("h", Path::new("../../blobs/../../secret"), false),
-            // For a chain of links, the final target counts.
             ("i", Path::new("e"), false),
         ] {
             symlink(target, snapshot.join(name)).unwrap();
@@ -199,7 +197,6 @@ mod tests {
                 Err(other) => panic!("{name}: {other}"),
             }
         }
-        // The folder itself may be a link, or belong to another cache.
         symlink(&snapshot, folder.path().join("model")).unwrap();
         assert!(inside(&folder.path().join("model"), "a").is_ok());
         let planted = folder.path().join("models--c--d/snapshots/0123");

@@ -185,7 +185,6 @@ mod tests {
         put_i64(&mut bytes, -(1 << 40));
         put_f32(&mut bytes, -0.5);
         put_f64(&mut bytes, 1e300);
-        // Little-endian on any machine.
         assert_eq!(bytes[..7], [0xfe, 0xdc, 0xfe, 0x98, 0xba, 0xdc, 0xfe]);
         let mut cursor = Cursor::new(&bytes);
         assert_eq!(cursor.u8(), Ok(0xfe));

@@ -20,8 +20,6 @@ impl Random {
     }
 }
 
-/// Returns a matrix of random codes, with its integers `[rows, cols]` and their factors computed by
-/// the specification rather than the reader.
 fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>) {
     let mut random = Random(seed);
     let cols = codes.cols();
@@ -73,7 +71,6 @@ fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>)
                 continue;
             }
             for quad in 0..QUADS {
-                // A circular bit stream, and the twelve bits from the first of each weight on.
                 let news: Vec<usize> = (0..padded * QUAD)
                     .map(|_| random.below(1 << bits) as usize)
                     .collect();
@@ -96,7 +93,6 @@ fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>)
     (packer.finish(), integers, factors)
 }
 
-/// Returns every code, alone and with others, in tiles that are full, short or a single row.
 fn cases() -> Vec<(Codes, usize)> {
     let alone = Code::all().chain(Code::earlier());
     let alone = alone.map(|code| Codes::uniform(code, 64).unwrap());
@@ -266,7 +262,6 @@ fn wrong_lengths_rows_and_scales_are_refused_by_name() {
     assert!(packer.column_scale(0, f32::NAN).is_err());
 }
 
-/// Padding columns must not change any number, but their scales must be finite.
 #[test]
 fn padding_columns_do_not_affect_rows() {
     let codes: Codes = "2:l3x1,t2x1-20".parse().unwrap();

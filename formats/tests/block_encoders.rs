@@ -15,7 +15,6 @@ use proptest::prelude::*;
 
 const SEARCHING: &[DType] = BlockFit::TYPES;
 
-/// Reads 16 blocks of 256 numbers from a fixture.
 fn numbers(name: &str) -> Vec<f32> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let bytes = std::fs::read(folder.join(format!("numbers_{name}.f16"))).unwrap();
@@ -56,7 +55,6 @@ const REFERENCE: [(DType, [f64; 3], f64); 12] = [
     (DType::Q2K, [2.148812e-4, 1.379478e-4, 6.007342e-4], 0.783),
 ];
 
-/// Fixtures, in the order of [`REFERENCE`].
 const FIXTURES: [&str; 3] = ["gaussian", "heavy", "weights"];
 
 #[test]
@@ -92,7 +90,6 @@ const WEIGHTED: [(DType, [f64; 3], f64); 12] = [
     (DType::Q2K, [7.637745e-4, 4.194805e-4, 2.194195e-3], 0.909),
 ];
 
-/// Importances of a row over eight powers of two.
 fn importance() -> Vec<f32> {
     let root = |i: usize| ((i * 37) % 256 + 1) as f32 / 64.0;
     (0..256).map(|i| root(i).powi(2)).collect()
@@ -154,7 +151,6 @@ fn q4_0_is_near_the_optimum() {
         for (x, y) in values.chunks(32).zip(back.chunks(32)) {
             let error = squared_error(x, y);
             let optimum = least_error(x);
-            // A scale of f16 instead of a real one.
             assert!(error > 0.999 * optimum, "{name}: {error} {optimum}");
             assert!(error < 1.1 * optimum, "{name}: {error} {optimum}");
             found += error;
@@ -197,7 +193,6 @@ fn numbers_without_a_code_are_refused() {
             };
             assert_eq!((index, value.to_bits()), (len + 8, bad.to_bits()), "{text}");
         }
-        // The largest numbers of either sign, alone and together.
         let most = limit.next_down();
         for pattern in [[most, most], [-most, -most], [most, -most], [0.0, -most]] {
             let values: Vec<f32> = (0..len).map(|i| pattern[i % 2]).collect();
@@ -212,7 +207,6 @@ fn numbers_without_a_code_are_refused() {
     }
 }
 
-/// Scaling the numbers by a power of two scales the scales, as long as these are normal.
 #[test]
 fn numbers_of_any_magnitude_are_encoded_alike() {
     for &dtype in SEARCHING {
@@ -288,7 +282,6 @@ fn tiny_numbers_keep_what_f16_scales_can_hold() {
     }
 }
 
-/// Numbers that the format represents exactly.
 #[test]
 fn representable_numbers_are_exact() {
     let wave = |i: usize, levels: usize| ((i * 29 + i / 32 * 7) % levels) as f32;
@@ -337,7 +330,6 @@ fn a_constant_keeps_three_digits() {
     }
 }
 
-/// Every run has its own scale.
 #[test]
 fn small_runs_next_to_large_ones_are_kept() {
     for (dtype, run, most) in [
@@ -363,7 +355,6 @@ fn small_runs_next_to_large_ones_are_kept() {
     }
 }
 
-/// Returns the largest distance of two codes with the least scale.
 fn least_step(dtype: DType) -> f64 {
     let gap = if matches!(dtype, DType::IQ4NL | DType::IQ4XS) {
         24.0
@@ -373,8 +364,6 @@ fn least_step(dtype: DType) -> f64 {
     gap * 2f64.powi(-24)
 }
 
-/// Returns half a format's step for numbers of a range of 2, plus half a step of its coarsest
-/// scale.
 fn worst(dtype: DType) -> f64 {
     match dtype {
         DType::Q8_0 => 2.0 / 254.0,
@@ -391,7 +380,6 @@ fn worst(dtype: DType) -> f64 {
 }
 
 proptest! {
-    /// Decoded numbers of any magnitudes must be finite, near and reproducible.
     #[test]
     fn any_numbers_round_trip_approximately(
         values in prop_oneof![
@@ -417,11 +405,9 @@ proptest! {
         }
     }
 
-    /// Arbitrary bits give an error or finite numbers.
     #[test]
     fn any_bits_are_encoded_or_refused(
         bits in prop::collection::vec(any::<u32>(), 256),
-        // Arbitrary bits, or numbers below 2 of any exponent.
         mask in prop_oneof![1 => Just(u32::MAX), 4 => Just(!(1 << 30))],
     ) {
         let values: Vec<f32> = bits.into_iter().map(|b| f32::from_bits(b & mask)).collect();

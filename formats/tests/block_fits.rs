@@ -40,7 +40,6 @@ fn decoder_agrees_with_the_fit_for_every_code() {
                 let fit = BlockFit::search(dtype, &values, None).unwrap();
                 assert_eq!(fit.dtype(), dtype);
                 let codes: Vec<u8> = fit.codes().collect();
-                // Every code at every index.
                 for first in 0..codes.len() {
                     let at = |place: usize| codes[(first + 7 * place) % codes.len()];
                     let block: Vec<u8> = (0..values.len()).map(at).collect();
@@ -67,7 +66,6 @@ fn no_code_is_nearer_than_the_nearest() {
             let values: Vec<f32> = random.block(dtype).iter().map(|x| x * scale).collect();
             let fit = BlockFit::search(dtype, &values, None).unwrap();
             let codes = rounded(&fit, &values);
-            // Includes numbers far outside of the codes.
             for (place, value) in values.iter().enumerate() {
                 assert_eq!(fit.nearest(place, *value).0, codes[place], "{dtype}");
                 for value in [
@@ -96,7 +94,6 @@ fn no_code_is_nearer_than_the_nearest() {
     }
 }
 
-/// Values ascend or descend with codes, so neighbouring codes are neighbouring values.
 #[test]
 fn codes_are_in_order_of_their_values() {
     let mut random = Random(3);
@@ -128,7 +125,6 @@ fn a_row_is_encoded_as_its_blocks_are_fitted() {
             packed(&fit, &rounded(&fit, values))
         });
         assert_eq!(bytes, of_blocks.collect::<Vec<u8>>(), "{dtype}");
-        // Equal importances must have no effect.
         let equal = vec![0.25; blocks[0].len()];
         let with = BlockFit::search(dtype, &blocks[0], Some(&equal)).unwrap();
         let without = BlockFit::search(dtype, &blocks[0], None).unwrap();
@@ -162,7 +158,6 @@ fn importances_lower_the_error_under_them() {
     }
 }
 
-/// Only ratios matter, at any magnitude; zeros are allowed everywhere.
 #[test]
 fn importances_are_ratios() {
     let mut random = Random(6);
@@ -179,8 +174,6 @@ fn importances_are_ratios() {
             BlockFit::search(dtype, &values, Some(&zeros)).unwrap(),
             BlockFit::search(dtype, &values, None).unwrap(),
         );
-        // A single important number is represented as well as the type can, and the others still
-        // have codes.
         let mut one = zeros;
         one[17] = 1e-3;
         let fit = BlockFit::search(dtype, &values, Some(&one)).unwrap();
@@ -216,7 +209,6 @@ fn scales_fitted_to_codes_are_better_and_never_worse() {
             let refitted = fit.refit(&values, Some(&weights), &codes).unwrap();
             let (old, new) = (of(&fit), of(&refitted));
             assert!(new <= old, "{dtype}: {new} {old}");
-            // A second refit must not be worse.
             let again = refitted.refit(&values, Some(&weights), &codes).unwrap();
             assert!(of(&again) <= new);
             (before, after) = (before + old, after + new);
@@ -226,7 +218,6 @@ fn scales_fitted_to_codes_are_better_and_never_worse() {
     }
 }
 
-/// Refits to codes of a known fit and the numbers they stand for must recover the scales.
 #[test]
 fn scales_of_exact_numbers_are_found_again() {
     let mut random = Random(8);
@@ -242,7 +233,6 @@ fn scales_of_exact_numbers_are_found_again() {
         let ones = vec![1.0; values.len()];
         let energy = weighted(&exact, &ones, &vec![0.0; values.len()]);
         let left = weighted(&exact, &ones, &decoded(dtype, &packed(&found, &codes)));
-        // The integers of the runs are those of another fit.
         assert!(left < 1e-2 * energy, "{dtype}: {left} of {energy}");
     }
 }
@@ -314,7 +304,6 @@ fn wrong_block_lengths_are_refused() {
 }
 
 proptest! {
-    /// Arbitrary bits as values and importances give an error or a consistent fit.
     #[test]
     fn any_bits_are_fitted_or_refused(
         bits in prop::collection::vec((any::<u32>(), any::<u32>()), 256),

@@ -64,7 +64,6 @@ fn encoders_give_the_bits_of_gguf_py() {
     }
 }
 
-/// The squared error of each block must not exceed that of gguf-py's rounding.
 #[test]
 fn q8_0_is_no_worse_than_gguf_py() {
     let values = floats("encode_q8_0.f32");
@@ -84,7 +83,6 @@ fn q8_0_is_no_worse_than_gguf_py() {
         .zip(ours.chunks(34).zip(theirs.chunks(34)));
     for (i, (values, (ours, theirs))) in blocks.enumerate() {
         let (ours, theirs) = (error(values, ours), error(values, theirs));
-        // Both scales are rounded to f16.
         assert!(ours <= 1.02 * theirs, "block {i}: {ours} {theirs}");
     }
 }

@@ -43,7 +43,6 @@ fn least_error(x: &[f32], w: &[f32], levels: &[f64]) -> f64 {
     energy - gain.fold(0.0, f64::max)
 }
 
-/// Levels of iq4_nl and iq4_xs.
 const IQ4: [f64; 16] = [
     -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0,
     89.0, 113.0,
@@ -73,7 +72,6 @@ fn a_scale_is_near_the_optimum() {
                 let fit = BlockFit::search(dtype, &values, Some(&weights)).unwrap();
                 let optimum = least_error(&values, &weights, &levels);
                 let of_fit = error(&fit, &values, &weights);
-                // A scale of f16 instead of a real one.
                 assert!(of_fit > 0.99 * optimum, "{dtype}: {of_fit} {optimum}");
                 (found, least) = (found + of_fit, least + optimum);
                 worst = worst.max(of_fit / optimum);
@@ -97,7 +95,6 @@ fn a_scale_is_near_the_optimum() {
     }
 }
 
-/// Returns the excess over the least error of many blocks, with and without importances.
 fn above(
     dtype: DType,
     blocks: usize,
@@ -124,7 +121,6 @@ fn above(
     })
 }
 
-/// Returns the weighted squared error with the nearest of ascending levels.
 fn error_of(x: &[f64], w: &[f64], step: f64, offset: f64, levels: &[f64]) -> f64 {
     let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
     let terms = x.iter().zip(w).map(|(x, w)| {
@@ -178,7 +174,6 @@ fn integer_scales_are_near_the_optimum() {
         (DType::IQ4XS, IQ4.to_vec(), 32, [1.005, 1.05]),
     ] {
         let least = |x: &[f64], w: &[f64], fit: &BlockFit| {
-            // The largest step corresponds to 31 or 32.
             let steps =
                 (0..x.len()).map(|place| f64::from(fit.value(place, 1) - fit.value(place, 0)));
             let largest = steps.map(f64::abs).fold(0.0, f64::max) / (levels[1] - levels[0]);
@@ -202,7 +197,6 @@ fn integer_scales_are_near_the_optimum() {
     }
 }
 
-/// Tries every pair of integers of every run, with scales of both around those of the fit.
 #[test]
 fn integer_scales_and_minima_are_near_the_optimum() {
     let levels: Vec<f64> = (0..=3).map(f64::from).collect();

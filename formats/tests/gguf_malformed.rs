@@ -386,7 +386,6 @@ fn metadata_of_a_model_alone_is_a_valid_file() {
     let bytes = model_metadata().to_bytes().unwrap();
     let contents = Contents::parse(&bytes).unwrap();
     assert!(contents.tensors().is_empty());
-    // Without tensors the padding after the table may be missing.
     let mut raw = Raw::new(3, 0, 1);
     raw.text("k").u32(0).u8(1);
     let contents = Contents::parse(&raw.bytes).unwrap();
@@ -402,7 +401,6 @@ fn memory_for_metadata_is_bounded() {
         let mut raw = Raw::new(3, 0, 1);
         raw.text("list").u32(ValueType::Array as u32);
         raw.u32(kind as u32).u64(count);
-        // Untouched zero pages take no memory.
         let mut bytes = vec![0; raw.bytes.len() + (count * each) as usize];
         bytes[..raw.bytes.len()].copy_from_slice(&raw.bytes);
         bytes
@@ -429,7 +427,6 @@ fn memory_for_metadata_is_bounded() {
             other => panic!("{kind}: {other}"),
         }
     }
-    // Nested lists, keys and texts add up.
     let mut raw = Raw::new(3, 0, 300);
     for index in 0..300 {
         raw.text(&format!("{index}")).u32(ValueType::String as u32);

@@ -11,7 +11,6 @@ mod gguf_common;
 use gguf_common::{Raw, error};
 use htc_formats::gguf::{Contents, GgmlType, GgufError};
 
-/// Returns a file with one 32-number tensor, for changes to its table.
 fn one_tensor() -> Raw {
     let mut raw = Raw::new(3, 1, 0);
     raw.tensor("t", &[32], GgmlType::F32.id(), 0);

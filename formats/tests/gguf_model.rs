@@ -20,7 +20,6 @@ fn parsed(writer: &Writer<'_>) -> Contents {
     Contents::parse(&writer.to_bytes().unwrap()).unwrap()
 }
 
-/// Binds the small model with one metadata entry added or replaced.
 fn bound_with(key: &str, value: Value) -> Result<(), BindError> {
     let original = parsed(&model_metadata());
     let mut writer = Writer::new();
@@ -32,7 +31,6 @@ fn bound_with(key: &str, value: Value) -> Result<(), BindError> {
     bind(&parsed(&writer)).map(|_| ())
 }
 
-/// A list of layers must not be allocated before the layer count is checked.
 #[test]
 fn layer_count_is_checked_before_allocation() {
     let original = parsed(&model_metadata());
@@ -61,7 +59,6 @@ fn refused_with(key: &str, value: Value) -> BindError {
     error
 }
 
-/// Binds the small model with changed tensors.
 fn bound_after(change: impl FnOnce(&mut Vec<(String, Vec<u64>)>)) -> Result<(), BindError> {
     let mut tensors = model_tensors();
     change(&mut tensors);
@@ -183,7 +180,6 @@ fn every_wrong_shape_is_named() {
     for at in 0..model_tensors().len() {
         for dim in 0..model_tensors()[at].1.len() {
             let (name, expected) = model_tensors()[at].clone();
-            // The rows of the embedding define the vocabulary.
             if name == "token_embd.weight" && dim == 1 {
                 continue;
             }
@@ -434,7 +430,6 @@ fn missing_hyper_parameters_are_named() {
 
 #[test]
 fn tensor_of_unsupported_type_is_named() {
-    // As wide as a block of the type.
     let (kind, width) = (GgmlType::NVFP4, 64);
     let key = "llama.embedding_length";
     let original = parsed(&model_metadata());

@@ -12,13 +12,11 @@ use htc_formats::gguf::{Array, Contents, GgmlType, Gguf, Value, WriteError, Writ
 use htc_formats::{architecture, block, limits, vocab::Vocabulary};
 use proptest::prelude::*;
 
-/// Uses all functions of a parsed file, to detect panics.
 fn exercise(bytes: &[u8]) {
     let Ok(contents) = Contents::parse(bytes) else {
         return;
     };
     for tensor in contents.tensors() {
-        // Ranges of a valid table are inside the file and of the right length.
         let data = &bytes[tensor.range.clone()];
         if let Ok(dtype) = tensor.dtype() {
             let expected = dtype.matrix_bytes(tensor.rows(), tensor.cols());
@@ -147,7 +145,6 @@ proptest! {
         cut in prop::option::of(any::<prop::sample::Index>()),
     ) {
         let mut bytes = gguf_common::tiny_model();
-        // Changes matter in the head only.
         let head = Contents::parse(&bytes).unwrap().data_offset() as usize;
         for (place, value) in changes {
             bytes[place.index(head)] = value;
@@ -324,7 +321,6 @@ fn rewriting_is_idempotent() {
         writer.to_bytes().unwrap()
     };
     let first = write(&gguf, gguf.map());
-    // The alignment moves to the end of the metadata; all else keeps its order.
     assert_eq!(first.len(), gguf.map().len());
     let again = Contents::parse(&first).unwrap();
     assert_eq!(again.tensors(), gguf.tensors());

@@ -20,7 +20,6 @@ use tempfile::tempdir;
 
 const PARTS: usize = 3;
 
-/// Contents of a part, modified by tests.
 struct Part {
     number: u16,
     count: u16,
@@ -67,8 +66,6 @@ fn write(folder: &Path, parts: &[Part]) {
     }
 }
 
-/// Returns the error of opening modified parts, which is the same for each path; the message names
-/// a part.
 fn refused(named: usize, change: impl Fn(&mut Vec<Part>)) -> SplitError {
     let folder = tempdir().unwrap();
     let mut parts = parts();
@@ -198,7 +195,6 @@ fn parts_of_different_models_are_refused() {
     let name = ("general.name", Value::String("another".to_owned()));
     let error = refused(2, |parts| parts[2].more.push(name.clone()));
     assert_eq!(differs(error).0, "general.name");
-    // Equal values are accepted.
     let folder = tempdir().unwrap();
     let mut same = parts();
     same[2]

@@ -1,6 +1,6 @@
 //! Vocabularies of GGUF files.
 
-#![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions.
+#![allow(clippy::unwrap_used)]
 
 mod gguf_common;
 
@@ -12,7 +12,6 @@ fn parsed(writer: &Writer<'_>) -> Contents {
     Contents::parse(&writer.to_bytes().unwrap()).unwrap()
 }
 
-/// Reads the small model's vocabulary with other entries; `None` removes one.
 fn vocabulary_with(changes: &[(&str, Option<Value>)]) -> Result<Vocabulary, VocabularyError> {
     let changes: Vec<(String, &Option<Value>)> = changes
         .iter()
@@ -49,7 +48,6 @@ fn sentence_piece_defaults_apply() {
     assert_eq!((vocabulary.bos, vocabulary.eos), (Some(1), Some(2)));
     assert_eq!(vocabulary.unknown, Some(0));
     assert!(vocabulary.add_bos && !vocabulary.add_eos && vocabulary.add_space_prefix);
-    // A vocabulary too small for a default has no such token.
     let one = Value::Array(Array::String(vec!["a".to_owned()]));
     let vocabulary = vocabulary_with(&[
         ("tokens", Some(one)),
@@ -205,7 +203,6 @@ fn byte_level_defaults_depend_on_the_pre_tokenizer() {
         (None, None, None)
     );
     assert!(vocabulary.add_bos && !vocabulary.add_eos && !vocabulary.add_space_prefix);
-    // Scores are ignored.
     let zeros = Value::Array(Array::F32(vec![0.0; 6]));
     assert_eq!(
         byte_level_with(&[("scores", Some(zeros))]).unwrap(),

@@ -15,7 +15,6 @@ use htc_formats::model::{MatrixId, Role};
 use htz_common::{Model, banded, classed, forged, json, padded, refined, rotated, tabled};
 use serde_json::{Value, json};
 
-/// Returns the one-line error for the changed artifact.
 fn refused(change: impl FnOnce(&mut Value)) -> String {
     let file = forged(&banded().bytes(), change);
     let fault = Htz::parse(&file).expect_err("the fault is found");
@@ -77,7 +76,6 @@ fn mismatched_codes_are_refused_by_name() {
     );
 }
 
-/// Only dense matrices may have column groups.
 #[test]
 fn column_groups_are_refused_in_vectors_and_factors() {
     let q = index("layers.0.q.weight");
@@ -155,7 +153,6 @@ fn classes_are_read_back_and_invalid_ones_refused() {
     }
 }
 
-/// Both versions of tables are read, each from an artifact that requires them.
 #[test]
 fn tables_match_the_version_in_the_codes() {
     let file = tabled().bytes();
@@ -182,7 +179,6 @@ fn tables_match_the_version_in_the_codes() {
         });
         rows.collect::<Vec<_>>()
     };
-    // The same bytes decode to other numbers.
     let earlier = classed();
     assert_eq!(
         earlier.data.iter().find(|(of, _)| *of == role),
@@ -191,7 +187,6 @@ fn tables_match_the_version_in_the_codes() {
     assert_ne!(rows(&earlier.bytes()), rows(&file));
 }
 
-/// In one row class or in a refinement.
 #[test]
 fn later_tables_are_required_in_classes_and_refinements() {
     let required = |mut model: Model, role: Role, codes: &str| {
@@ -213,7 +208,6 @@ fn later_tables_are_required_in_classes_and_refinements() {
     assert_eq!(after, ["bands", "planes", "tables"]);
 }
 
-/// Rotated matrices require a feature, and their rows are rotated back.
 #[test]
 fn rotation_is_required_and_inverted() {
     let file = rotated().bytes();
@@ -236,7 +230,6 @@ fn rotation_is_required_and_inverted() {
         for i in 0..rows {
             bands.row(i, &mut row).unwrap();
             stored.row(i, &mut expected).unwrap();
-            // One class of the embedding is rotated.
             if row != expected {
                 rotate(&mut expected);
                 changed += 1;
@@ -257,8 +250,6 @@ fn rotation_is_required_and_inverted() {
     assert!(message.contains("feature \"rotated_bands\""), "{message}");
 }
 
-/// Padding requires a feature and is read back. Other numbers of column groups and other paddings
-/// are refused by name.
 #[test]
 fn padding_is_required_and_must_match_the_columns() {
     let file = padded().bytes();
@@ -336,7 +327,6 @@ fn padding_is_required_and_must_match_the_columns() {
     }
 }
 
-/// Full column groups do not require the later format.
 #[test]
 fn full_column_groups_need_no_later_format() {
     for (model, minor) in [(banded(), 6), (refined(), 7), (classed(), 8), (tabled(), 9)] {

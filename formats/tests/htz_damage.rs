@@ -12,7 +12,6 @@ mod htz_common;
 use htc_formats::htz::{Htz, HtzError, Section};
 use htz_common::{data_offset, json, mixed};
 
-/// Returns the error that detects a change, if any.
 fn found(file: &[u8]) -> Option<HtzError> {
     match Htz::parse(&file) {
         Err(fault) => Some(fault),

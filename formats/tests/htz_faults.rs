@@ -18,7 +18,6 @@ use htz_common::{
 };
 use serde_json::{Value, json};
 
-/// Returns the error for the changed mixed artifact, and its one-line message.
 fn refused(change: impl FnOnce(&mut Value)) -> (HtzError, String) {
     let file = forged(&mixed().bytes(), change);
     let fault = Htz::parse(&file).expect_err("the fault is found");
@@ -27,7 +26,6 @@ fn refused(change: impl FnOnce(&mut Value)) -> (HtzError, String) {
     (fault, message)
 }
 
-/// Asserts that a change is refused with a variant whose message contains the texts.
 macro_rules! refuses {
     ($variant:pat, $texts:expr, $change:expr) => {{
         let (fault, message) = refused($change);
@@ -38,7 +36,6 @@ macro_rules! refuses {
     }};
 }
 
-/// Returns an index in the mixed artifact's table.
 fn index(role: &str) -> usize {
     let json = json(&mixed().bytes());
     let table = json["tensors"].as_array().unwrap();
@@ -237,7 +234,6 @@ fn more_layers_than_tensors() {
 fn a_tensor_that_is_missing() {
     for entry in json(&mixed().bytes())["tensors"].as_array().unwrap() {
         let role = entry["role"].as_str().unwrap();
-        // Both may be absent.
         if ["rope_factors", "output"].contains(&role) {
             continue;
         }
@@ -365,7 +361,6 @@ fn a_rank_above_what_the_matrix_has() {
 
 #[test]
 fn a_shape_that_contradicts_the_hyper_parameters() {
-    // As many bytes as before, so that only the shape is wrong.
     for (role, rows, cols) in [
         ("token_embedding", 6, 64),
         ("rope_factors", 2, 4),
@@ -570,7 +565,6 @@ fn a_geometry_that_contradicts_the_tensors_or_itself() {
         &|json| json["spectra"] = json!([]),
         ["number of spectra", "expected 7"],
     );
-    // Not a record.
     for (key, value) in [
         ("depth_sink", json!({"layer": 0, "origin": "felt"})),
         ("depth_sink", json!({"layer": -1, "origin": "guessed"})),

@@ -19,7 +19,6 @@ use htz_common::{
     mixed, model, padded, probed, refined, rotated, sealed, tabled, varied,
 };
 
-/// Golden artifacts: minor version, model, and number of items with a digest.
 fn golden() -> [(u16, Model, usize); 15] {
     [
         (0, mixed(), 17 + 1 + 1),
@@ -40,7 +39,6 @@ fn golden() -> [(u16, Model, usize); 15] {
     ]
 }
 
-/// [`mixed`] with GPU kernels.
 fn with_kernels() -> Model {
     let mut model = mixed();
     model.kernels = Some(kernels());
@@ -64,7 +62,6 @@ fn kernels() -> htz::KernelCode {
     }
 }
 
-/// [`mixed`] with an allocation record.
 fn allocated() -> Model {
     let mut model = mixed();
     model.manifest.plan.allocation = Some(htz::AllocationRecord {
@@ -83,7 +80,6 @@ fn allocated() -> Model {
     model
 }
 
-/// [`allocated`] with a treatment record and spectra.
 fn treated() -> Model {
     let mut model = allocated();
     model.manifest.geometry = probed().manifest.geometry;
@@ -96,7 +92,6 @@ fn treated() -> Model {
     model
 }
 
-/// The additions of 1.3 are optional.
 #[test]
 fn treatment_is_read_back_and_optional() {
     let model = treated();
@@ -124,7 +119,6 @@ fn treatment_is_read_back_and_optional() {
     );
 }
 
-/// The geometry is optional and requires format 1.3.
 #[test]
 fn geometry_is_read_back_and_optional() {
     let model = probed();
@@ -169,7 +163,6 @@ fn geometry_is_read_back_and_optional() {
     assert_eq!(Htz::parse(&without).unwrap().manifest().geometry, None);
 }
 
-/// The addition of 1.2 is optional; omitted fields have defaults.
 #[test]
 fn allocation_is_read_back_and_optional() {
     let model = allocated();
@@ -194,7 +187,6 @@ fn allocation_is_read_back_and_optional() {
     assert_eq!((record.rank_cap, record.notes.len()), (None, 0));
 }
 
-/// The additions of 1.4 are required, except for the records.
 #[test]
 fn forms_are_required_and_read_back() {
     let model = formed();
@@ -220,7 +212,6 @@ fn forms_are_required_and_read_back() {
     });
     let error = Htz::parse(&silent).unwrap_err().to_string();
     assert!(error.contains("\"forms\""), "{error}");
-    // A record alone gives format 1.4 without a required feature.
     let mut told = mixed();
     let mut record = model.manifest.plan.matrices[0].clone();
     record.matrix = MatrixId::Head;
@@ -352,7 +343,6 @@ fn written_artifact_is_read_back() {
     for (entry, (role, bytes)) in read.tensors.iter().zip(&model.data) {
         assert_eq!(entry.role, *role);
         assert_eq!(htz.tensor_bytes(entry), bytes);
-        // Aligned in memory too, because mappings begin at a page.
         assert_eq!(
             htz.tensor_bytes(entry).as_ptr() as usize % ALIGNMENT as usize,
             0
@@ -509,7 +499,6 @@ fn kernels_are_read_and_damage_is_detected() {
     assert_eq!(htz.kernels().unwrap(), Some(kernels()));
     let without = Htz::parse(Box::new(mixed().bytes())).unwrap();
     assert_eq!(without.kernels().unwrap(), None);
-    // Readers may ignore the section.
     let entry = htz.manifest().section(htz::KERNELS).unwrap().clone();
     assert!(!entry.required && htz.manifest().requires.is_empty());
     let mut damaged = file;

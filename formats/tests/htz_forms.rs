@@ -13,7 +13,6 @@ use htc_formats::htz::Htz;
 use htz_common::{forged, formed, json};
 use serde_json::{Value, json};
 
-/// Returns the one-line error for the changed artifact.
 fn refused(change: impl FnOnce(&mut Value)) -> String {
     let file = forged(&formed().bytes(), change);
     let message = Htz::parse(&file)
@@ -23,7 +22,6 @@ fn refused(change: impl FnOnce(&mut Value)) -> String {
     message
 }
 
-/// Returns an index in the artifact's table.
 fn index(role: &str) -> usize {
     let json = json(&formed().bytes());
     let table = json["tensors"].as_array().unwrap();
@@ -68,7 +66,6 @@ fn a_head_has_no_rank_above_its_tokens() {
     );
 }
 
-/// The walk through the table must detect parts that are missing, duplicated or misplaced.
 #[test]
 fn parts_of_a_form_are_adjacent() {
     let without = |role: &str| {
@@ -154,7 +151,6 @@ fn records_of_matrices_agree_with_the_tensors() {
         message.contains("layers.0.o") && message.contains("expected residual"),
         "{message}"
     );
-    // In this order.
     let message = refused(|json| json["plan"]["matrices"].as_array_mut().unwrap().reverse());
     assert!(message.contains("embedding, then head"), "{message}");
 }

@@ -16,7 +16,6 @@ use htc_formats::source::ModelFile;
 use htz_common::{based, forged, mixed, planes_behind_kv_bases};
 use serde_json::{Value, json};
 
-/// Returns the one-line error for the changed artifact.
 fn refused(change: impl FnOnce(&mut Value)) -> String {
     let file = forged(&based().bytes(), change);
     let message = Htz::parse(&file)
@@ -26,7 +25,6 @@ fn refused(change: impl FnOnce(&mut Value)) -> String {
     message
 }
 
-/// Returns the index of a role in the manifest's table.
 fn place(table: &[Value], role: &str) -> usize {
     let found = table.iter().position(|of| of["role"] == role);
     found.unwrap()
@@ -45,7 +43,6 @@ fn bases_are_read_back_and_required() {
     let htz = Htz::parse(&file).unwrap();
     assert_eq!(htz.format(), (1, 12));
     assert_eq!(htz.manifest().requires, ["kv_bases"]);
-    // After the head, layer by layer.
     let found: Vec<String> = htz.manifest().tensors[21..]
         .iter()
         .map(|tensor| tensor.role.to_string())
@@ -62,7 +59,6 @@ fn bases_are_read_back_and_required() {
     }
     let message = refused(|json| json["requires"] = json!([]));
     assert!(message.contains("feature \"kv_bases\""), "{message}");
-    // Without them the format is unchanged.
     assert_eq!(Htz::parse(&mixed().bytes()).unwrap().format(), (1, 0));
 }
 
@@ -134,7 +130,6 @@ fn bases_of_wrong_shape_or_type_are_refused_by_name() {
 
 #[test]
 fn incomplete_or_misplaced_bases_are_refused() {
-    // One is missing, in either layer.
     for role in [
         "layers.0.key_basis",
         "layers.0.key_energies",
@@ -149,13 +144,11 @@ fn incomplete_or_misplaced_bases_are_refused() {
             table.remove(at);
         });
         let said = match role {
-            // Without the first one no bases begin.
             "layers.0.key_basis" => "the end of the table",
             role => role,
         };
         assert!(message.contains(said), "{role}: {message}");
     }
-    // In a layer that does not exist, duplicated, out of order, before the head.
     let message =
         refused(|json| entry(json, "layers.1.key_basis")["role"] = json!("layers.2.key_basis"));
     assert!(message.contains("layers.1.key_basis"), "{message}");

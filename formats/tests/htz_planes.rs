@@ -15,7 +15,6 @@ use htc_formats::source::ModelFile;
 use htz_common::{banded, forged, json, refined};
 use serde_json::{Value, json};
 
-/// Returns the one-line error for the changed artifact.
 fn refused(change: impl FnOnce(&mut Value)) -> String {
     let file = forged(&refined().bytes(), change);
     let message = Htz::parse(&file)
@@ -40,7 +39,6 @@ fn refinements_are_read_back_in_order_and_required() {
     assert_eq!(htz.format(), (1, 7));
     assert_eq!(htz.manifest().requires, ["bands", "planes"]);
     assert_eq!(htz.manifest().dial, model.manifest.dial);
-    // After all bases, in the order of activation.
     let file = ModelFile::from_htz(&htz).unwrap();
     let found: Vec<Role> = file.tensors[12..]
         .iter()
@@ -62,7 +60,6 @@ fn refinements_are_read_back_in_order_and_required() {
 fn refinements_without_a_base_are_refused_by_name() {
     let q = "layers.0.q.refinement";
     for (role, said) in [
-        // The head is separate, so the embedding is used for look-up only.
         ("embedding.refinement", "embedding.refinement"),
         ("layers.1.q.refinement", "layers.1.q.refinement"),
         ("head.refinement", "head.refinement"),
@@ -71,7 +68,6 @@ fn refinements_without_a_base_are_refused_by_name() {
         let message = refused(|json| entry(json, q)["role"] = json!(role));
         assert!(message.contains(said), "{role}: {message}");
     }
-    // Of another shape, or in blocks.
     let message = refused(|json| entry(json, q)["rows"] = json!(31));
     assert!(message.contains(q), "{message}");
     let message = refused(|json| {
@@ -84,7 +80,6 @@ fn refinements_without_a_base_are_refused_by_name() {
         message.contains(q) && message.contains("bands"),
         "{message}"
     );
-    // Before a base.
     let message = refused(|json| {
         let table = json["tensors"].as_array_mut().unwrap();
         table.swap(11, 12);

@@ -31,7 +31,6 @@ fn file() -> Vec<u8> {
     .clone()
 }
 
-/// Uses all functions of a file; returns `true` if it is undamaged.
 fn use_it(file: &[u8]) -> bool {
     let Ok(htz) = Htz::parse(&file) else {
         return false;
@@ -59,7 +58,6 @@ fn use_it(file: &[u8]) -> bool {
     verified.is_ok() && vocabulary.is_ok()
 }
 
-/// Counts the values of a JSON document.
 fn count(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(count).sum(),
@@ -68,7 +66,6 @@ fn count(value: &Value) -> usize {
     }
 }
 
-/// Returns the value with an index, in the order of `count`.
 fn place<'a>(value: &'a mut Value, index: &mut usize) -> Option<&'a mut Value> {
     if *index == 0 {
         return Some(value);

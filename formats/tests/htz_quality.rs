@@ -24,7 +24,6 @@ fn put(folder: &Path, quality: Option<QualityRecord>) -> Result<(), HtzError> {
     HtzWriter::put_quality(&Folder::open(folder).unwrap(), OsStr::new(NAME), quality)
 }
 
-/// Returns a complete artifact in a folder, with space for a quality but without one.
 fn unmeasured() -> (tempfile::TempDir, Vec<u8>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(NAME);
@@ -34,7 +33,6 @@ fn unmeasured() -> (tempfile::TempDir, Vec<u8>) {
     (folder, bytes)
 }
 
-/// Returns a record with the longest form of `number`.
 fn longest(number: f64) -> QualityRecord {
     let estimate = Estimate {
         value: number,
@@ -60,26 +58,22 @@ fn quality_is_read_back() {
     assert_eq!(htz.manifest().quality, Some(quality()));
     let treatment = htz.manifest().provenance.treatment.clone().unwrap();
     assert_eq!(treatment.shrinkage, Some(0.03));
-    // It requires no feature.
     assert!(htz.manifest().requires.is_empty());
     assert_eq!(
         json(&file)["quality"]["kl"],
         json!({"value": 0.0625, "stderr": 0.03125, "interval": [-0.0078125, 0.1328125]})
     );
-    // It may be absent.
     let without = forged(&file, |json| {
         json.as_object_mut().unwrap().remove("quality").unwrap();
     });
     assert_eq!(Htz::parse(&without).unwrap().manifest().quality, None);
 }
 
-/// Otherwise only the minor version may change.
 #[test]
 fn quality_is_written_in_place_and_removed() {
     let (folder, before) = unmeasured();
     let htz = Htz::parse(&before).unwrap();
     assert_eq!(htz.manifest().quality, None);
-    // The shrinkage requires 1.5 too.
     assert_eq!(htz.format(), (1, 5));
     put(folder.path(), Some(quality())).unwrap();
     let after = fs::read(folder.path().join(NAME)).unwrap();
@@ -102,7 +96,6 @@ fn quality_is_written_in_place_and_removed() {
     assert!(names.next().is_some() && names.next().is_none());
 }
 
-/// An artifact without a quality must keep the bytes of earlier versions.
 #[test]
 fn without_a_draft_no_space_is_reserved() {
     let folder = tempfile::tempdir().unwrap();
@@ -110,7 +103,6 @@ fn without_a_draft_no_space_is_reserved() {
     let model: Model = mixed();
     model.write(&path, &[]).unwrap();
     let before = fs::read(&path).unwrap();
-    // Longer than the space left by offsets and errors.
     let mut record = longest(2.225_073_858_507_201_4e-308);
     record.protocol = "x".repeat(64);
     let fault = put(folder.path(), Some(record)).unwrap_err();
@@ -119,13 +111,11 @@ fn without_a_draft_no_space_is_reserved() {
     assert_eq!(Htz::parse(&before).unwrap().format(), (1, 0));
     put(folder.path(), None).unwrap();
     assert!(fs::read(&path).unwrap() == before);
-    // A missing file is not created.
     fs::remove_file(&path).unwrap();
     assert!(matches!(put(folder.path(), None), Err(HtzError::Map(_))));
     assert!(!path.exists());
 }
 
-/// A draft reserves enough space for any numbers.
 #[test]
 fn every_quality_fits_its_reserved_space() {
     let folder = tempfile::tempdir().unwrap();
@@ -143,7 +133,6 @@ fn every_quality_fits_its_reserved_space() {
     }
 }
 
-/// An interrupted write of header and manifest must be detected.
 #[test]
 fn partially_written_head_is_detected() {
     let (_, before) = unmeasured();
@@ -157,7 +146,6 @@ fn partially_written_head_is_detected() {
     }
 }
 
-/// Readers and writers must refuse invalid measurements by name.
 #[test]
 fn invalid_measurement_is_refused() {
     let file = measured().bytes();
@@ -279,14 +267,12 @@ fn invalid_measurement_is_refused() {
         }
         assert!(!message.contains('\n'), "{message}");
     }
-    // A single window has no standard error.
     let bad = forged(&file, |json| {
         json["quality"]["windows"] = 1.into();
         json["quality"]["tokens"] = 31.into();
     });
     let message = Htz::parse(&bad).unwrap_err().to_string();
     assert!(message.contains("both, of 1 window"), "{message}");
-    // Numbers outside of JSON invalidate the manifest.
     let text = String::from_utf8(file[128..data_offset(&file)].to_vec()).unwrap();
     for number in ["NaN", "1e999"] {
         let mut bad = file.clone();
@@ -296,7 +282,6 @@ fn invalid_measurement_is_refused() {
         let fault = Htz::parse(&bad).unwrap_err();
         assert!(matches!(fault, HtzError::ManifestSyntax { .. }), "{fault}");
     }
-    // The writer leaves the file unchanged.
     let (folder, before) = unmeasured();
     for number in [f64::NAN, f64::INFINITY, -1e-300] {
         let mut record = quality();

@@ -18,7 +18,6 @@ use htc_formats::source::{Container, ModelFile};
 use htz_common::{Choice, Model, data_offset, forged, hyper, mixed, model, sealed, with_source};
 use serde_json::{Value, json};
 
-/// Returns the one-line error for the changed artifact.
 fn refused(change: impl FnOnce(&mut Value)) -> String {
     let file = forged(&sealed().bytes(), change);
     let message = Htz::parse(&file)
@@ -28,7 +27,6 @@ fn refused(change: impl FnOnce(&mut Value)) -> String {
     message
 }
 
-/// Returns the source's tensor with a role.
 fn tensor<'a>(json: &'a mut Value, role: &str) -> &'a mut Value {
     let table = json["source"]["tensors"].as_array_mut().unwrap();
     table.iter_mut().find(|of| of["role"] == role).unwrap()
@@ -55,9 +53,7 @@ fn the_source_is_a_model_in_the_same_mapping() {
     assert_eq!(source.digest(), sha256);
     assert_eq!(source.hyper, artifact.hyper);
     assert_eq!(source.vocabulary, artifact.vocabulary);
-    // A source has no source.
     assert!(source.sealed_source().unwrap().is_none());
-    // Q, K, V, O, gate, up, down and two norms are not shared.
     assert_eq!(model.source.len(), 9);
     for (role, bytes) in &model.source {
         assert_eq!(source.bytes(source.tensor(*role).unwrap()), bytes, "{role}");
@@ -116,7 +112,6 @@ fn equal_tensors_are_shared() {
     assert_ne!(artifact.bytes(&own), source.bytes(&other));
 }
 
-/// The source requires no feature: a reader of format 1.0 ignores it.
 #[test]
 fn readers_may_ignore_the_source() {
     let (with, without) = (sealed().bytes(), mixed().bytes());
@@ -148,7 +143,6 @@ fn readers_may_ignore_the_source() {
     {
         assert_eq!((a.role, a.sha256), (b.role, b.sha256));
     }
-    // But types of the source must be supported.
     let typed = with_source(mixed(), DType::IQ4NL);
     assert_eq!(typed.manifest.requires, ["types"]);
     let file = forged(&typed.bytes(), |json| json["requires"] = json!([]));
@@ -181,7 +175,6 @@ fn damage_in_the_source_is_detected_by_name() {
 
 #[test]
 fn contradictions_to_the_artifact_are_refused_by_name() {
-    // Missing, of wrong shape or type, out of order, or with a role that only artifacts have.
     let message = refused(|json| {
         let table = json["source"]["tensors"].as_array_mut().unwrap();
         table.retain(|of| of["role"] != "layers.0.o.weight");
@@ -220,7 +213,6 @@ fn contradictions_to_the_artifact_are_refused_by_name() {
             "{message}"
         );
     }
-    // Shared tensors must exist and have the same type and shape.
     let message = refused(|json| tensor(json, "layers.0.v.weight")["shared"] = json!(true));
     assert!(
         message.contains("layers.0.v.weight: tensor that it shares is none"),
@@ -271,7 +263,6 @@ fn mismatched_source_sections_are_refused() {
         message.contains("length of a section is 124, expected 128"),
         "{message}"
     );
-    // An additional section without a record.
     let extra = Section::new("source.notes", false, b"x").unwrap();
     let fault = mixed().bytes_with(std::slice::from_ref(&extra));
     assert!(
@@ -313,7 +304,6 @@ fn source_tensors_are_written_in_order() {
         writer.write_tensor(*role, bytes).unwrap();
     }
     assert_eq!(writer.source_turn().map(|tensor| tensor.role), Some(*first));
-    // Shared tensors are skipped.
     let fault = writer.write_source(Role::TokenEmbedding, &model.data[0].1);
     assert!(matches!(fault, Err(HtzError::WrongTurn { .. })));
     let fault = writer.write_source(*first, &bytes[1..]);
@@ -321,7 +311,6 @@ fn source_tensors_are_written_in_order() {
     writer.write_source(*first, bytes).unwrap();
     let fault = writer.finish(|_| {}).unwrap_err().to_string();
     assert!(fault.contains("of the source"), "{fault}");
-    // No file remains.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     let mut writer = begin("b.htz");
     for (role, bytes) in &model.data {
@@ -338,7 +327,6 @@ fn source_tensors_are_written_in_order() {
     writer.finish(|_| {}).unwrap();
 }
 
-/// The file size must be predicted exactly.
 #[test]
 fn predicted_length_includes_the_source() {
     let Model {
@@ -351,7 +339,6 @@ fn predicted_length_includes_the_source() {
     assert_eq!(length, sealed().bytes().len() as u64);
 }
 
-/// A section holds at most 256 MiB, a tensor any number of bytes.
 #[test]
 fn long_tensor_spans_contiguous_sections() {
     let rows = (1 << 20) + 1;
@@ -403,7 +390,6 @@ fn long_tensor_spans_contiguous_sections() {
     htz.verify_section(&htz.manifest().sections[1]).unwrap();
 }
 
-/// A wrong byte in the manifest must never cause an access beyond the file.
 #[test]
 fn wrong_manifest_bytes_never_panic() {
     let whole = sealed().bytes();

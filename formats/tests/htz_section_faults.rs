@@ -43,7 +43,6 @@ fn an_excessive_decoded_length() {
     refused(&|section| section["encoding"] = "raw".into());
 }
 
-/// Returns the error of the mixed artifact with another decoded length of its tokenizer.
 fn announced(change: impl Fn(u64) -> u64) -> HtzError {
     let file = forged(&mixed().bytes(), |json| {
         let length = &mut json["sections"][0]["decoded_length"];
@@ -74,7 +73,6 @@ fn a_tokenizer_that_is_no_zstd_frame_or_no_vocabulary() {
     let entry = &manifest["sections"][0];
     let offset = entry["offset"].as_u64().unwrap() as usize;
     let length = entry["length"].as_u64().unwrap() as usize;
-    // Garbage with a correct digest, compressed and raw.
     let mut file = file;
     file[offset..].fill(b'{');
     let digest = htc_formats::htz::Digest::of(&file[offset..]).to_string();

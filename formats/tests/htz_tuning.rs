@@ -33,18 +33,15 @@ fn tuning_is_read_back() {
     let htz = Htz::parse(&file).unwrap();
     assert_eq!(htz.format(), (1, 6));
     assert_eq!(htz.manifest().provenance.tuning, Some(tuned()));
-    // It requires no feature.
     assert_eq!(htz.manifest().requires, mixed().manifest.requires);
 }
 
-/// A draft reserves space only: without tuning, the artifact has the earlier format.
 #[test]
 fn draft_only_reserves_space() {
     let draft = with(Some(TuningRecord::draft())).bytes();
     let (plain, full) = (with(None).bytes(), with(Some(tuned())).bytes());
     assert_eq!(json(&draft), {
         let mut manifest = json(&plain);
-        // Only offsets differ, by the reserved space.
         for kind in ["tensors", "sections"] {
             let there = json(&draft)[kind].clone();
             manifest[kind] = there;

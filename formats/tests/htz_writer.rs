@@ -30,7 +30,6 @@ fn write_all(writer: &mut HtzWriter, model: &Model) {
     }
 }
 
-/// Returns the names in a folder.
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .unwrap()
@@ -74,7 +73,6 @@ fn file_is_renamed_only_when_complete() {
     assert_eq!(htz.manifest().plan, model.manifest.plan);
 }
 
-/// Writers of the same unfinished file, each continuing the previous one.
 mod resumed {
     use super::*;
 
@@ -88,7 +86,6 @@ mod resumed {
         HtzWriter::resume(&folder, name, partial, draft, sections).unwrap()
     }
 
-    /// Writes `count` more tensors, drops the writer, and returns the digests of all.
     fn write(mut writer: HtzWriter, model: &Model, count: usize) -> Vec<Digest> {
         let from = writer.written().len();
         for (role, bytes) in &model.data[from..from + count] {
@@ -142,7 +139,6 @@ mod resumed {
             let digests = write(resume(&model, folder.path()), &model, 2);
             let partial = folder.path().join(PARTIAL);
             let mut bytes = fs::read(&partial).unwrap();
-            // In the second tensor.
             if truncated {
                 bytes.pop();
             } else {
@@ -329,7 +325,6 @@ fn tensors_must_follow_the_order_of_the_draft() {
             ..
         }
     ));
-    // Neither was written: the tensor may still follow.
     write_all(&mut writer, &model);
     assert!(writer.turn().is_none());
     let fault = writer.write_tensor(Role::Output, bytes).unwrap_err();
@@ -354,7 +349,6 @@ fn missing_tensor_is_refused() {
     assert_eq!(names(folder.path()), [""; 0]);
 }
 
-/// Returns the error of a model whose plan is completed by `measured`; no file may remain.
 fn finished(measured: impl FnOnce(&mut htc_formats::htz::PlanRecord)) -> Result<(), HtzError> {
     let folder = tempfile::tempdir().unwrap();
     let model = mixed();
@@ -383,7 +377,6 @@ fn errors_not_representable_in_json_are_refused() {
 
 #[test]
 fn every_error_fits_its_reserved_space() {
-    // The longest decimal forms.
     for error in [
         f64::MAX,
         f64::MIN_POSITIVE,

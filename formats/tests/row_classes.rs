@@ -8,7 +8,6 @@
 
 use htc_formats::bands::{Banded, Bands, BandsError, Kind, Layout, Packer, RowClasses};
 
-/// Returns the layout for a class of each row.
 fn classes(of_rows: &[u8], codes: &[&str]) -> (Layout, RowClasses) {
     let of = |class: usize| {
         of_rows
@@ -121,7 +120,6 @@ fn inconsistent_maps_and_wrong_lengths_are_refused() {
             assert_eq!(fault, BandsError::Rows { row }, "{at}");
         }
     }
-    // Another number of rows in a class, with correct counts.
     let mut wrong = bytes.clone();
     wrong[160 + 16 + 21] ^= 0b11 << 6;
     assert_eq!(

@@ -90,7 +90,6 @@ fn every_tensor_has_its_role_and_bytes() {
         ("qwen3", 11),
         ("gemma2", 11),
         ("gemma3_text", 13),
-        // Three projections in one tensor, two in another.
         ("phi3", 9),
     ] {
         let model = small(model_type);
@@ -131,7 +130,6 @@ fn every_tensor_has_its_role_and_bytes() {
                 }
             }
         }
-        // All norms, and no other tensors.
         let computed = tensors
             .iter()
             .filter(|t| matches!(t.place, Place::Computed(_)));
@@ -227,7 +225,6 @@ fn null_means_none_for_optional_keys() {
             (Some(20.0), Some(7.5))
         );
     }
-    // Other types have no such keys.
     assert_eq!(hyper("llama", caps).forward.attention_softcap, None);
 
     for key in ["hidden_size", "vocab_size", "rms_norm_eps", "hidden_act"] {
@@ -268,7 +265,6 @@ fn sliding_windows_are_read_for_each_type() {
             rope_theta: None,
         })
     };
-    // No key of Llama.
     assert_eq!(
         window(
             "llama",
@@ -293,7 +289,6 @@ fn sliding_windows_are_read_for_each_type() {
         let window = |keys| window(model_type, keys);
         assert_eq!(window(json!({"sliding_window": 7})), None);
         let on = json!({"use_sliding_window": true, "sliding_window": 7});
-        // From layer 28.
         assert_eq!(window(on.clone()), None);
         let mut keys = on.clone();
         keys["max_window_layers"] = 1.into();
@@ -304,7 +299,6 @@ fn sliding_windows_are_read_for_each_type() {
         let mut keys = on.clone();
         keys["layer_types"] = json!(["full_attention", "sliding_attention", "full_attention"]);
         assert_eq!(window(keys.clone()), some(7, &[0, 2]));
-        // The list requires a window.
         keys["use_sliding_window"] = false.into();
         assert_eq!(refused_value(model_type, keys).0, "layer_types");
     }
@@ -368,7 +362,6 @@ fn output_is_tied_as_configured() {
     model.with(json!({"tie_word_embeddings": true}));
     let (_, tied) = model.bind().unwrap();
     assert!(tied.iter().all(|t| t.role != Role::Output));
-    // A file may contain it anyway, but only with equal contents.
     let embedding = model.tensors["model.embed_tokens.weight"].clone();
     model.tensors.insert(output.to_owned(), embedding);
     let (_, again) = model.bind().unwrap();
@@ -381,7 +374,6 @@ fn output_is_tied_as_configured() {
     );
     model.with(json!({"tie_word_embeddings": false}));
     assert_eq!(model.bind().unwrap().1.len(), tied.len() + 1);
-    // Gemma's are tied by default.
     let mut model = small("gemma2");
     assert_eq!(model.add(output, &[TOKENS, WIDTH]).refused(), error);
 }

@@ -25,7 +25,6 @@ use tempfile::{TempDir, tempdir};
 const SECOND: &str = "model-00002-of-00004.safetensors";
 const THIRD: &str = "model-00003-of-00004.safetensors";
 
-/// Returns a folder with a small model in several files, and its index.
 fn sharded() -> (TempDir, Model, Value) {
     let folder = tempdir().unwrap();
     let model = small("llama");
@@ -33,7 +32,6 @@ fn sharded() -> (TempDir, Model, Value) {
     (folder, model, index)
 }
 
-/// Returns the error of opening a folder; the message names it, and the file in it, if any.
 fn refused(folder: &Path, file: &str) -> FolderError {
     let error = ModelFile::open(folder).unwrap_err();
     let text = error.to_string();
@@ -49,7 +47,6 @@ fn refused(folder: &Path, file: &str) -> FolderError {
     }
 }
 
-/// Returns the error if configuration and weights of a folder disagree.
 fn not_bound(folder: &Path, file: &str) -> BindError {
     let error = ModelFile::open(folder).unwrap_err();
     let text = error.to_string();
@@ -89,7 +86,6 @@ fn a_folder_opens_by_any_of_its_files() {
             .collect();
         assert_eq!(found, paths);
         assert_eq!(opened.hyper.forward.rope_pairs, RopePairs::Halves);
-        // The folder has no tokenizer.
         assert!(opened.vocabulary.is_err());
         assert_eq!(opened.tensors.len(), model.tensors.len());
         for tensor in &opened.tensors {
@@ -272,7 +268,6 @@ fn index_must_agree_with_its_files() {
         FolderError::MissingShard { .. }
     ));
 
-    // Listed but missing.
     let (folder, mut model, _) = sharded();
     model.remove(name);
     let index = folder.path().join(index_file);
@@ -284,7 +279,6 @@ fn index_must_agree_with_its_files() {
         FolderError::MissingTensor { tensor, .. } if tensor == name
     ));
 
-    // Listed in the wrong file.
     let (folder, _, mut index) = sharded();
     index["weight_map"][name] = THIRD.into();
     write_index(folder.path(), &index);
@@ -293,7 +287,6 @@ fn index_must_agree_with_its_files() {
         FolderError::WrongShard { tensor, listed, .. } if tensor == name && listed == THIRD
     ));
 
-    // In two files.
     let (folder, model, _) = sharded();
     let two = model.file(|n| n == name || n.starts_with("model.layers.1."));
     fs::write(folder.path().join(THIRD), two).unwrap();
@@ -302,7 +295,6 @@ fn index_must_agree_with_its_files() {
         FolderError::TwoShards { tensor, other, .. } if tensor == name && other == SECOND
     ));
 
-    // Not listed.
     let (folder, mut model, index) = sharded();
     model.add("lm_head.bias", &[5]);
     model.write_sharded(folder.path());
@@ -317,7 +309,6 @@ fn index_must_agree_with_its_files() {
 fn computed_buffers_may_be_missing_or_unlisted() {
     let buffer = "model.layers.0.self_attn.rotary_emb.inv_freq";
     let (folder, mut model, mut index) = sharded();
-    // Listed but missing; then present but not listed.
     index["weight_map"][buffer] = THIRD.into();
     write_index(folder.path(), &index);
     let without = ModelFile::open(folder.path()).unwrap();
@@ -328,7 +319,6 @@ fn computed_buffers_may_be_missing_or_unlisted() {
     write_index(folder.path(), &index);
     let with = ModelFile::open(folder.path()).unwrap();
     assert_eq!(with.tensors.len(), without.tensors.len());
-    // Other tensors must not be missing.
     model.add("model.layers.0.self_attn.rotary_emb.scale", &[2]);
     model.write_sharded(folder.path());
     assert!(matches!(
@@ -508,7 +498,6 @@ fn unsupported_file_is_detected_by_its_first_bytes() {
     let error = ModelFile::open(&path).unwrap_err();
     assert!(matches!(error, SourceError::Container { .. }));
     assert!(error.to_string().contains("config.json"), "{error}");
-    // A file name does not turn GGUF into safetensors.
     let path = folder.path().join("model.safetensors");
     fs::write(&path, b"GGUF\x03\0\0\0").unwrap();
     assert!(matches!(

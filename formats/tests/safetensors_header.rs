@@ -15,7 +15,6 @@ use htc_formats::limits;
 use htc_formats::safetensors::{Contents, Element, SafetensorsError};
 use safetensors_common::file;
 
-/// Returns an entry of a header.
 fn entry(name: &str, dtype: &str, shape: &str, start: u64, end: u64) -> String {
     format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}}"#)
 }
@@ -36,7 +35,6 @@ fn one_line(error: SafetensorsError) -> SafetensorsError {
 
 #[test]
 fn tensors_are_located() {
-    // With trailing padding, unordered, with metadata, an empty tensor and a scalar.
     let header = format!(
         "{{{},\"__metadata__\":{{\"format\":\"pt\"}},{},{},{}}}   ",
         entry("b", "BF16", "[2,3]", 8, 20),
@@ -65,7 +63,6 @@ fn tensors_are_located() {
     );
     assert_eq!(contents.tensor("b").unwrap().dtype(), Ok(DType::BF16));
     assert_eq!(contents.tensor("c"), None);
-    // An empty file is valid.
     assert_eq!(parse(&[], 0).unwrap().tensors(), []);
 }
 
@@ -146,7 +143,6 @@ fn malformed_headers_are_refused() {
         let error = one_line(Contents::parse(&file(header, &[0; 4])).unwrap_err());
         let start: String = header.chars().take(60).collect();
         assert!(matches!(error, SafetensorsError::Json { .. }), "{start}");
-        // The message names the tensor.
         assert!(!header.starts_with("{\"a\"") || error.to_string().contains("tensor \"a\""));
     }
     let mut bytes = file(r#"{"a":0}"#, &[]);
@@ -163,7 +159,6 @@ fn duplicate_names_are_refused() {
         entry("a", "F32", "[1]", 0, 4),
         entry("a", "F32", "[0]", 4, 4),
         entry("a", "F32", "[1]", 4, 8),
-        // The same name with an escape.
         entry("\\u0061", "F32", "[1]", 4, 8),
     ] {
         let entries = [entry("a", "F32", "[1]", 0, 4), second];
@@ -218,7 +213,6 @@ fn offsets_must_match_type_and_shape() {
             other => panic!("{other}"),
         }
     }
-    // Dimensions of an empty tensor may have any size.
     parse(
         &[entry(
             "a",

@@ -19,7 +19,6 @@ fn one_line(error: &dyn std::fmt::Display) {
     assert!(!text.contains('\n') && text.len() < 4000, "{text}");
 }
 
-/// Uses all functions of a file, to detect panics.
 fn exercise(bytes: &[u8]) {
     match Contents::parse(bytes) {
         Ok(contents) => {
@@ -38,7 +37,6 @@ fn exercise(bytes: &[u8]) {
     }
 }
 
-/// Binds an arbitrary configuration to the tensors of a model.
 fn bind(config: &[u8], bytes: &[u8], contents: &Contents) {
     let weights = WeightFile {
         index: 0,
@@ -60,7 +58,6 @@ fn bind(config: &[u8], bytes: &[u8], contents: &Contents) {
     }
 }
 
-/// Returns a plausible or extreme number.
 fn number() -> impl Strategy<Value = Value> {
     prop_oneof![
         (0..20u64).prop_map(Value::from),
@@ -71,7 +68,6 @@ fn number() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Words that configurations have as keys and values.
 const WORDS: [&str; 52] = [
     "_sliding_window_pattern",
     "attention_bias",
@@ -233,11 +229,9 @@ proptest! {
         let mut model: Model = small(model_type);
         let bytes = model.file(|_| true);
         let contents = Contents::parse(&bytes).unwrap();
-        // Arbitrary JSON.
         let stated: Map<String, Value> = keys.into_iter().collect();
         model.with(stated.into());
         bind(model.config.to_string().as_bytes(), &bytes, &contents);
-        // With almost complete RoPE parameters.
         let mut rotation = json!({
             "rope_type": kind, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 32, "short_factor": [1, 1], "long_factor": [2, 2],
@@ -249,7 +243,6 @@ proptest! {
     }
 }
 
-/// Checks the seeds of the fuzzer.
 #[test]
 fn fixtures_are_read() {
     let fixture = |name: &str| {

@@ -48,7 +48,6 @@ fn halves(values: &[f32], heads: usize, head_size: usize) -> Vec<f32> {
     back
 }
 
-/// Returns the number of heads whose rows the converter reordered in a tensor.
 fn reordered(hyper: &HyperParameters, role: Role) -> Option<usize> {
     match role {
         Role::Linear {

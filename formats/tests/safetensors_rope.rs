@@ -39,7 +39,6 @@ fn rotation_is_read_in_both_styles() {
             json!({"rope_scaling": {"type": "linear", "factor": 4}}),
             json!({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
             json!({"rope_parameters": {"rope_type": "linear", "factor": 4.0}}),
-            // The older form takes precedence.
             json!({
                 "rope_scaling": {"type": "linear", "factor": 4.0},
                 "rope_parameters": {"rope_type": "linear", "factor": 2.0},
@@ -92,7 +91,6 @@ fn layers_with_a_window_may_have_other_rope_parameters() {
         let keys = json!({ "rope_parameters": parameters });
         assert_eq!(refused_value("gemma3_text", keys).0, key);
     }
-    // Other types have no RoPE parameters by layer type.
     let keys = json!({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}});
     for model_type in TYPES.into_iter().filter(|t| *t != "gemma3_text") {
         let (key, _) = refused_value(model_type, keys.clone());
@@ -170,7 +168,6 @@ fn partial_rotation_is_read_for_supporting_types() {
 
 #[test]
 fn llama_3_scaling_becomes_frequency_divisors() {
-    // One head of 64, as wide as the model.
     let mut model = small("llama");
     model.with(json!({
         "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64,
@@ -283,7 +280,6 @@ fn long_rope_has_divisors_for_short_and_long_contexts() {
         attention_factor,
     };
     let plain = json!({});
-    // A context within the original one: 64 in 4096.
     assert_eq!(long(plain.clone(), plain.clone()).unwrap(), is(4096, 1.0));
     let inner = json!({"original_max_position_embeddings": 32});
     assert_eq!(

@@ -69,7 +69,6 @@ fn unscalable_blocks_are_refused() {
     assert_eq!(only_read, Err(expected));
 }
 
-/// Returns a matrix with varying scales and codes.
 fn packed(codes: &str, rows: usize) -> Vec<u8> {
     let Layout::Whole(codes) = codes.parse().unwrap() else {
         panic!("in classes");
@@ -153,7 +152,6 @@ fn rows_of_classes_are_scaled_individually() {
     let parts = [0, 1].map(|class| packed(codes[class], count(class as u8)));
     let bytes = classes.pack(&of_rows, &parts);
     check(&layout, rows, bytes.clone());
-    // An inconsistent map is refused before any change.
     let mut damaged = bytes;
     damaged[16] ^= 1;
     let refused = layout.scale_rows(&mut damaged, &vec![1.0; rows]);

@@ -1,7 +1,7 @@
 //! Vocabularies of Hugging Face folders: supported features and error messages. Token ids are
 //! compared with other programs in the loader's tests.
 
-#![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions.
+#![allow(clippy::unwrap_used)]
 
 mod vocab_common;
 
@@ -40,7 +40,6 @@ fn tokenizer() -> Value {
     })
 }
 
-/// Reads [`tokenizer`] with values at JSON pointers replaced.
 fn with(changes: &[(&str, Value)]) -> Result<Vocabulary, VocabularyError> {
     let mut tokenizer = tokenizer();
     for (at, value) in changes {
@@ -67,7 +66,6 @@ fn byte_level_tokenizer_is_read() {
     assert!(vocabulary.scores.is_empty() && !vocabulary.add_bos && vocabulary.bos.is_none());
 }
 
-/// Equivalent spellings of the same pre-tokenizer.
 #[test]
 fn pre_tokenizers_are_recognised() {
     let digits = json!({"type": "Digits", "individual_digits": true});
@@ -227,7 +225,6 @@ fn unsupported_features_are_named() {
             assert!(said.contains(word), "{at} {value}: {said}");
         }
     }
-    // A Unigram model has a list of pairs instead of an object.
     let unigram = json!({"type": "Unigram", "vocab": [["a", -1.5], ["b", -2.5]], "unk_id": 0});
     let said = with(&[("/model", unigram)]).unwrap_err().to_string();
     assert!(said.contains("Unigram"), "{said}");
@@ -263,7 +260,6 @@ fn nesting_is_bounded() {
     }
 }
 
-/// Returns a byte-level tokenizer with two added tokens, and the other files of its folder.
 fn folder() -> HuggingFaceFiles {
     let mut tokenizer = tokenizer();
     tokenizer["added_tokens"] = json!([
@@ -358,7 +354,6 @@ fn post_processor_sets_bos_and_eos() {
     assert_eq!(adds(Value::Null, flags.clone()), (named, true, true));
     let before = template(json!([token("<x>"), text]));
     assert_eq!(adds(before.clone(), x.clone()), (named, true, false));
-    // Not named elsewhere.
     assert_eq!(adds(before.clone(), json!({})), (named, true, false));
     let both = template(json!([token("<x>"), text, token("a")]));
     assert_eq!(adds(both, x.clone()), (named, true, true));
@@ -382,7 +377,6 @@ fn vocabulary_has_the_size_of_the_embedding() {
     assert_eq!(padded.kinds[8..], [TokenKind::Unused; 2]);
     let nested = sized(json!({"text_config": {"vocab_size": 9}})).unwrap();
     assert_eq!(nested.tokens.len(), 9);
-    // Added tokens without an embedding.
     let cut = sized(json!({"vocab_size": 6})).unwrap();
     assert_eq!((cut.tokens.len(), cut.strip_after.len()), (6, 0));
     // The model's own tokens must fit, and a size must not exceed the listed tokens by far.
@@ -432,7 +426,6 @@ fn chat_template_is_read_from_all_files() {
     );
 }
 
-/// A folder on disk.
 #[test]
 fn folders_are_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -450,7 +443,6 @@ fn folders_are_read() {
     write("tokenizer.json", &serde_json::to_vec(&tokenizer()).unwrap());
     write("generation_config.json", br#"{"eos_token_id": 5}"#);
     assert_eq!(read().unwrap().eos, Some(5));
-    // With both, the model was trained with `tokenizer.model`. Llama 3's is another format.
     write("tokenizer.model", b"IQ== 0\n");
     assert_eq!(read().unwrap().model, "gpt2");
     write("tokenizer.model", &sentence_piece(&[BPE], &[]));
@@ -476,7 +468,6 @@ fn folders_are_read() {
     );
 }
 
-/// Folders of the tiny test models must have the vocabularies of their GGUFs.
 #[test]
 fn folders_and_ggufs_agree() {
     let root = concat!(
@@ -491,7 +482,6 @@ fn folders_and_ggufs_agree() {
         }
         let gguf = htc_formats::gguf::Gguf::open(folder.join("model.gguf")).unwrap();
         let mut expected = Vocabulary::from_gguf(&gguf).unwrap();
-        // These SentencePiece models have its default, which GGUF cannot express.
         expected.collapse_spaces = true;
         let found = Vocabulary::from_hugging_face(&folder).unwrap();
         assert_eq!(found, expected, "{}", folder.display());
@@ -524,7 +514,6 @@ fn a_million_added_tokens_are_read_quickly() {
     assert_eq!(vocabulary.strip_before.len(), TOKENS as usize - 1);
 }
 
-/// Lists that would take many times their file size in memory.
 #[test]
 fn number_of_merges_is_limited() {
     let merges = "\" \",".repeat(limits::MAX_MERGES + 1);

@@ -56,7 +56,6 @@ fn letters(model: &str) -> Vocabulary {
     }
 }
 
-/// Returns vocabularies with every pre-tokenizer and every treatment of spaces.
 fn made() -> Vec<Vocabulary> {
     let mut all = Vec::new();
     for name in [
@@ -125,7 +124,6 @@ fn vocabulary_round_trips_through_gguf() {
     for vocabulary in made() {
         let mut expected = vocabulary.clone();
         if !vocabulary.lost_in_gguf().is_empty() {
-            // Properties that GGUF cannot express.
             expected.strip_before.clear();
             expected.strip_after.clear();
             expected.collapse_spaces = false;
@@ -149,7 +147,6 @@ fn vocabulary_round_trips_through_a_folder() {
     for vocabulary in made() {
         let mut found = by_folder(&vocabulary);
         if !vocabulary.strip_before.is_empty() || !vocabulary.strip_after.is_empty() {
-            // Added tokens have the scores of such.
             found.scores.clone_from(&vocabulary.scores);
         }
         assert_eq!(found, vocabulary);
@@ -165,7 +162,7 @@ fn vocabulary_round_trips_through_a_folder() {
             }
         }
         if vocabulary.model == BYTE_LEVEL {
-            // No file of a folder marks tokens that are never produced.
+            // -
             for (found, expected) in found.kinds.iter_mut().zip(&vocabulary.kinds) {
                 if *expected == TokenKind::Unused {
                     *found = TokenKind::Unused;

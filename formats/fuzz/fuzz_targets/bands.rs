@@ -8,7 +8,6 @@ use htc_formats::bands::{
 };
 use libfuzzer_sys::fuzz_target;
 
-/// Limit on the size of the decoded matrix.
 const MOST: usize = 1 << 18;
 
 fuzz_target!(|input: (&str, u16, &[u8])| {
@@ -58,7 +57,6 @@ fuzz_target!(|input: (&str, u16, &[u8])| {
     }
 });
 
-/// Checks that a class map is refused or assigns every row.
 fn in_classes(classes: &RowClasses, bytes: &[u8]) {
     let rows = classes.rows();
     if rows.saturating_mul(classes.cols()) > MOST {

@@ -27,7 +27,6 @@ fn use_it(file: &[u8]) {
     let _ = htz.verify_all(|_| {});
 }
 
-/// Returns an artifact with valid header and digests.
 fn with_header(units: u8, body: &[u8]) -> Vec<u8> {
     let length = (usize::from(units) + 1) * ALIGNMENT as usize - HEADER_BYTES;
     let mut manifest = body[..length.min(body.len())].to_vec();

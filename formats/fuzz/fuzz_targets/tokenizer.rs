@@ -9,7 +9,6 @@ use htc_formats::vocab::{HuggingFaceFiles, Vocabulary};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use libfuzzer_sys::fuzz_target;
 
-/// A small `tokenizer.json` for the companion files.
 const TOKENIZER: &str = r#"{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2},
     "merges": ["a b"]}, "pre_tokenizer": {"type": "ByteLevel"}}"#;
 

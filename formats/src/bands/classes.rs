@@ -94,7 +94,6 @@ impl RowClasses {
         (self.rows().div_ceil(MAP_ROWS) * MAP_BYTES) as u64
     }
 
-    /// Returns the byte range of a class.
     pub(super) fn place(&self, index: usize) -> std::ops::Range<usize> {
         let mut end = self.map_bytes();
         let mut start = end;
@@ -408,7 +407,6 @@ impl<'a> ClassedBands<'a> {
         Ok(ClassedBands { classes, bytes })
     }
 
-    /// Checks that the counts of the map agree with its rows and with the classes.
     fn check_map(&self) -> Result<(), BandsError> {
         let mut counted = [0; MAX_CLASSES];
         for first in (0..self.rows()).step_by(MAP_ROWS) {
@@ -503,7 +501,6 @@ impl<'a> ClassedBands<'a> {
     }
 }
 
-/// Counts the rows of a class among the first `rows` rows of a block.
 fn rows_of(of_rows: &[u8], rows: usize, class: usize) -> usize {
     let whole = &of_rows[..rows / 4];
     let same = [0b11_11_11_11_u8, 0b10_10_10_10, 0b01_01_01_01, 0][class & 3];

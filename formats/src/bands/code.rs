@@ -44,7 +44,6 @@ impl Kind {
         }
     }
 
-    /// Returns the letter of this kind in the text of [`Codes`].
     pub(super) const fn letter(self) -> char {
         match self {
             Kind::Levels => 'l',
@@ -99,7 +98,6 @@ impl Code {
         }
     }
 
-    /// Returns the code with tables of another valid version.
     pub(super) const fn with_tables(self, version: u8) -> Code {
         Code::of(self.kind, self.bits, version)
     }
@@ -185,7 +183,6 @@ impl FromStr for Code {
     }
 }
 
-/// Parses a number in its canonical spelling.
 pub(super) fn number<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
     let number: T = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
@@ -205,7 +202,6 @@ struct Inner {
     codes: Vec<Code>,
     /// Columns without padding.
     cols: usize,
-    /// Full column groups are stored rotated.
     rotated: bool,
     /// Byte offset of each column group within sixteen rows, and their total size.
     starts: Vec<u64>,
@@ -333,7 +329,6 @@ impl Codes {
         self.0.starts.last().copied().unwrap_or(0)
     }
 
-    /// Number of trellis column groups.
     fn trellises(&self) -> usize {
         self.0.trellises.last().copied().unwrap_or(0)
     }
@@ -346,7 +341,6 @@ impl Codes {
         }
     }
 
-    /// Returns the offset of the first tile, after the scales of rows and columns.
     pub(super) fn data_start(&self, rows: usize) -> u64 {
         let columns = (self.trellises() * 2 * BAND) as u64;
         wire::align_up(self.rows_end(rows).saturating_add(columns), 64).unwrap_or(u64::MAX)
@@ -360,7 +354,6 @@ impl Codes {
         scales_of_rows(rows).saturating_mul(kinds)
     }
 
-    /// Returns the offset of the row scales of a kind, or `None` if the kind is absent.
     pub(super) fn row_scales(&self, rows: usize, kind: Kind) -> Option<usize> {
         let behind = kind == Kind::Trellis && self.has(Kind::Levels);
         let at = if behind {
@@ -371,7 +364,6 @@ impl Codes {
         self.has(kind).then_some(at)
     }
 
-    /// Returns the offset of the column scales of a trellis column group, or `None` for a codebook.
     pub(super) fn column_scales(&self, rows: usize, band: usize) -> Option<usize> {
         let code = self.get(band)?;
         let before = *self.0.trellises.get(band)?;
@@ -397,7 +389,6 @@ impl Codes {
     }
 }
 
-/// Returns the size of one scale per row, padded to whole row groups.
 fn scales_of_rows(rows: usize) -> u64 {
     (rows.div_ceil(GROUP_ROWS) as u64).saturating_mul(2 * GROUP_ROWS as u64)
 }
@@ -428,7 +419,6 @@ mod tests {
             trellis.bytes(300),
             (304 * 2 + 64 * 2_u64).next_multiple_of(64) + 19 * 2 * 192
         );
-        // Padding is stored.
         let padded = Codes::uniform(Code::levels(4).unwrap(), 33).unwrap();
         assert_eq!(padded.bytes(20), levels.bytes(20));
         assert_eq!((padded.cols(), padded.padding()), (33, 31));

@@ -69,7 +69,6 @@ mod tests {
         for (back, number) in rotated.iter().zip(&numbers) {
             assert!((back - number).abs() < 1e-4);
         }
-        // One outlier is spread over all columns.
         let mut one = [0.0_f32; BAND];
         one[7] = 32.0;
         rotate(&mut one);

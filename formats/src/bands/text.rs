@@ -19,7 +19,6 @@ impl fmt::Display for Codes {
             if i > 0 {
                 f.write_str(",")?;
             }
-            // Runs are not empty.
             let code = run[0];
             let letter = code.kind().letter();
             write!(f, "{letter}{}x{}", code.bits(), run.len())?;
@@ -76,7 +75,6 @@ impl FromStr for Codes {
             if count == 0 || count > most {
                 return Err(wrong(&format!("a run of 1 to {most} bands"), run));
             }
-            // Each list of codes has one spelling.
             if codes.last() == Some(&code) {
                 return Err(wrong("another code than in the run before", run));
             }
@@ -129,7 +127,6 @@ mod tests {
             let codes = Codes::uniform(code, 96).unwrap();
             assert_eq!(codes.to_string(), format!("1:t{}x3", code.bits()));
             assert_eq!(codes.to_string().parse(), Ok(codes));
-            // A name alone stands for the current tables.
             assert_eq!(
                 code.to_string(),
                 format!("trellis{} (tables 1)", code.bits())

@@ -84,7 +84,6 @@ pub(super) fn encode_bf16(values: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Returns the f16 scale at byte `at` of a block.
 #[inline(always)]
 pub(super) fn scale<const N: usize>(block: &[u8; N], at: usize) -> f32 {
     f16_to_f32(wire::sub(block, at))

@@ -39,7 +39,6 @@ pub(super) static SIGNS: [u8; 128] = {
 /// Magnitudes in the iq2 formats; three of the four codes are used.
 const IQ2: [i8; 4] = [8, 25, 43, 0];
 
-/// Groups of iq1_s and iq1_m.
 pub(super) static IQ1_S: [[i8; 8]; 2048] = eights(
     [
         0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0015, 0x0020, 0x0022, 0x0028, 0x002a,

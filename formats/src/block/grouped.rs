@@ -18,7 +18,6 @@ fn signed(step: f32, magnitudes: [i8; 8], signs: u8, out: &mut [f32; 8]) {
     }
 }
 
-/// Concatenates two groups of four.
 #[inline(always)]
 fn joined(first: [i8; 4], second: [i8; 4]) -> [i8; 8] {
     let mut both = [0; 8];

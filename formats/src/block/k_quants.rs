@@ -126,7 +126,6 @@ pub(super) fn decode_q6_k(block: &[u8; 210], out: &mut [f32; LEN]) {
     let d = scale(block, 208);
     let scales: [u8; LEN / STEP] = wire::sub(block, 192);
     for (sub, out) in out.as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
-        // Two groups of 16 make one of the 32 of the layout.
         let (half, quarter, part) = (sub / 8, sub / 2 % 4, sub % 2);
         let low: [u8; STEP] = wire::sub(block, 64 * half + SUB * (quarter % 2) + STEP * part);
         let high: [u8; STEP] = wire::sub(block, 128 + SUB * half + STEP * part);

@@ -22,7 +22,6 @@ const E2M1_DOUBLED: [f32; 16] = [
 /// + 16` in its high half.
 #[inline(always)]
 fn decode_32(codes: [u8; LEN / 2], step: f32, levels: &[f32; 16], out: &mut [f32; LEN]) {
-    // Sixteen products serve 32 numbers.
     let values = levels.map(|level| step * level);
     let (low, high) = out.split_at_mut(LEN / 2);
     for ((low, high), pair) in low.iter_mut().zip(high).zip(codes) {

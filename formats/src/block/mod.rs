@@ -221,7 +221,6 @@ fn limit(dtype: DType) -> f32 {
     }
 }
 
-/// Joins names with commas, and "and" before the last.
 fn list(dtypes: &[DType]) -> String {
     let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
     match names.split_last() {
@@ -256,7 +255,6 @@ fn blocks<const BYTES: usize, const LEN: usize>(
     }
 }
 
-/// Calls `decode` on the bytes of every number.
 #[inline(always)]
 fn numbers<const BYTES: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; BYTES]) -> f32) {
     blocks(bytes, out, |bytes, [value]| *value = decode(*bytes));

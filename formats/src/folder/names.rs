@@ -9,7 +9,6 @@ use super::{Folder, FolderError, Found};
 
 pub(super) type Handle = PathBuf;
 
-/// Mode in which a file is opened.
 pub(super) enum Use {
     Read,
     Edit,

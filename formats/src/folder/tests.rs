@@ -17,7 +17,6 @@ fn own_folder_is_private_and_not_a_link() {
     let at = Folder::open(scratch.path()).unwrap();
     let own = at.own(name("own")).unwrap();
     assert_eq!(mode_of(own.path()), 0o700);
-    // Write permission of others is removed, read permission kept.
     fs::set_permissions(own.path(), fs::Permissions::from_mode(0o777)).unwrap();
     at.own(name("own")).unwrap();
     assert_eq!(mode_of(own.path()), 0o755);
@@ -37,7 +36,6 @@ fn own_folder_is_private_and_not_a_link() {
             "{planted}"
         );
     }
-    // The handle stays with the opened folder.
     fs::rename(scratch.path().join("own"), scratch.path().join("moved")).unwrap();
     symlink("elsewhere", scratch.path().join("own")).unwrap();
     own.edit(name("written")).unwrap();
@@ -66,11 +64,9 @@ fn only_own_regular_files_open_and_pipes_do_not_block() {
         assert!(at.edit(name(planted)).is_err(), "{planted}");
     }
     assert!(!path("nowhere").exists());
-    // Hard links may be read but not written.
     fs::hard_link(path("precious"), path("second")).unwrap();
     assert!(at.read(name("second")).is_ok());
     assert!(at.edit(name("second")).is_err());
-    // Removing a link preserves its target.
     at.remove(name("link")).unwrap();
     assert_eq!(fs::read(path("precious")).unwrap(), b"precious");
 }
@@ -97,7 +93,6 @@ fn foreign_files_are_read_only_if_trusted() {
     let trusted = at.existing(name("theirs"), true).unwrap();
     assert!(trusted.read(name("file")).is_ok());
     assert!(trusted.edit(name("file")).is_err());
-    // A file of another user in a private folder.
     std::os::unix::fs::chown(&path, Some(0), None).unwrap();
     let own = at.own(name("theirs")).unwrap();
     assert!(own.read(name("file")).is_err());

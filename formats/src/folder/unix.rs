@@ -15,7 +15,6 @@ use super::{Folder, FolderError, Found};
 
 pub(super) type Handle = File;
 
-/// Mode in which a file is opened.
 pub(super) enum Use {
     Read,
     Edit,
@@ -99,7 +98,6 @@ pub(super) fn file(at: &Handle, _: &Path, name: &OsStr, wanted: Use) -> io::Resu
         Err(Errno::LOOP | Errno::MLINK) => {
             Err(io::Error::other("a link in the place of a file; remove it"))
         }
-        // A pipe without a reader, or a socket.
         Err(Errno::NXIO) => Err(io::Error::other("not a regular file; remove it")),
         Err(error) => Err(error.into()),
     }
@@ -127,7 +125,6 @@ pub(super) fn rename(
     Ok(rustix::fs::unlinkat(from, name, AtFlags::empty())?)
 }
 
-/// Returns the permissions of a regular file.
 #[allow(
     clippy::useless_conversion,
     reason = "the type is narrower on other systems"
@@ -162,7 +159,6 @@ pub(super) fn remove(at: &Handle, _: &Path, name: &OsStr, folder: bool) -> io::R
     Ok(rustix::fs::unlinkat(at, name, flags)?)
 }
 
-/// Reopens the folder for listing and flushing.
 fn readable(at: &Handle) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(at, ".", flags, Mode::empty())?.into())

@@ -99,7 +99,6 @@ struct Memory(u64);
 const PER_TEXT: u64 = 16;
 
 impl Memory {
-    /// Adds `count` items of `each` bytes.
     fn take(&mut self, place: impl Fn() -> String, count: u64, each: u64) -> Result<(), GgufError> {
         self.0 = self.0.saturating_add(count.saturating_mul(each));
         let place = || format!("{}: bytes of memory for the metadata so far", place());
@@ -282,7 +281,6 @@ fn read_row(cursor: &mut Cursor<'_>, index: u64) -> Result<Row, GgufError> {
     })
 }
 
-/// Checks shape and offset of a tensor against each other and the length of the file.
 fn locate(
     row: Row,
     alignment: u64,
@@ -353,7 +351,6 @@ fn check_overlap(tensors: &[TensorInfo]) -> Result<(), GgufError> {
     }
 }
 
-/// Returns the indices of `items` sorted by name.
 fn sorted<T>(items: &[T], name: impl Fn(&T) -> &String) -> Vec<u32> {
     // Lossless: counts are bounded by `limits`.
     let mut order: Vec<u32> = (0..items.len() as u32).collect();

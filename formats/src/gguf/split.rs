@@ -95,7 +95,6 @@ impl Split {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// Checks the parts for consistency.
     fn check(&self, count: usize) -> Result<(), OpenError> {
         let mut found: HashMap<&str, &Gguf> = HashMap::new();
         for (place, part) in self.parts().enumerate() {
@@ -148,7 +147,6 @@ struct Names {
 }
 
 impl Names {
-    /// Derives the names from the name of one part.
     fn of(path: &Path, part: usize, count: usize) -> Result<Names, SplitError> {
         let end = end(part, count);
         // A name that is not UTF-8 never has the expected end.
@@ -176,7 +174,6 @@ impl Names {
     }
 }
 
-/// Returns the end of a part's name.
 fn end(part: usize, count: usize) -> String {
     format!("-{:05}-of-{count:05}.gguf", part + 1)
 }

@@ -158,7 +158,6 @@ impl Value {
         kind_of!(self, Value)
     }
 
-    /// Returns type and value, for messages.
     pub(super) fn describe(&self) -> String {
         match self {
             Value::String(text) => {

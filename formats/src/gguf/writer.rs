@@ -29,7 +29,6 @@ struct Tensor<'a> {
 }
 
 impl Tensor<'_> {
-    /// Returns the size implied by type and shape.
     fn length(&self) -> Result<u64, WriteError> {
         let dims = &self.dims;
         let bytes = dims
@@ -55,7 +54,6 @@ impl Tensor<'_> {
     }
 }
 
-/// Counts the bytes written.
 struct Counting<'a, W> {
     to: &'a mut W,
     written: u64,
@@ -273,7 +271,6 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Returns the bytes before the tensor data, without padding.
     fn head(&self) -> Result<Vec<u8>, WriteError> {
         if !self.alignment.is_power_of_two() || self.alignment > limits::MAX_ALIGNMENT {
             return Err(WriteError::Alignment {

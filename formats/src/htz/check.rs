@@ -20,7 +20,6 @@ use crate::model::{Form, HyperParameters, MatrixId, Part, Role};
 use crate::wire;
 use walk::{Stored, StoredMatrix, tensors};
 
-/// Features that this build supports.
 const KNOWN_FEATURES: [&str; 13] = [
     FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS, PLANES, CLASSES, TABLES, PADDING,
     ROTATION, KV_BASES,
@@ -62,7 +61,6 @@ const KV_BASES: &str = "kv_bases";
 /// Layer to probe chosen by the user (1.4).
 pub(super) const PROBE: &str = "probe";
 
-/// Sections that this build supports.
 const KNOWN_SECTIONS: [&str; 2] = [TOKENIZER, KERNELS];
 
 /// Checks that this build supports the features and sections that an artifact of format 1.`minor`
@@ -94,7 +92,6 @@ pub(super) fn needs<'a>(
 /// Pre-tokenisation that format 1.0 does not have.
 pub(super) const VOCABULARY: &str = "vocabulary";
 
-/// Returns the features that a manifest must require.
 pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]) -> Vec<String> {
     let new_form = |role: Role| {
         matches!(
@@ -136,7 +133,6 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
                 | DType::Q4K
                 | DType::Q5K
                 | DType::Q6K
-                // It has its own feature.
                 | DType::Bands
         )
     };
@@ -165,17 +161,14 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
     .collect()
 }
 
-/// Returns true if a tensor is the residual that refines a base.
 pub(super) fn is_refinement(role: Role) -> bool {
     matches!(role, Role::Refinement { .. })
 }
 
-/// Returns true if a tensor belongs to a KV cache.
 fn is_kv(role: Role) -> bool {
     matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. })
 }
 
-/// Returns true if the rows of a column-group matrix have classes.
 fn has_classes(entry: &TensorEntry) -> bool {
     matches!(entry.codes, Some(Layout::Classes(_)))
 }
@@ -186,7 +179,6 @@ fn has_new_tables(entry: &TensorEntry) -> bool {
     layout.is_some_and(|layout| layout.each(0).any(|(_, codes)| codes.version() > 1))
 }
 
-/// Returns true if the last column group is padded.
 fn is_padded(entry: &TensorEntry) -> bool {
     entry
         .codes
@@ -194,7 +186,6 @@ fn is_padded(entry: &TensorEntry) -> bool {
         .is_some_and(|layout| layout.padding() > 0)
 }
 
-/// Returns true if a column-group matrix is rotated.
 fn is_rotated(entry: &TensorEntry) -> bool {
     entry.codes.as_ref().is_some_and(Layout::is_rotated)
 }
@@ -249,12 +240,10 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     }
 }
 
-/// Checks the tensor table of a model other than the artifact's own.
 pub(super) fn table(hyper: &HyperParameters, table: &[TensorEntry]) -> Result<(), HtzError> {
     tensors(hyper, table).map(|_| ())
 }
 
-/// Checks everything except offsets.
 pub(super) fn contents(manifest: &Manifest) -> Result<(), HtzError> {
     manifest.hyper.check()?;
     for feature in required_features(&manifest.hyper, &manifest.tensors) {
@@ -434,13 +423,11 @@ fn plan(h: &HyperParameters, plan: &PlanRecord, stored: &Stored) -> Result<(), H
     Ok(())
 }
 
-/// Comparison of a record of the plan with the tensors.
 struct Agree {
     place: String,
 }
 
 impl Agree {
-    /// Compares a matrix record, except its name.
     fn matrix(
         &self,
         h: &HyperParameters,

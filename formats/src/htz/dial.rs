@@ -6,7 +6,6 @@ use super::check::is_refinement;
 use super::quality::LONGEST_NUMBER;
 use super::{HtzError, Manifest};
 
-/// Maximum number of points.
 const MOST: usize = 64;
 
 /// Quality with only the first refinements active, measured on the windows of the quality record.
@@ -25,7 +24,6 @@ pub struct DialPoint {
 }
 
 impl DialPoint {
-    /// Returns a point with the longest representation.
     pub(super) fn longest() -> DialPoint {
         DialPoint {
             refinements: u64::MAX,

@@ -75,8 +75,6 @@ pub struct SpectrumRecord {
     pub energy: f64,
 }
 
-/// Compares the record with the stored projections and their numbers of components, in the order of
-/// execution.
 pub(super) fn check(
     hyper: &HyperParameters,
     record: &GeometryRecord,

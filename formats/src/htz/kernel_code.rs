@@ -6,7 +6,6 @@ use std::str::FromStr;
 use super::Digest;
 use crate::wire::{self, Cursor, WireError};
 
-/// Version of the record.
 const VERSION: u32 = 1;
 
 /// Maximum images of a record: the parts of the kernels, twice for each architecture.

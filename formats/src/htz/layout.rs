@@ -38,13 +38,10 @@ pub const TOKENIZER: &str = "tokenizer";
 /// Section with [`KernelCode`](super::KernelCode).
 pub const KERNELS: &str = "kernels";
 
-/// Header bytes covered by its digest.
 const COVERED: usize = HEADER_BYTES - 32;
 
-/// Reserved bytes before the digest.
 const RESERVED: usize = 24;
 
-/// The fixed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub minor: u16,

@@ -367,7 +367,6 @@ impl TuningRecord {
         self.steps == 0
     }
 
-    /// Returns a record with the longest numbers.
     pub(super) fn longest() -> TuningRecord {
         TuningRecord {
             steps: u64::MAX,

@@ -40,7 +40,6 @@ impl HtzWriter {
     }
 }
 
-/// Changes the manifest of a complete artifact within its reserved space.
 fn rewrite(
     folder: &Folder,
     name: &OsStr,

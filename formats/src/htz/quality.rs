@@ -13,7 +13,6 @@ use crate::limits::MAX_CONTEXT;
 /// The longest shortest decimal form of all finite non-negative numbers.
 pub(super) const LONGEST_NUMBER: f64 = 2.225_073_858_507_201_4e-308;
 
-/// Maximum bytes of the name of a protocol.
 const MAX_PROTOCOL_BYTES: usize = 64;
 
 /// Distance of the artifact from its source, measured by executing both on a test split.
@@ -72,7 +71,6 @@ impl QualityRecord {
         }
     }
 
-    /// Returns a record of the same protocol with the longest numbers.
     pub(super) fn longest(self) -> QualityRecord {
         let number = Estimate {
             value: LONGEST_NUMBER,
@@ -92,7 +90,6 @@ impl QualityRecord {
     }
 }
 
-/// Checks that a record is a valid measurement.
 pub(super) fn check(record: &QualityRecord) -> Result<(), HtzError> {
     let QualityRecord {
         text_sha256: _,
@@ -191,9 +188,7 @@ impl<'de> Deserialize<'de> for QualityRecord {
     }
 }
 
-/// Keys of an object.
 struct Fields<'a> {
-    /// Name of the object.
     of: String,
     json: &'a Map<String, Value>,
 }
@@ -225,7 +220,6 @@ impl Fields<'_> {
         })
     }
 
-    /// Returns the value of a key; a missing key is `null`.
     fn field<T: DeserializeOwned>(&self, key: &str) -> Result<T, String> {
         let value = self.json.get(key).cloned().unwrap_or_default();
         serde_json::from_value(value).map_err(|error| format!("{}.{key}: {error}", self.of))

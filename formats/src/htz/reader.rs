@@ -93,7 +93,6 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         &self.manifest
     }
 
-    /// Length of the file in bytes.
     pub(super) fn file_length(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -260,7 +259,6 @@ pub struct Verified<'a> {
     pub fault: Option<&'a HtzError>,
 }
 
-/// Parses the manifest of a file of the given minor version.
 fn manifest(text: &[u8], minor: u16) -> Result<Manifest, HtzError> {
     /// Common part of the manifests of all minor versions.
     #[derive(Deserialize)]

@@ -48,7 +48,6 @@ pub struct SourceTensor {
 }
 
 impl SourceTensor {
-    /// Returns a tensor-table entry without an offset.
     pub(super) fn entry(&self) -> TensorEntry {
         let mut entry = TensorEntry::new(&self.name, self.role, self.dtype, 0, 0);
         (entry.rows, entry.cols) = (self.rows, self.cols);
@@ -67,7 +66,6 @@ impl SourceTensor {
         starts.map(move |start| (length - start).min(MAX_SECTION_BYTES))
     }
 
-    /// Returns the name of a section.
     fn section(&self, part: usize) -> String {
         match part {
             0 => format!("{PREFIX}{}", self.role),
@@ -209,7 +207,6 @@ impl Manifest {
         }
     }
 
-    /// Checks the source record, except the offsets of sections.
     pub(super) fn check_source(&self) -> Result<(), HtzError> {
         let Some(record) = &self.source else {
             return Ok(());
@@ -232,19 +229,16 @@ impl Manifest {
     }
 }
 
-/// Returns the index of the first section of the source.
 fn first_section(sections: &[SectionEntry]) -> usize {
     let first = sections.iter().position(|of| of.name.starts_with(PREFIX));
     first.unwrap_or(sections.len())
 }
 
-/// Indexes the tensors of an artifact by role.
 fn by_role(manifest: &Manifest) -> BTreeMap<Role, &TensorEntry> {
     let tensors = manifest.tensors.iter();
     tensors.map(|entry| (entry.role, entry)).collect()
 }
 
-/// Returns true if the type and shape of the tensors are equal.
 fn is_alike(entry: &TensorEntry, tensor: &SourceTensor) -> bool {
     (entry.dtype, entry.rows, entry.cols) == (tensor.dtype, tensor.rows, tensor.cols)
         && entry.codes.is_none()

@@ -96,7 +96,6 @@ impl Section {
     }
 }
 
-/// Decodes the stored `bytes` of a section whose entry was checked.
 pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzError> {
     let failed = |expected: String, found: String| HtzError::Section {
         section: one_line(&entry.name),
@@ -147,7 +146,6 @@ pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzE
 /// Returns the logarithm of the largest window allowed for a frame of `decoded_length` bytes. The
 /// decoder allocates the window before reading content.
 fn window_log(decoded_length: u64) -> u32 {
-    /// Minimum of the zstd format.
     const LEAST: u32 = 10;
     decoded_length
         .min(MAX_SECTION_BYTES)
@@ -185,7 +183,6 @@ pub(super) fn vocabulary(
     Ok(vocabulary)
 }
 
-/// Parses the decoded section [`KERNELS`].
 pub(super) fn kernels(data: &[u8]) -> Result<KernelCode, HtzError> {
     KernelCode::parse(data).map_err(|error| HtzError::Section {
         section: KERNELS.to_owned(),
@@ -195,7 +192,6 @@ pub(super) fn kernels(data: &[u8]) -> Result<KernelCode, HtzError> {
     })
 }
 
-/// Lengths of the lists of a vocabulary.
 #[derive(Deserialize)]
 struct Counted {
     tokens: Count,
@@ -212,7 +208,6 @@ struct Counted {
 }
 
 impl Counted {
-    /// Checks the lists other than tokens against general limits.
     fn check(&self) -> Result<(), HtzError> {
         let Counted {
             tokens: _,
@@ -242,7 +237,6 @@ impl Counted {
     }
 }
 
-/// Length of a list whose items are skipped.
 #[derive(Default)]
 struct Count(usize);
 
@@ -302,7 +296,6 @@ mod tests {
             (&b"abc".repeat(1000), Encoding::Zstd),
             // 1 MiB may be compressed by any factor.
             (&vec![7; 1 << 20], Encoding::Zstd),
-            // Zeros exceed the maximum expansion.
             (&vec![0; 8 << 20], Encoding::Raw),
         ] {
             let section = section(data);
@@ -314,8 +307,6 @@ mod tests {
         }
     }
 
-    /// Numbers of two bytes here have four in memory, and compression makes them free for an
-    /// attacker.
     #[test]
     fn other_lists_are_counted_before_allocation() {
         for (list, item, most) in [
@@ -339,7 +330,6 @@ mod tests {
         bytes.push(0);
         let error = content_error(section.entry(), &bytes);
         assert!(error.contains("1 bytes behind it"), "{error}");
-        // A second frame is no part of the first.
         bytes.pop();
         bytes.extend_from_slice(section.bytes());
         content_error(section.entry(), &bytes);
@@ -374,13 +364,10 @@ mod tests {
         entry.decoded_length = 1;
         let error = content_error(&entry, &frame);
         assert!(error.contains("memory"), "{error}");
-        // A window of 2^10 bytes is accepted.
         frame[5] = 0;
         assert_eq!(decode(&entry, &frame).unwrap(), b"x");
     }
 
-    /// Excess tokens must be counted without storing them, so the error is not about their missing
-    /// kinds.
     #[test]
     fn excess_tokens_are_refused_before_other_checks() {
         let tokens = vec![""; 100_000];

@@ -35,21 +35,16 @@ pub struct HtzWriter {
     header: Header,
     /// Bytes written so far, including the space for header and manifest.
     end: u64,
-    /// Index of the next tensor.
     turn: usize,
-    /// Index of the next section.
     next_section: usize,
     /// Index of the next source tensor that is not shared.
     source_turn: usize,
 }
 
-/// Location of an unfinished artifact.
 #[derive(Debug)]
 struct Place {
     folder: Arc<Folder>,
-    /// Name while unfinished.
     unfinished: OsString,
-    /// Final name.
     name: OsString,
     overwrite: bool,
     /// The file is kept if the writer is dropped.
@@ -401,7 +396,6 @@ impl HtzWriter {
     }
 }
 
-/// Returns the error for a failed rename of a complete file.
 fn taken_or(action: &'static str, path: &Path, source: io::Error) -> HtzError {
     match source.kind() {
         ErrorKind::AlreadyExists => HtzError::Exists { path: path.into() },
@@ -521,7 +515,6 @@ fn to_json(manifest: &Manifest) -> Result<Vec<u8>, HtzError> {
     })
 }
 
-/// Returns folder and file name of an artifact that may be written to `path`.
 fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, OsString), HtzError> {
     let not_a_file = |found| HtzError::NotAFile {
         path: path.to_owned(),
@@ -558,7 +551,6 @@ fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, OsString), HtzE
     }
 }
 
-/// Converts a system error for an action on `path`, for an artifact of `needed` bytes.
 pub(super) fn failure(
     action: &'static str,
     path: &Path,

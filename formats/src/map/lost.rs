@@ -39,7 +39,6 @@ impl Region {
         }
     }
 
-    /// Registers a mapping until [`remove`](Region::remove).
     pub(super) fn add(path: &Path, bytes: &[u8]) -> &'static Region {
         let mut region: &'static Region = &FIRST;
         while region
@@ -68,20 +67,17 @@ impl Region {
         region
     }
 
-    /// Unregisters the mapping before it is unmapped.
     pub(super) fn remove(&self) {
         self.end.store(0, Ordering::Release);
         self.taken.store(false, Ordering::Release);
     }
 
-    /// Returns true if the mapping contains an address.
     fn holds(&self, address: usize) -> bool {
         let end = self.end.load(Ordering::Acquire);
         (self.start.load(Ordering::Relaxed)..end).contains(&address)
     }
 }
 
-/// Returns the registered mapping that contains an address.
 #[cfg_attr(not(unix), allow(dead_code, reason = "nobody asks"))]
 fn find(address: usize) -> Option<&'static Region> {
     let mut region = &FIRST;
@@ -163,7 +159,6 @@ mod handler {
         }
     }
 
-    /// Writes the line about a region and returns its length.
     fn write_line(program: &str, region: &Region, line: &mut [u8]) -> usize {
         let name = region.name[..region.length.load(Ordering::Relaxed).min(NAME)].iter();
         let name = name.map(|byte| byte.load(Ordering::Relaxed));

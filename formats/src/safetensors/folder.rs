@@ -132,7 +132,6 @@ fn open(path: &Path) -> Result<Folder, FolderError> {
     })
 }
 
-/// Maps a file of a folder, if it exists.
 fn map(folder: &Path, name: &str) -> Result<Option<Arc<MappedFile>>, MapError> {
     match MappedFile::open_inside(folder, name) {
         Ok(map) => Ok(Some(Arc::new(map))),

@@ -9,10 +9,8 @@ use super::{Contents, Element, SafetensorsError, TensorInfo};
 use crate::escape::one_line;
 use crate::limits;
 
-/// Size of the length at the start of a file.
 const LENGTH_BYTES: usize = 8;
 
-/// Header key that is no tensor.
 const METADATA: &str = "__metadata__";
 
 pub(super) fn parse(bytes: &[u8]) -> Result<Contents, SafetensorsError> {
@@ -54,7 +52,6 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, SafetensorsError> {
     Ok(Contents { tensors })
 }
 
-/// A tensor as described by the header.
 struct Row {
     name: String,
     entry: Entry,
@@ -111,7 +108,6 @@ impl<'de> Visitor<'de> for Rows {
     }
 }
 
-/// Rejects a tensor name that is too long.
 pub(super) fn check_name<E: Error>(name: &str) -> Result<(), E> {
     let limit = limits::MAX_TENSOR_NAME_BYTES;
     if name.len() as u64 <= limit {
@@ -124,7 +120,6 @@ pub(super) fn check_name<E: Error>(name: &str) -> Result<(), E> {
     )))
 }
 
-/// Rejects a further tensor beyond the limit.
 pub(super) fn check_count<E: Error>(tensors: usize) -> Result<(), E> {
     if (tensors as u64) < limits::MAX_TENSORS {
         return Ok(());
@@ -155,7 +150,6 @@ impl<'de> Visitor<'de> for Texts {
     }
 }
 
-/// Dimensions of a tensor, limited in number.
 struct Shape(Vec<u64>);
 
 impl<'de> Deserialize<'de> for Shape {
@@ -189,7 +183,6 @@ impl<'de> Deserialize<'de> for Shape {
     }
 }
 
-/// Checks type, shape and offsets of a tensor against each other and the length of the data.
 fn locate(
     row: Row,
     data_offset: usize,

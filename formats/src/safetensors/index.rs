@@ -14,7 +14,6 @@ use crate::escape::one_line;
 /// Contents of `model.safetensors.index.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
-    /// Sorted file names.
     shards: Vec<String>,
     /// Tensors sorted by name, each with its index into `shards`.
     tensors: Vec<(String, usize)>,
@@ -95,7 +94,6 @@ struct File {
     weight_map: WeightMap,
 }
 
-/// Tensors and files, each with the number of the file.
 struct WeightMap {
     tensors: Vec<(String, usize)>,
     files: BTreeMap<String, usize>,

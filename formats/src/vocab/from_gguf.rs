@@ -105,7 +105,6 @@ fn pre_tokenizer(gguf: &Contents) -> Result<PreTokenizer, VocabularyError> {
     })
 }
 
-/// Parses the merges, each two texts separated by a space.
 fn merges(gguf: &Contents, tokens: &[String]) -> Result<Vec<(u32, u32)>, VocabularyError> {
     let merges: &[String] = gguf.required("tokenizer.ggml.merges")?;
     let ids: HashMap<&str, u32> = tokens.iter().map(String::as_str).zip(0..).collect();

@@ -174,11 +174,9 @@ mod tests {
             complete.scores_of_merges(),
             [-4.0, -4.0, -4.0, 0.0, -1.0, -2.0]
         );
-        // "ab" and "c" are not merged, unlike with scores.
         let partial = merged(&tokens, &[(1, 2), (0, 1), (0, 3)]);
         assert!(!partial.merges_are_scores());
         assert_eq!(partial.lost_in_gguf().len(), 2);
-        // One merge forms "abc" before "ab", another after it.
         let torn = merged(&tokens, &[(1, 2), (0, 3), (0, 1), (4, 2)]);
         assert!(!torn.merges_are_scores());
     }

@@ -13,7 +13,6 @@ impl Random {
         (self.0 >> 40) as f32 / (1 << 24) as f32
     }
 
-    /// Returns a sum of twelve uniform numbers, nearly normal.
     pub fn normal(&mut self) -> f32 {
         (0..12).map(|_| self.unit()).sum::<f32>() - 6.0
     }
@@ -22,7 +21,6 @@ impl Random {
         (0..dtype.block_len()).map(|_| self.normal()).collect()
     }
 
-    /// Returns importances over four orders of magnitude.
     pub fn importance(&mut self, dtype: DType) -> Vec<f32> {
         let one = |_| (1.5 * self.normal()).exp();
         (0..dtype.block_len()).map(one).collect()
@@ -35,7 +33,6 @@ pub fn rounded(fit: &BlockFit, values: &[f32]) -> Vec<u8> {
     codes
 }
 
-/// `Σ w (x - y)²` in f64.
 pub fn weighted(values: &[f32], weights: &[f32], back: &[f32]) -> f64 {
     let pairs = values.iter().zip(back).zip(weights);
     pairs
@@ -43,7 +40,6 @@ pub fn weighted(values: &[f32], weights: &[f32], back: &[f32]) -> f64 {
         .sum()
 }
 
-/// Returns the error of a fit with the nearest codes.
 pub fn error(fit: &BlockFit, values: &[f32], weights: &[f32]) -> f64 {
     let codes = rounded(fit, values);
     let places = codes.iter().enumerate();

@@ -76,7 +76,6 @@ pub fn rotated() -> Model {
     model
 }
 
-/// Returns the suffix of the codes for `cols` columns.
 fn padding(cols: u64) -> String {
     match cols.next_multiple_of(BAND as u64) - cols {
         0 => String::new(),
@@ -84,7 +83,6 @@ fn padding(cols: u64) -> String {
     }
 }
 
-/// Returns a model with column-group matrices and tables of `version`.
 fn in_bands(version: u8, hyper: HyperParameters) -> Model {
     let plain = match hyper.width % BAND {
         0 => DType::Q8_0,
@@ -123,7 +121,6 @@ fn in_bands(version: u8, hyper: HyperParameters) -> Model {
     model
 }
 
-/// Adds three row classes to the embedding of [`in_bands`].
 fn in_classes(mut model: Model, version: u8) -> Model {
     let tensors = &mut model.manifest.tensors;
     let at = tensors
@@ -148,7 +145,6 @@ fn in_classes(mut model: Model, version: u8) -> Model {
     model
 }
 
-/// Returns a column-group matrix of arbitrary codes, with scales of at most a sixteenth.
 pub fn bands(codes: &Codes, rows: usize, seed: u64) -> Vec<u8> {
     let mut bytes = numbers(DType::I8, codes.bytes(rows) as usize, seed);
     let mut packer = Packer::new(codes, rows);

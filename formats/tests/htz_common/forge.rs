@@ -2,26 +2,22 @@
 
 use htc_formats::htz::{Digest, HEADER_BYTES};
 
-/// Returns the end of the manifest.
 pub fn data_offset(file: &[u8]) -> usize {
     let length = u64::from_le_bytes(file[24..32].try_into().expect("eight bytes"));
     HEADER_BYTES + length as usize
 }
 
-/// Corrects the digest of a changed header.
 pub fn reseal_header(file: &mut [u8]) {
     let digest = Digest::of(&file[..96]);
     file[96..128].copy_from_slice(&digest.0);
 }
 
-/// Corrects the digests of manifest and header.
 pub fn reseal(file: &mut [u8]) {
     let digest = Digest::of(&file[HEADER_BYTES..data_offset(file)]);
     file[40..72].copy_from_slice(&digest.0);
     reseal_header(file);
 }
 
-/// Returns the manifest as JSON.
 pub fn json(file: &[u8]) -> serde_json::Value {
     serde_json::from_slice(&file[HEADER_BYTES..data_offset(file)]).expect("the manifest is JSON")
 }
@@ -40,7 +36,6 @@ pub fn put_manifest(file: &mut [u8], text: &[u8]) -> bool {
     true
 }
 
-/// Returns the artifact with a changed manifest and correct digests.
 pub fn forged(file: &[u8], change: impl FnOnce(&mut serde_json::Value)) -> Vec<u8> {
     let mut file = file.to_vec();
     let mut value = json(&file);

@@ -45,7 +45,6 @@ pub fn with_kv_bases(mut model: Model) -> Model {
     model
 }
 
-/// Returns an entry in f16: a power of two, of either sign.
 fn entry_of(side: KvSide, size: usize, row: usize, col: usize) -> u16 {
     const ONE: u16 = 15 << 10;
     match side {

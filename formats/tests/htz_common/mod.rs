@@ -33,22 +33,18 @@ pub use planes::{planes_behind_kv_bases, refined};
 #[allow(unused_imports, reason = "every test program uses its own part")]
 pub use sealed::{sealed, with_source};
 
-/// Form of a projection.
 #[derive(Clone, Copy, Debug)]
 pub enum Choice {
     Dense(DType),
     LowRank(DType, usize),
     Shared(DType),
-    /// A base in a type, and a residual of a rank in f16.
     Residual(DType, usize),
 }
 
-/// A model in memory, ready to be written.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub manifest: Manifest,
     pub data: Vec<(Role, Vec<u8>)>,
-    /// Unshared tensors of the source.
     pub source: Vec<(Role, Vec<u8>)>,
     pub vocabulary: Vocabulary,
     pub kernels: Option<htc_formats::htz::KernelCode>,
@@ -137,8 +133,6 @@ pub fn numbers(dtype: DType, bytes: usize, seed: u64) -> Vec<u8> {
     out
 }
 
-/// Returns a model with projections in the forms that `choose` returns. A shared basis has the rank
-/// and type of `basis`.
 pub fn model(
     hyper: HyperParameters,
     rope_factors: bool,
@@ -381,7 +375,6 @@ pub fn varied() -> Model {
         .tensors
         .sort_by(|a, b| by_execution(&a.role, &b.role));
     model.data.sort_by(|(a, _), (b, _)| by_execution(a, b));
-    // Roles were added.
     manifest.requires = Manifest::required_features(&manifest.hyper, &manifest.tensors);
     model
 }
@@ -443,7 +436,6 @@ pub fn formed() -> Model {
     model
 }
 
-/// [`mixed`] with an arbitrary geometry record.
 pub fn probed() -> Model {
     let mut model = mixed();
     let slots = &model.manifest.plan.slots;
@@ -477,7 +469,6 @@ pub fn measured() -> Model {
     model
 }
 
-/// Returns the quality of eight windows of 64 tokens.
 pub fn quality() -> QualityRecord {
     QualityRecord {
         text_sha256: Digest::of(b"a text"),
@@ -500,7 +491,6 @@ pub fn quality() -> QualityRecord {
     }
 }
 
-/// Sets the errors of the plan to the index of the projection divided by 16.
 pub fn fill_in(plan: &mut PlanRecord) {
     for (index, slot) in plan.slots.iter_mut().enumerate() {
         slot.error = Some(index as f64 / 16.0);
@@ -508,7 +498,6 @@ pub fn fill_in(plan: &mut PlanRecord) {
 }
 
 impl Model {
-    /// Writes the model, with the errors of [`fill_in`] and its quality.
     pub fn write(&self, path: &Path, extra: &[Section]) -> Result<(), HtzError> {
         let mut sections = vec![Section::tokenizer(&self.vocabulary)?];
         if let Some(kernels) = &self.kernels {
@@ -533,12 +522,10 @@ impl Model {
         }
     }
 
-    /// Returns the bytes of the artifact.
     pub fn bytes(&self) -> Vec<u8> {
         self.bytes_with(&[])
     }
 
-    /// Returns the bytes of the artifact with additional sections.
     pub fn bytes_with(&self, extra: &[Section]) -> Vec<u8> {
         let folder = tempfile::tempdir().expect("a folder for temporary files");
         let path = folder.path().join("model.htz");

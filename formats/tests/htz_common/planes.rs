@@ -7,7 +7,6 @@ use htc_formats::model::{MatrixId, Role, Slot};
 
 use super::{Model, banded, bands, with_kv_bases};
 
-/// [`refined`] with bases of a KV cache before its refinements.
 pub fn planes_behind_kv_bases() -> Model {
     let (mut model, planes) = (with_kv_bases(banded()), refined());
     let is_plane = |role: Role| matches!(role, Role::Refinement { .. });

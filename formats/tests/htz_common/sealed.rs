@@ -12,7 +12,6 @@ pub fn sealed() -> Model {
     with_source(mixed(), DType::Q8_0)
 }
 
-/// Adds a source with matrices of `dtype` to a model.
 pub fn with_source(mut artifact: Model, dtype: DType) -> Model {
     let hyper = artifact.manifest.hyper.clone();
     let own = |role: Role| artifact.manifest.tensor(role);
@@ -24,7 +23,6 @@ pub fn with_source(mut artifact: Model, dtype: DType) -> Model {
     };
     let mut source = model(hyper, rope, head, (DType::F32, 6), choose);
     if head.is_some() {
-        // The numbers of a tensor depend on its index in the table.
         let output = artifact.data.iter().find(|(role, _)| *role == Role::Output);
         source.data.pop();
         source.data.extend(output.cloned());

@@ -4,12 +4,10 @@
 use htc_formats::vocab::{HuggingFaceFiles, Vocabulary, VocabularyError};
 use serde_json::Value;
 
-/// Returns a Protocol Buffers field with a number.
 pub fn number(field: u64, value: u64) -> Vec<u8> {
     [varint(field << 3), varint(value)].concat()
 }
 
-/// Returns a field with bytes.
 pub fn bytes(field: u64, value: &[u8]) -> Vec<u8> {
     [
         varint(field << 3 | 2),
@@ -50,7 +48,6 @@ pub fn sentence_piece(trainer: &[(u64, u64)], normalizer: &[(u64, u64)]) -> Vec<
         piece("<unk>", 0.0, 2),
         piece("<s>", 0.0, 3),
         piece("</s>", 0.0, 3),
-        // Score and type are optional.
         bytes(1, &bytes(1, "▁".as_bytes())),
         piece("▁a", -1.5, 1),
         piece("▁▁", -2.0, 4),
@@ -60,7 +57,6 @@ pub fn sentence_piece(trainer: &[(u64, u64)], normalizer: &[(u64, u64)]) -> Vec<
     .concat()
 }
 
-/// Reads the files and checks that an error is one line.
 pub fn read(files: HuggingFaceFiles) -> Result<Vocabulary, VocabularyError> {
     let result = files.vocabulary();
     if let Err(error) = &result {

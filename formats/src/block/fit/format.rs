@@ -6,7 +6,6 @@ use crate::block::float::F16_LIMIT;
 use crate::block::levels::IQ4;
 use crate::dtype::DType;
 
-/// Parameters of a type whose blocks can be fitted.
 #[derive(Debug, PartialEq)]
 pub(in crate::block) struct Format {
     pub(super) dtype: DType,
@@ -24,7 +23,6 @@ pub(in crate::block) struct Format {
     pub(super) limit: f32,
 }
 
-/// Reconstruction levels before scaling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Levels {
     /// All integers from the first to the last.
@@ -132,19 +130,16 @@ impl Format {
         })
     }
 
-    /// Numbers in a run.
     #[inline]
     pub(super) fn run_len(&self) -> usize {
         1 << self.run_shift
     }
 
-    /// Runs in a block.
     #[inline]
     pub(super) fn runs(&self) -> usize {
         self.dtype.block_len() >> self.run_shift
     }
 
-    /// The largest code.
     #[inline]
     pub(super) fn last_code(&self) -> u8 {
         match self.levels {
@@ -153,7 +148,6 @@ impl Format {
         }
     }
 
-    /// Returns the level of a code, clamped to the last one.
     #[inline]
     pub(super) fn level(&self, code: u8) -> f32 {
         match self.levels {
@@ -162,7 +156,6 @@ impl Format {
         }
     }
 
-    /// Returns the code of the nearest level, and the level.
     #[inline(always)]
     pub(super) fn nearest(&self, scaled: f32) -> (u8, f32) {
         match self.levels {
@@ -177,7 +170,6 @@ impl Format {
         }
     }
 
-    /// Checks that `found` is the length of a block; `what` names the array in the error.
     pub(super) fn check(&self, what: &'static str, found: usize) -> Result<(), BlockError> {
         if found == self.dtype.block_len() {
             return Ok(());
@@ -202,8 +194,6 @@ impl Format {
         })
     }
 
-    /// Checks that every number is finite and below the limit; `before` is the number of values
-    /// that precede these.
     pub(super) fn check_values(&self, values: &[f32], before: usize) -> Result<(), BlockError> {
         // Magnitudes sort like their bits, with infinity and NaN last.
         let magnitude = |value: &f32| value.abs().to_bits();
@@ -246,7 +236,6 @@ static CODES: [u8; 512] = {
     codes
 };
 
-/// Levels of [`CODES`].
 static LEVELS: [f32; 512] = {
     let mut levels = [0.0; 512];
     let mut i = 0;
@@ -268,15 +257,12 @@ fn iq4_code(scaled: f32) -> u8 {
 
 /// Levels in vectorised form, without table look-ups, for the search over a run.
 pub(super) trait Nearest: Copy {
-    /// Returns the lowest and the highest level.
     fn ends(self) -> (f32, f32);
-    /// Returns the nearest levels.
     fn nearest(self, scaled: Lanes) -> Lanes;
     /// Returns the gap between levels, the unit of the search's starts.
     fn gap(self) -> f32;
 }
 
-/// All integers from the first to the last.
 #[derive(Clone, Copy)]
 pub(super) struct Whole(pub(super) f32, pub(super) f32);
 
@@ -297,7 +283,6 @@ impl Nearest for Whole {
     }
 }
 
-/// The table [`IQ4`].
 #[derive(Clone, Copy)]
 pub(super) struct Table;
 
@@ -319,7 +304,6 @@ impl Nearest for Table {
         Lanes::of(&levels)
     }
 
-    /// Gap of the levels at either end.
     #[inline(always)]
     fn gap(self) -> f32 {
         24.0

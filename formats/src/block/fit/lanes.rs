@@ -6,7 +6,6 @@
 
 use std::ops::{Add, Mul, Sub};
 
-/// Numbers in a vector.
 pub(super) const WIDTH: usize = 8;
 
 #[cfg(target_arch = "x86_64")]
@@ -18,7 +17,6 @@ mod vector {
 
     use super::WIDTH;
 
-    /// Eight numbers.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Lanes(__m128, __m128);
 
@@ -42,7 +40,6 @@ mod vector {
             min _mm_min_ps "The smaller ones; the other's for a NaN.";
         }
 
-        /// Returns a vector with `x` in every lane.
         #[inline(always)]
         pub(in super::super) fn all(x: f32) -> Lanes {
             // SAFETY: SSE is part of x86-64.
@@ -50,7 +47,6 @@ mod vector {
             Lanes(half, half)
         }
 
-        /// Loads a vector.
         #[inline(always)]
         pub(in super::super) fn of(x: &[f32; WIDTH]) -> Lanes {
             let ([low, high], _) = x.as_chunks::<4>() else {
@@ -60,7 +56,6 @@ mod vector {
             unsafe { Lanes(_mm_loadu_ps(low.as_ptr()), _mm_loadu_ps(high.as_ptr())) }
         }
 
-        /// Returns the lanes as an array.
         #[inline(always)]
         pub(in super::super) fn array(self) -> [f32; WIDTH] {
             let mut array = [0.0; WIDTH];
@@ -80,7 +75,6 @@ mod vector {
 mod vector {
     use super::WIDTH;
 
-    /// Eight numbers.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Lanes([f32; WIDTH]);
 
@@ -107,19 +101,16 @@ mod vector {
             min x y if x < y { x } else { y }, "The smaller ones; the other's for a NaN.";
         }
 
-        /// Returns a vector with `x` in every lane.
         #[inline(always)]
         pub(in super::super) fn all(x: f32) -> Lanes {
             Lanes([x; WIDTH])
         }
 
-        /// Loads a vector.
         #[inline(always)]
         pub(in super::super) fn of(x: &[f32; WIDTH]) -> Lanes {
             Lanes(*x)
         }
 
-        /// Returns the lanes as an array.
         #[inline(always)]
         pub(in super::super) fn array(self) -> [f32; WIDTH] {
             self.0
@@ -134,7 +125,6 @@ impl Lanes {
         run.as_chunks().0
     }
 
-    /// Clamps every lane.
     #[inline(always)]
     pub(super) fn within(self, low: f32, high: f32) -> Lanes {
         self.max(Lanes::all(low)).min(Lanes::all(high))
@@ -182,7 +172,6 @@ impl Mul for Lanes {
     }
 }
 
-/// Returns minimum and maximum.
 #[inline(always)]
 pub(super) fn ends<const N: usize>(x: &[f32; N]) -> (f32, f32) {
     let (mut least, mut largest) = (Lanes::all(x[0]), Lanes::all(x[0]));
@@ -206,7 +195,6 @@ pub(super) fn inverse(x: f32) -> f32 {
     if x == 0.0 { 0.0 } else { 1.0 / x }
 }
 
-/// Scalar version of [`Lanes::rounded`].
 #[inline(always)]
 pub(super) fn rounded(value: f32, low: f32, high: f32) -> f32 {
     let value = if value > low { value } else { low };

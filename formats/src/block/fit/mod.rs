@@ -27,10 +27,8 @@ pub use self::near::Near;
 use super::BlockError;
 use crate::dtype::DType;
 
-/// Maximum numbers in a block.
 const MAX_LEN: usize = 256;
 
-/// Maximum runs in a block.
 const MAX_RUNS: usize = 16;
 
 /// Fixed scales of a block, by which its numbers are encoded.
@@ -45,7 +43,6 @@ pub struct BlockFit {
     d_min: f16,
     scales: [i8; MAX_RUNS],
     minima: [u8; MAX_RUNS],
-    /// Resulting factors of each run.
     runs: [Run; MAX_RUNS],
 }
 
@@ -114,7 +111,6 @@ impl BlockFit {
         Ok(nested::search(format, values, weights))
     }
 
-    /// Creates a fit from the stored integers.
     fn with(
         format: &'static Format,
         (d, d_min): (f16, f16),
@@ -197,7 +193,6 @@ impl BlockFit {
         Ok(())
     }
 
-    /// `round` for lengths already checked.
     fn round_block(&self, values: &[f32], codes: &mut [u8]) {
         let len = self.format.run_len();
         let runs = values.chunks(len).zip(codes.chunks_mut(len));
@@ -275,7 +270,6 @@ pub(super) fn encode(
     Ok(())
 }
 
-/// Returns the parameters of a type, or `None` if it cannot be fitted.
 pub(super) fn format(dtype: DType) -> Option<&'static Format> {
     Format::of(dtype)
 }

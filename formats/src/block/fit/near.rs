@@ -50,7 +50,6 @@ impl BlockFit {
         })
     }
 
-    /// Returns the fit whose step is larger by `distance` times [`APART`].
     fn with_d(&self, (d, d_min): (f32, f32), distance: f32) -> Option<BlockFit> {
         let other = f16::from_f32(d * (1.0 + APART * distance));
         // The minimum is subtracted: a larger step lowers the first code.

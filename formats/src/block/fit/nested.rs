@@ -12,10 +12,8 @@ use super::lanes::{self, Lanes};
 use super::{BlockFit, MAX_RUNS, offset, step};
 use crate::block::float::{F16_LIMIT, f16_scale};
 
-/// Iterations of fitting the scales of the scales.
 const TURNS: usize = 2;
 
-/// Distances of the candidates from the nearest integer.
 const NEIGHBOURS: [f32; 3] = [-1.0, 0.0, 1.0];
 
 /// Fits a block of numbers below the format's limit, with one weight per number.
@@ -35,7 +33,6 @@ struct Block<'a, const N: usize, const R: usize, L> {
     x: &'a [[f32; N]],
     w: &'a [[f32; N]],
     levels: L,
-    /// Step and offset of each run fitted alone.
     alone: [(f32, f32); R],
 }
 
@@ -76,7 +73,6 @@ fn best<const N: usize, const R: usize, L: Nearest>(
 }
 
 impl Format {
-    /// Returns true if runs have an offset.
     pub(super) fn has_minima(&self) -> bool {
         self.minima.1 > 0.0
     }
@@ -136,7 +132,6 @@ impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
         (step / largest, offset / f32::max(self.format.minima.1, 1.0))
     }
 
-    /// Chooses integers and levels for given scales of the scales.
     fn with(&self, d: f16, d_min: f16) -> Chosen<N, R> {
         let mut chosen = Chosen {
             d,
@@ -191,7 +186,6 @@ impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
     }
 }
 
-/// Returns the nearest integer in the range, and its neighbours.
 fn around(value: f32, (first, last): (f32, f32)) -> impl Iterator<Item = f32> {
     let nearest = lanes::rounded(value, first, last);
     let tried = NEIGHBOURS.map(|distance| nearest + distance);

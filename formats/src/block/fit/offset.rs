@@ -5,7 +5,6 @@
 
 use super::lanes::{self, Lanes, NEGLIGIBLE};
 
-/// Iterations of fitting and rounding after the best start.
 const TURNS: usize = 2;
 
 /// Distances, in codes, by which minimum or maximum lie outside of the codes.
@@ -28,7 +27,6 @@ struct Numbers<'a, const N: usize> {
     /// `Σ w` and `Σ w y`.
     weight: f32,
     sum: f32,
-    /// The last code.
     high: f32,
     /// The least offset of `y`.
     floor: f32,

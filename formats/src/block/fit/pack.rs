@@ -3,10 +3,8 @@
 use super::BlockFit;
 use crate::dtype::DType;
 
-/// Numbers in a block with two levels of scales.
 const LEN: usize = 256;
 
-/// Writes a block from one code per number.
 pub(super) fn pack(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
     let d = fit.d.to_le_bytes();
     match fit.format.dtype {
@@ -72,7 +70,6 @@ fn halves(codes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Applies `halves` to every 64 codes.
 fn pairs_of_runs(codes: &[u8], out: &mut [u8]) {
     for (codes, out) in codes.chunks_exact(64).zip(out.chunks_exact_mut(32)) {
         halves(codes, out);

@@ -4,7 +4,6 @@ use super::lanes;
 use super::nested::{Moments, Supers};
 use super::{BlockFit, MAX_LEN, MAX_RUNS};
 
-/// Iterations of fitting the integers of the runs and their scales.
 const TURNS: usize = 2;
 
 /// Distances of the candidates from the nearest scale; each has its own best minimum.
@@ -98,7 +97,6 @@ fn with_integers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockF
     Some(BlockFit::with(format, (fit.d, fit.d_min), scales, minima))
 }
 
-/// Fits the scales of the scales to fixed integers by least squares.
 fn with_supers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit> {
     let mut sums = Supers::default();
     for ((of, scale), minimum) in moments.iter().zip(fit.scales).zip(fit.minima) {
@@ -129,7 +127,6 @@ impl Integers<'_> {
             + offset * (offset * of.w + 2.0 * of.x)
     }
 
-    /// Returns the candidate scales around the real-valued optimum.
     fn scales(
         &self,
         (first, last): (f32, f32),
@@ -150,7 +147,6 @@ impl Integers<'_> {
             .filter(move |tried| (first..=last).contains(tried))
     }
 
-    /// Returns the best minimum for a scale.
     fn minimum(&self, scale: f32, (first, last): (f32, f32), old: f32) -> f32 {
         if self.d_min == 0.0 {
             return old;

@@ -10,14 +10,12 @@
 use super::format::Nearest;
 use super::lanes::{self, Lanes, NEGLIGIBLE};
 
-/// Iterations of fitting and rounding after the best start.
 const TURNS: usize = 2;
 
 /// Additional starts for unequal importances, under which strong clipping may pay: multiples of the
 /// last level.
 const CLIPPING: [f32; 8] = [1.15, 1.3, 1.45, 1.65, 1.9, 2.2, 2.6, 3.1];
 
-/// A candidate step and its error.
 #[derive(Clone, Copy, PartialEq)]
 struct Tried {
     error: f32,

@@ -11,7 +11,6 @@ use crate::model::{
     Form, HyperParameters, InputGroup, KvSide, MatrixId, Part, Role, Slot, StoredForm,
 };
 
-/// Stored matrices and shared bases in the order of execution.
 #[derive(Default)]
 pub(super) struct Stored {
     /// Projections of the layers.
@@ -91,7 +90,6 @@ pub(super) fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stor
     }
 }
 
-/// Describes the codes of a matrix of `cols` columns.
 fn codes_of(cols: u64) -> String {
     let every = format!("one for every {BAND} of {cols} columns");
     match cols.next_multiple_of(BAND as u64) - cols {
@@ -252,7 +250,6 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// A row of a plain type.
     fn vector(&mut self, role: Role, cols: u64) -> Result<(), HtzError> {
         self.plain(role, 1, cols)
     }
@@ -274,7 +271,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Projections with a common input, after their shared basis, if any.
     fn group(
         &mut self,
         layer: usize,

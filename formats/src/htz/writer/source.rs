@@ -59,7 +59,6 @@ impl HtzWriter {
         Ok(())
     }
 
-    /// Checks that all source tensors are written, and writes the sections.
     pub(super) fn end_source(&mut self) -> Result<(), HtzError> {
         if let Some(tensor) = self.source_turn() {
             return Err(HtzError::WrongTurn {
@@ -70,7 +69,6 @@ impl HtzWriter {
         self.write_sections()
     }
 
-    /// Writes the sections of the artifact unless already written.
     fn write_sections(&mut self) -> Result<(), HtzError> {
         let sections = std::mem::take(&mut self.sections);
         let missing = sections.iter().enumerate().skip(self.next_section);

@@ -103,7 +103,6 @@ impl Base {
         Ok(base)
     }
 
-    /// Sets the text of a model's id.
     fn put(&mut self, id: u32, text: String, kind: TokenKind) -> Result<(), VocabularyError> {
         let at = id as usize;
         self.grow(id, &text)?;
@@ -128,7 +127,6 @@ impl Base {
         Ok(())
     }
 
-    /// Adds a token, or marks one of the model's as special.
     pub(super) fn add(&mut self, token: &AddedToken) -> Result<(), VocabularyError> {
         let AddedToken { id, content, .. } = token;
         if token.single_word {
@@ -167,7 +165,6 @@ impl Base {
         Ok(())
     }
 
-    /// Returns the vocabulary with exactly `size` tokens, if known.
     pub(super) fn finish(mut self, size: Option<u64>) -> Result<Vocabulary, VocabularyError> {
         let Some(size) = size else {
             return Ok(self.vocabulary);
@@ -211,7 +208,6 @@ impl Vocabulary {
     }
 }
 
-/// Rejects models other than plain byte pair encoding.
 fn check_model(model: &Model) -> Result<(), VocabularyError> {
     let refuse = |what, found: String, supported: &str| {
         Err(unsupported(TOKENIZER_JSON, what, found, supported))
@@ -290,7 +286,6 @@ fn spaces(
             "false",
         ));
     }
-    /// Effect of a normaliser on spaces.
     #[derive(Clone, Copy, PartialEq)]
     enum Rule {
         Prefix,

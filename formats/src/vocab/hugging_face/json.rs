@@ -42,7 +42,6 @@ pub(super) struct AddedToken {
     pub(super) special: bool,
 }
 
-/// Model of `tokenizer.json`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Model {
     #[serde(rename = "type")]
@@ -95,7 +94,6 @@ impl<'de> Deserialize<'de> for Nothing {
     }
 }
 
-/// Search pattern.
 #[derive(Debug, Deserialize)]
 pub(super) enum Pattern {
     String(String),
@@ -147,7 +145,6 @@ pub(super) struct ChatTemplate {
     pub(super) chat_template: Option<Template>,
 }
 
-/// A token by its text.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum TokenName {
@@ -163,7 +160,6 @@ impl TokenName {
     }
 }
 
-/// One or several token ids.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Ids {
@@ -180,7 +176,6 @@ impl Ids {
     }
 }
 
-/// A chat template, or several named ones.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Template {
@@ -343,11 +338,9 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for AtMost<T, MOS
     }
 }
 
-/// A list that is short in all real files.
 #[derive(Debug)]
 pub(super) struct Few<T>(pub(super) Vec<T>);
 
-/// Maximum length of such a list.
 const FEW: usize = 16;
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {

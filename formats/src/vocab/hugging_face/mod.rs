@@ -190,7 +190,6 @@ impl HuggingFaceFiles {
         Ok(vocabulary)
     }
 
-    /// Reads the tokens of a SentencePiece model and its added tokens.
     fn of_pieces(
         &self,
         vocabulary: Vocabulary,

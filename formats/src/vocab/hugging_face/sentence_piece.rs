@@ -11,7 +11,6 @@ use crate::vocab::{SENTENCE_PIECE, TokenKind, Vocabulary, VocabularyError};
 /// First byte of every file: the key of its first piece.
 const FIRST: u8 = 1 << 3 | 2;
 
-/// Encoded field of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Field<'a> {
     /// Integers, flags, enumerations.

@@ -11,7 +11,6 @@ use serde_json::{Map, Value, json};
 use super::{HuggingFaceFiles, pre_tokenizer, sentence_piece};
 use crate::vocab::{BYTE_LEVEL, TokenKind, Vocabulary};
 
-/// SentencePiece's character for a space.
 const SPACE: &str = "\u{2581}";
 
 impl HuggingFaceFiles {
@@ -72,7 +71,6 @@ fn tokens(vocabulary: &Vocabulary) -> Vec<(u32, &str, TokenKind)> {
         .collect()
 }
 
-/// Returns the entry of an added token.
 fn added(vocabulary: &Vocabulary, id: u32, token: &str, kind: TokenKind) -> Value {
     json!({
         "id": id,
@@ -132,7 +130,6 @@ fn tokenizer(vocabulary: &Vocabulary) -> Value {
     })
 }
 
-/// Returns the normaliser, which treats the spaces of a text.
 fn normalizer(vocabulary: &Vocabulary) -> Value {
     if vocabulary.model == BYTE_LEVEL || vocabulary.space_prefix_once {
         return Value::Null;
@@ -175,7 +172,6 @@ fn decoder(vocabulary: &Vocabulary) -> Value {
     json!({"type": "Sequence", "decoders": steps})
 }
 
-/// Returns the post-processor, which adds tokens around a text.
 fn post_processor(vocabulary: &Vocabulary) -> Value {
     let bos = vocabulary.bos.filter(|_| vocabulary.add_bos);
     let eos = vocabulary.eos.filter(|_| vocabulary.add_eos);
