@@ -153,7 +153,7 @@ impl Feedback {
     /// Rounding leaves the matrix not definite.
     pub fn rotated(&self) -> Result<&Feedback, FactoriseError> {
         let n = self.order;
-        let made = self.rotated.get_or_init(|| {
+        let feedback = self.rotated.get_or_init(|| {
             let mut moment = self.moment.clone();
             rotate_moment(n, &mut moment);
             for row in 0..n {
@@ -170,7 +170,7 @@ impl Feedback {
                 rotated: OnceLock::new(),
             }))
         });
-        made.as_deref().map_err(Clone::clone)
+        feedback.as_deref().map_err(Clone::clone)
     }
 
     /// Returns the variance of every column unexplained by later ones, in units of the mean of the
@@ -320,12 +320,12 @@ impl Feedback {
         (exact, targets): (&[f32], &[f32]),
     ) -> Option<C::Scales> {
         let place = start % code.block_len();
-        let mut room = [0.0; CHUNK];
-        let room = &mut room[..targets.len()];
+        let mut scratch = [0.0; CHUNK];
+        let scratch = &mut scratch[..targets.len()];
         let mut lost = |scales: &C::Scales, most| {
-            room.copy_from_slice(targets);
+            scratch.copy_from_slice(targets);
             let nearest = |c, target| code.nearest(scales, place + c, target).1;
-            self.feed_run(start, (exact, &mut *room), most, nearest)
+            self.feed_run(start, (exact, &mut *scratch), most, nearest)
         };
         let least = lost(scales, None)?;
         let run = place / code.run_len();

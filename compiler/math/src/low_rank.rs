@@ -316,11 +316,9 @@ fn misses(weight: Weight<'_>, a: &[f32], b: &[f32], unit: &[f64]) -> bool {
 }
 
 /// Computes factors whose first component reproduces the weight on `unit` while the others map it
-/// to zero. `None` if `W ŝ = 0`.
+/// to zero; `None` if `W ŝ = 0`.
 ///
 /// The first is `u uᵀ H W` with `u ∝ H W ŝ`; the others are the best factors of `(1 − u uᵀ) H W`.
-/// The error is the tail of the latter, which is minimal: `Ŵ ŝ = W ŝ` requires `u` among the
-/// columns of `Ŵ`.
 fn direction_first(
     weight: Weight<'_>,
     r: usize,

@@ -184,12 +184,12 @@ impl Keeper {
             0 if options.kind.exempts() => options.start.min(full),
             _ => layout.front(layer),
         };
-        let behind = full - front;
+        let tail = full - front;
         let count = match options.kind {
-            KvKind::Static { .. } => behind,
-            KvKind::StaticHybrid { .. } => behind.saturating_sub(options.recent),
+            KvKind::Static { .. } => tail,
+            KvKind::StaticHybrid { .. } => tail.saturating_sub(options.recent),
             KvKind::Oja { .. } => {
-                let waiting = behind.saturating_sub(options.recent);
+                let waiting = tail.saturating_sub(options.recent);
                 let enough = waiting >= options.oja.period || self.updates_behind(self.last_pass);
                 if enough { waiting } else { 0 }
             }

@@ -261,8 +261,8 @@ impl<B: Backend> Speculator<B> {
     pub(crate) fn read(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
         self.read.extend_from_slice(tokens);
         if let Drafter::Other(draft) = &mut self.drafter {
-            let room = draft.limit().min(self.read.len());
-            let behind = self.read.get(draft.position()..room).unwrap_or(&[]);
+            let available = draft.limit().min(self.read.len());
+            let behind = self.read.get(draft.position()..available).unwrap_or(&[]);
             if !behind.is_empty() {
                 draft.read_prompt(behind)?;
             }
@@ -305,8 +305,8 @@ impl<B: Backend> Speculator<B> {
         out: &mut VecDeque<u32>,
     ) -> Result<(), GenerateError> {
         let start = session.position();
-        let room = session.limit().saturating_sub(start + 1);
-        let most = most.saturating_sub(1).min(room).min(session.batch() - 1);
+        let available = session.limit().saturating_sub(start + 1);
+        let most = most.saturating_sub(1).min(available).min(session.batch() - 1);
         let length = self.pace.next(most.min(self.draft_room()), self.behind());
         let mut seen = match length {
             0 => None,

@@ -265,8 +265,8 @@ mod tests {
                     .map(move |code| (code * f64::from(scale) / 100.0) as f32)
             };
             let mut values: Vec<f32> = of(scale).collect();
-            let given = slopes(&feedback, &errors(scale.into()));
-            let mut found: Vec<f32> = given.iter().map(|&slope| slope as f32).collect();
+            let initial = slopes(&feedback, &errors(scale.into()));
+            let mut found: Vec<f32> = initial.iter().map(|&slope| slope as f32).collect();
             let changed = fit_scale(&feedback, 0..BAND, &mut scale, &mut values, &mut found);
             assert_eq!(changed, scale != before);
             fitted += usize::from(changed);
@@ -279,7 +279,7 @@ mod tests {
                     .all(|(a, b)| (a - b).abs() < 1e-5)
             );
             let expected = slopes(&feedback, &errors(scale.into()));
-            let size = given
+            let size = initial
                 .iter()
                 .fold(1e-3, |most: f64, slope| most.max(slope.abs()));
             for (found, expected) in found.iter().zip(expected) {

@@ -132,14 +132,14 @@ impl Viterbi {
         x.clear();
         x.extend(targets[tail..].iter().chain(&targets[..around]));
         weights.clear();
-        if let Some(given) = importance {
-            weights.extend(given[tail..].iter().chain(&given[..around]));
+        if let Some(window) = importance {
+            weights.extend(window[tail..].iter().chain(&window[..around]));
         }
         path.resize(x.len(), 0);
-        let given = importance.map(|_| &*weights);
-        self.search(&x, given, None);
-        let last = self.cheapest_end(&x, given);
-        self.trace(&x, given, last, &mut path);
+        let window = importance.map(|_| &*weights);
+        self.search(&x, window, None);
+        let last = self.cheapest_end(&x, window);
+        self.trace(&x, window, last, &mut path);
         let first = path.get(around).copied().unwrap_or(0);
         self.seam = (x, weights, path);
         first

@@ -21,12 +21,12 @@ struct Asked {
 }
 
 impl Asked {
-    fn record_call(&self, what: &'static str) -> Result<(), FactoriseError> {
+    fn record_call(&self, operation: &'static str) -> Result<(), FactoriseError> {
         let mut calls = self.calls.lock().unwrap();
-        calls.push(what);
+        calls.push(operation);
         match self.refuses_from {
             Some(from) if calls.len() > from => Err(FactoriseError::Device {
-                message: what.to_owned(),
+                message: operation.to_owned(),
             }),
             _ => Ok(()),
         }
@@ -34,10 +34,10 @@ impl Asked {
 
     fn counts(&self) -> String {
         let mut counts = BTreeMap::new();
-        for what in self.calls.lock().unwrap().iter() {
-            *counts.entry(*what).or_insert(0) += 1;
+        for operation in self.calls.lock().unwrap().iter() {
+            *counts.entry(*operation).or_insert(0) += 1;
         }
-        let counts = counts.iter().map(|(what, count)| format!("{what} {count}"));
+        let counts = counts.iter().map(|(operation, count)| format!("{operation} {count}"));
         counts.collect::<Vec<_>>().join(", ")
     }
 }
@@ -272,12 +272,12 @@ impl<'a> Given<'a> {
 fn factorisations_use_the_algebra_and_pass_on_its_errors() {
     let (tall, wide) = (Dense::normal(150, 80, 1), Dense::normal(66, 80, 2));
     let moment = Moment::new(80, 3);
-    let given = Given {
+    let inputs = Given {
         tall: &tall,
         wide: &wide,
         moment: &moment,
     };
-    let all = given.factorisations().into_iter().chain(given.spectra());
+    let all = inputs.factorisations().into_iter().chain(inputs.spectra());
     for (name, work, expected) in all {
         let calls = Asked::default();
         assert_eq!(work(&calls).unwrap(), work(&Host).unwrap(), "{name}");

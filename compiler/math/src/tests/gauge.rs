@@ -173,13 +173,13 @@ fn gauged_truncation_reaches_the_tail_of_the_gauged_weight() {
                 let expected = singular_values(&dense);
                 let total = norm(&dense);
                 for path in PATHS {
-                    let what = format!("{name}, {m} x {n}, {path:?}, H {}", output.is_some());
+                    let label = format!("{name}, {m} x {n}, {path:?}, H {}", output.is_some());
                     let r = 3 * q / 4;
                     let found = gauged(&w, r, path, &gauge, output).unwrap();
-                    assert!(decreasing(&found.singular_values), "{what}");
-                    assert!(signs_are_fixed(&found.a, n), "{what}");
+                    assert!(decreasing(&found.singular_values), "{label}");
+                    assert!(signs_are_fixed(&found.a, n), "{label}");
                     for (s, e) in found.singular_values.iter().zip(&expected) {
-                        assert!((s - e).abs() < 1e-7 * expected[0], "{what}: {s} {e}");
+                        assert!((s - e).abs() < 1e-7 * expected[0], "{label}: {s} {e}");
                     }
                     for shorter in [1, q / 3, r] {
                         let missing = w.f64() - product(&found, &w, r, shorter);
@@ -187,12 +187,12 @@ fn gauged_truncation_reaches_the_tail_of_the_gauged_weight() {
                         let bound = tail(&expected, shorter);
                         assert!(
                             (lost - bound).abs() < 1e-6,
-                            "{what}, rank {shorter}: {lost:e} {bound:e}"
+                            "{label}, rank {shorter}: {lost:e} {bound:e}"
                         );
                     }
                     let all = gauged(&w, q, path, &gauge, output).unwrap();
                     let lost = low_rank_error(w.weight(), &all.a, &all.b, q);
-                    assert!(lost < 2e-6, "{what}: {lost:e}");
+                    assert!(lost < 2e-6, "{label}: {lost:e}");
                 }
             }
         }

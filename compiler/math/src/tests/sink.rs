@@ -139,7 +139,7 @@ fn low_rank_factors_keep_the_direction() {
                 let gauged = &h * w.f64() * &g;
                 let inverse = gauge.divide(column.clone(), &Host).unwrap();
                 for (path, r) in [(Path::Svd, 9), (Path::Gram, 9), (Path::Svd, 1)] {
-                    let what = format!("{name}, {m} x {n}, {path:?}, r = {r}");
+                    let label = format!("{name}, {m} x {n}, {path:?}, r = {r}");
                     let find = |threshold: Option<f64>| {
                         let options = LowRankOptions {
                             path,
@@ -162,10 +162,10 @@ fn low_rank_factors_keep_the_direction() {
                     let plain = find(None);
                     let kept = find(Some(2.0));
                     let outcome = kept.sink.unwrap();
-                    assert!(outcome.appended, "{what}");
-                    assert!(missed(&kept) < 1e-5, "{what}: {:e}", missed(&kept));
-                    assert!(missed(&plain) > 1e-2, "{what}: {:e}", missed(&plain));
-                    assert!(signs_are_fixed(&kept.a, n), "{what}");
+                    assert!(outcome.appended, "{label}");
+                    assert!(missed(&kept) < 1e-5, "{label}: {:e}", missed(&kept));
+                    assert!(missed(&plain) > 1e-2, "{label}: {:e}", missed(&plain));
+                    assert!(signs_are_fixed(&kept.a, n), "{label}");
                     assert_eq!(kept.singular_values, plain.singular_values);
                     let along = &h * w.f64() * &column;
                     best_with_the_direction(&kept, &gauged, (&h, &g), (&column, &along), r);
@@ -177,7 +177,7 @@ fn low_rank_factors_keep_the_direction() {
                     let threshold = random_coverage(r, n);
                     let usual = find(Some(threshold));
                     let outcome = usual.sink.unwrap();
-                    assert_eq!(outcome.appended, expected < threshold, "{what}");
+                    assert_eq!(outcome.appended, expected < threshold, "{label}");
                     assert_eq!(usual.a, if outcome.appended { kept.a } else { plain.a });
                     assert!(name != "none" || output.is_some() || outcome.appended);
                 }
@@ -207,10 +207,10 @@ fn best_with_the_direction(
     let (b, a) = (matrix(&kept.b, m, r), matrix(&kept.a, r, n));
     // u ∝ H W ŝ.
     let u = along * (1.0 / norm(along));
-    let beside = gauged - &u * (u.transpose() * gauged);
+    let deflated = gauged - &u * (u.transpose() * gauged);
     let tall = match m < n {
-        true => beside.transpose().to_owned(),
-        false => beside,
+        true => deflated.transpose().to_owned(),
+        false => deflated,
     };
     let values = right_singular(tall, 1).unwrap().values;
     for shorter in [1, r.div_ceil(2), r] {

@@ -46,7 +46,6 @@ impl Wide {
         let of_row = |(row, values): (usize, &[f32])| {
             bands.row(row, &mut stored).unwrap();
             let errors = values.iter().zip(&stored).map(|(w, v)| f64::from(w - v));
-            // -
             let (mut before, mut sum) = (0.0, 0.0);
             for e in errors {
                 sum += e * (e + 2.0 * 0.9 * before);

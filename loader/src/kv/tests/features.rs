@@ -94,8 +94,8 @@ fn attention_on_coordinates_equals_attention_on_reconstructed_rows() {
                 });
                 for (found, way) in found.iter().zip(["coordinates", "reconstructed"]) {
                     let apart = apart(found, &expected);
-                    let what = format!("{kind}, layer {layer}, {way}, {}", cpu.instruction_set());
-                    assert!(apart < ATTENTION, "{what}: {apart:.2e}");
+                    let label = format!("{kind}, layer {layer}, {way}, {}", cpu.instruction_set());
+                    assert!(apart < ATTENTION, "{label}: {apart:.2e}");
                 }
             }
         }

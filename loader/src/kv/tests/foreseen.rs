@@ -32,7 +32,7 @@ fn every_row_has_the_bits_of_a_single_step() {
         for threads in [1, 3] {
             let pool = Arc::new(Pool::new(threads).unwrap());
             for (one, other) in Cpu::each(&pool).into_iter().zip(Cpu::each(&pool)) {
-                let what = format!(
+                let label = format!(
                     "{kind}, keep {keep:?}, {threads}, {}",
                     one.instruction_set()
                 );
@@ -46,15 +46,15 @@ fn every_row_has_the_bits_of_a_single_step() {
                 let logits = together.verify(&rest[..FORESEEN], &mut ()).unwrap();
                 for (row, token) in logits.chunks_exact(vocabulary).zip(rest) {
                     let step = alone.step(&[*token]).unwrap();
-                    assert!(row == step, "{what}");
+                    assert!(row == step, "{label}");
                 }
                 let kept = prompt.len() + RIGHT;
                 together.truncate(kept).unwrap();
                 alone.truncate(kept).unwrap();
                 let next = &rest[FORESEEN..][..1];
                 let found = together.step(next).unwrap().to_vec();
-                assert!(found == alone.step(next).unwrap(), "{what}");
-                assert_eq!(together.kv().evicted() > 0, keep.is_some(), "{what}");
+                assert!(found == alone.step(next).unwrap(), "{label}");
+                assert_eq!(together.kv().evicted() > 0, keep.is_some(), "{label}");
             }
         }
     }

@@ -50,8 +50,8 @@ fn kind_names_round_trip() {
         "oja:0.5:1",
     ] {
         let error = parse(text).unwrap_err();
-        let said = error.to_string();
-        assert!(said.contains("static-hybrid:R"), "{text}: {said}");
+        let message = error.to_string();
+        assert!(message.contains("static-hybrid:R"), "{text}: {message}");
     }
     for text in [
         "oja:0",

@@ -186,10 +186,10 @@ fn coordinate_beyond_float16_is_refused_without_side_effects() {
     let layer = Arc::new(bases.layer(0, [1, 1]));
     cache.set_bases(&cpu(), 0, &layer, None).unwrap();
     let error = cache.compress(&cpu(), 0, 0, 2).unwrap_err();
-    let said = error.to_string();
+    let message = error.to_string();
     assert!(
-        said.starts_with("layer 0: a number of the value at position 1 is 848"),
-        "{said}"
+        message.starts_with("layer 0: a number of the value at position 1 is 848"),
+        "{message}"
     );
     let [_, values] = cache.full_rows(&cpu(), 0, 0..3).unwrap();
     assert_eq!(values[..2], [1.0, 1.0]);
@@ -288,9 +288,9 @@ impl<B: Backend> Runner<B> {
             .importance(shape, &q, kv, 0, &attention, n.min(3))
             .unwrap();
         kv.advance(n);
-        let mut room = vec![];
+        let mut scratch = vec![];
         let count = n * shape.heads * shape.size;
-        found.extend_from_slice(self.backend.read(&out, count, &mut room).unwrap());
+        found.extend_from_slice(self.backend.read(&out, count, &mut scratch).unwrap());
         found
     }
 
