@@ -10,7 +10,6 @@ use htc::{CompileError, Compiler, Event};
 
 /// Compiles `model` into `artifact` and returns the lines that a build script prints.
 pub fn build(model: &Path, artifact: &Path) -> Result<Vec<String>, CompileError> {
-    // Statistics are cached next to the artifact, for the next build.
     let compiler = Compiler::new(model, artifact)
         .cache(artifact.with_extension("cache"))
         .overwrite(true);

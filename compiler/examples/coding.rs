@@ -15,7 +15,6 @@ use htc::math::random::Rng;
 use htc::math::{Feedback, SecondMoment, Weight};
 use htc_formats::block::BlockFit;
 
-/// Sweeps over the codes at normal effort.
 const SWEEPS: usize = 2;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -42,7 +41,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the shortest time to code a tile in each type.
 fn shortest(values: &[f32], cols: usize, turns: usize) -> Result<Vec<f64>, Box<dyn Error>> {
     let weight = Weight {
         rows: STRIP,

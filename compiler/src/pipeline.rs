@@ -67,11 +67,8 @@ const NOTHING_COMPARED: &str = "nothing is compared: that takes a plan of the me
 struct Named {
     prepared: Prepared,
     chosen: Chosen,
-    /// Measurements of files in one GGUF type.
     plain: Vec<Trial>,
-    /// Set if the artifact also has the source's weights.
     with_source: Option<WithSource>,
-    /// Result of syncing the folder to disk.
     synced: io::Result<()>,
 }
 
@@ -159,7 +156,6 @@ fn compile_on(
             false => None,
         };
         watch.tell(Event::Sealing);
-        // The recorded digest must be that of the bytes that were read.
         source::check_unchanged(&prepared.source, prepared.digest, clock)?;
         let key = with_source.map_or(chosen.built.key, |made| made.key);
         let name = work.artifact(key).complete();
@@ -263,7 +259,6 @@ pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, Comp
     });
     let prepared = prepared.map_err(|error| planes::of_whole(error, elastic.as_ref()))?;
     let source = &prepared.source;
-    // If a limit determines the size, this is the plan predicted to meet it.
     let ratio = match &elastic {
         Some(elastic) => elastic.bases_at(&prepared),
         None => prepared.start,

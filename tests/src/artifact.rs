@@ -19,9 +19,6 @@ pub struct Artifact {
 
 impl Artifact {
     /// Opens an artifact.
-    ///
-    /// # Panics
-    /// If it is not valid.
     pub fn open(path: &Path) -> Artifact {
         let bytes = std::fs::read(path).unwrap();
         let manifest = Htz::parse(&bytes).unwrap().manifest().clone();
@@ -49,9 +46,6 @@ impl Artifact {
     }
 
     /// Returns the range of bytes of a tensor.
-    ///
-    /// # Panics
-    /// If there is none of that role.
     #[track_caller]
     pub fn place(&self, role: &str) -> Range<usize> {
         let entry = self
@@ -64,18 +58,12 @@ impl Artifact {
     }
 
     /// Returns the bytes of a tensor.
-    ///
-    /// # Panics
-    /// If there is none of that role.
     #[track_caller]
     pub fn stored(&self, role: &str) -> &[u8] {
         &self.bytes[self.place(role)]
     }
 
     /// Decodes a tensor.
-    ///
-    /// # Panics
-    /// If there is none of that role.
     #[track_caller]
     pub fn matrix(&self, role: &str) -> Matrix {
         let bytes = self.stored(role);
@@ -96,9 +84,6 @@ impl Artifact {
     }
 
     /// Returns the dense matrix that a projection's stored form represents.
-    ///
-    /// # Panics
-    /// If the projection is in none of the forms.
     #[track_caller]
     pub fn product(&self, layer: usize, slot: &str) -> Matrix {
         let part = |part: &str| format!("layers.{layer}.{slot}.{part}");
@@ -120,9 +105,6 @@ impl Artifact {
     }
 
     /// Returns the dense matrix that an untied head's stored form represents.
-    ///
-    /// # Panics
-    /// If the head is in none of the forms.
     #[track_caller]
     pub fn head(&self) -> Matrix {
         if self.has("output.a") {
@@ -131,7 +113,6 @@ impl Artifact {
         self.with_residual(self.matrix("output"), "output")
     }
 
-    /// Adds the low-rank residual to a base, if any.
     fn with_residual(&self, mut base: Matrix, name: &str) -> Matrix {
         let part = |part: &str| format!("{name}.residual_{part}");
         if self.has(&part("a")) {
@@ -148,18 +129,12 @@ impl Artifact {
     }
 
     /// Returns the range of bytes of a section.
-    ///
-    /// # Panics
-    /// If there is none of that name.
     pub fn section_place(&self, name: &str) -> Range<usize> {
         let entry = self.manifest.section(name).unwrap();
         entry.offset as usize..(entry.offset + entry.length) as usize
     }
 
     /// Returns the first byte of padding between two items.
-    ///
-    /// # Panics
-    /// If there is no padding.
     pub fn padding(&self) -> usize {
         let tensors = &self.manifest.tensors;
         let ends = tensors.iter().map(|t| t.offset + t.length);

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Default deadline; the run is killed and its test fails.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Address space for runs on hostile files: enough for a small process with a few threads, and far
@@ -21,9 +20,6 @@ pub const HOSTILE_MEMORY: u64 = 600 << 20;
 pub const HOSTILE_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Returns the path of the binary.
-///
-/// # Panics
-/// If it does not exist; the message has the command that builds it.
 pub fn path() -> PathBuf {
     let path = match std::env::var_os("HTC_BIN") {
         Some(path) => PathBuf::from(path),
@@ -219,9 +215,6 @@ impl Htc {
     }
 
     /// Runs the program to its end.
-    ///
-    /// # Panics
-    /// If the deadline passes.
     #[must_use]
     pub fn run(mut self) -> Outcome {
         let mut command = self.command();
@@ -260,9 +253,6 @@ fn read_all(stream: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Ve
 }
 
 /// Waits for a program, and kills it at its deadline.
-///
-/// # Panics
-/// If the deadline passes.
 pub fn wait(child: &mut Child, deadline: Duration, what: &str) -> ExitStatus {
     let started = Instant::now();
     loop {
@@ -304,9 +294,6 @@ impl Outcome {
     }
 
     /// Asserts success.
-    ///
-    /// # Panics
-    /// If the exit code is not 0.
     #[track_caller]
     pub fn ok(self) -> Self {
         assert!(
@@ -320,18 +307,12 @@ impl Outcome {
     }
 
     /// Returns standard output as text.
-    ///
-    /// # Panics
-    /// If it is not UTF-8.
     #[track_caller]
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.stdout).expect("stdout is UTF-8")
     }
 
     /// Asserts success and returns standard output as one JSON value.
-    ///
-    /// # Panics
-    /// If the run failed or the output is not JSON.
     #[track_caller]
     pub fn json(self) -> Value {
         let outcome = self.ok();
@@ -346,9 +327,6 @@ impl Outcome {
 
     /// Asserts failure with an exit code and a single line on standard error that contains all
     /// `words`, ignoring case; standard output must be empty.
-    ///
-    /// # Panics
-    /// If any of that does not hold.
     #[track_caller]
     pub fn refused(&self, code: i32, words: &[&str]) {
         let about = format!("{}: {}\n{}", self.command, self.ended(), self.stderr);

@@ -13,9 +13,6 @@ pub struct Matrix {
 
 impl Matrix {
     /// Creates a matrix from its values.
-    ///
-    /// # Panics
-    /// If their number does not match the shape.
     pub fn new(rows: usize, cols: usize, values: &[f32]) -> Matrix {
         assert_eq!(values.len(), rows * cols);
         let values = values.iter().map(|&v| f64::from(v)).collect();
@@ -28,17 +25,11 @@ impl Matrix {
     }
 
     /// Returns an entry.
-    ///
-    /// # Panics
-    /// Outside of the matrix.
     pub fn at(&self, row: usize, col: usize) -> f64 {
         self.values[row * self.cols + col]
     }
 
     /// Returns the product with another matrix.
-    ///
-    /// # Panics
-    /// If the shapes do not match.
     #[must_use]
     pub fn times(&self, other: &Matrix) -> Matrix {
         assert_eq!(self.cols, other.rows);
@@ -98,9 +89,6 @@ impl Matrix {
 
     /// Returns the eigenvalues in decreasing order and the eigenvectors (as rows, in that order) of
     /// a symmetric matrix, by Jacobi rotations.
-    ///
-    /// # Panics
-    /// If it does not converge.
     pub fn eigen(&self) -> (Vec<f64>, Matrix) {
         let n = self.rows;
         let mut a = self.clone();
@@ -136,7 +124,6 @@ impl Matrix {
     }
 }
 
-/// Applies the rotation that makes `a[p][q]` zero.
 fn rotate(a: &mut Matrix, vectors: &mut Matrix, p: usize, q: usize) {
     let n = a.rows;
     let apq = a.at(p, q);

@@ -10,9 +10,6 @@ use htc_loader::{Backend, Cpu, Model, Pool, Session};
 
 /// Returns logits at some positions with the prompt in one batch, and one token at a time, with an
 /// f32 KV cache.
-///
-/// # Panics
-/// If the model cannot be executed.
 pub fn at_positions(
     model: &Arc<Model>,
     tokens: &[u32],
@@ -23,9 +20,6 @@ pub fn at_positions(
 }
 
 /// [`at_positions`] with another type of the KV cache.
-///
-/// # Panics
-/// If the model cannot be executed.
 pub fn with_kv_type(
     model: &Arc<Model>,
     tokens: &[u32],
@@ -57,9 +51,6 @@ pub fn with_kv_type(
 
 /// Returns the last logits after a prompt, of the model in a file on a backend, with an f32 KV
 /// cache.
-///
-/// # Panics
-/// If the model cannot be executed.
 pub fn of_file<B: Backend>(path: &Path, tokens: &[u32], mut backend: B) -> Vec<f32> {
     let file = ModelFile::open(path).unwrap();
     let model = Model::load(file, &mut backend).unwrap();
@@ -69,9 +60,6 @@ pub fn of_file<B: Backend>(path: &Path, tokens: &[u32], mut backend: B) -> Vec<f
 
 /// Asserts that an artifact and its export have the same logits in float64, and nearly the same
 /// with 8-bit activations.
-///
-/// # Panics
-/// If they differ.
 pub fn check_export(artifact: &Path, exported: &Path, tokens: &[u32]) {
     let [found, expected] = [artifact, exported].map(|path| of_file(path, tokens, Reference));
     let difference = largest_difference(&found, &expected);
@@ -82,9 +70,6 @@ pub fn check_export(artifact: &Path, exported: &Path, tokens: &[u32]) {
 }
 
 /// Returns the largest difference, in standard deviations of the expected values.
-///
-/// # Panics
-/// If lengths differ or a value is not finite.
 pub fn largest_difference(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let n = expected.len() as f64;

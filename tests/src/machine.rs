@@ -53,7 +53,6 @@ impl Machine {
         library::library(&kernels, &self.libraries, name, source, options);
     }
 
-    /// Environment of programs. Kernels are cached separately, as no real GPU can use them.
     fn environment(&self) -> [(&'static str, PathBuf); 3] {
         [
             ("LD_LIBRARY_PATH", self.libraries.clone()),
@@ -85,17 +84,11 @@ impl Machine {
     }
 
     /// Asserts that all resources of the last device were released.
-    ///
-    /// # Panics
-    /// If they were not.
     pub fn nothing_is_left_at_the_end(&self) {
         self.nothing_is_left_of(1);
     }
 
     /// Asserts that all resources of every device were released, in runs with one device at a time.
-    ///
-    /// # Panics
-    /// If they were not.
     pub fn nothing_is_left(&self) {
         self.nothing_is_left_of(usize::MAX);
     }

@@ -10,9 +10,6 @@ fn workspace() -> PathBuf {
 }
 
 /// Returns the path of `assets/demo/NAME`.
-///
-/// # Panics
-/// If the file is missing: it belongs to the repository.
 pub fn demo(name: &str) -> PathBuf {
     let path = workspace().join("assets/demo").join(name);
     assert!(

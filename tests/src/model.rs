@@ -110,9 +110,6 @@ impl Tensor {
     }
 
     /// Returns the values as they decode from the file.
-    ///
-    /// # Panics
-    /// If its rows are not whole blocks of its type.
     pub fn decoded(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.values.len()];
         block::decode(self.dtype, &self.bytes(), &mut values).unwrap();
@@ -190,9 +187,6 @@ impl TinyModel {
     }
 
     /// Returns rows and columns of a projection by its GGUF name.
-    ///
-    /// # Panics
-    /// For another name.
     pub fn shape(&self, slot: &str) -> (usize, usize) {
         let (q, kv) = (self.heads * self.head_size, self.kv_heads * self.head_size);
         match slot {
@@ -409,9 +403,6 @@ pub fn vocabulary() -> Vec<String> {
 }
 
 /// Returns the id of a piece.
-///
-/// # Panics
-/// If the vocabulary does not have it.
 pub fn token(piece: &str) -> u32 {
     let id = vocabulary().iter().position(|other| other == piece);
     u32::try_from(id.unwrap()).unwrap()

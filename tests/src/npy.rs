@@ -14,9 +14,6 @@ pub struct Array {
 
 impl Array {
     /// Reads a file.
-    ///
-    /// # Panics
-    /// If it is not a little-endian array in C order.
     pub fn read(path: &Path) -> Array {
         let bytes = std::fs::read(path).unwrap();
         assert_eq!(&bytes[..6], b"\x93NUMPY", "{}", path.display());
@@ -42,9 +39,6 @@ impl Array {
     }
 
     /// Returns the elements of a `<f4` array.
-    ///
-    /// # Panics
-    /// If it is of another type.
     pub fn f32(&self) -> Vec<f32> {
         assert_eq!(self.kind, "<f4");
         self.data
@@ -54,9 +48,6 @@ impl Array {
     }
 
     /// Returns the elements of an `<i4` or `<i8` array of token ids.
-    ///
-    /// # Panics
-    /// If it is of another type or has other values.
     pub fn tokens(&self) -> Vec<u32> {
         let size = match self.kind.as_str() {
             "<i4" => 4,

@@ -61,9 +61,6 @@ pub struct TensorRow {
 }
 
 /// Finds the table entry of a tensor.
-///
-/// # Panics
-/// If there is none.
 pub fn tensor_row(bytes: &[u8], name: &str) -> TensorRow {
     let mut pattern = (name.len() as u64).to_le_bytes().to_vec();
     pattern.extend(name.as_bytes());
@@ -94,9 +91,6 @@ pub fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
 }
 
 /// Reads a u64.
-///
-/// # Panics
-/// Past the end.
 pub fn get_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }

@@ -5,16 +5,11 @@ use crate::TinyModel;
 use crate::float64::Matrix;
 use crate::model::Tensor;
 
-/// Default base of the rotary embedding.
 const ROPE_BASE: f64 = 10_000.0;
 
-/// Epsilon of the norms of [`TinyModel`].
 const EPSILON: f64 = 1e-5;
 
 /// Returns the logits `[vocabulary]` after each token.
-///
-/// # Panics
-/// If a token is outside the vocabulary.
 pub fn logits(tiny: &TinyModel, tokens: &[u32]) -> Vec<Vec<f64>> {
     let name = match tiny.output {
         true => "output.weight",
@@ -25,9 +20,6 @@ pub fn logits(tiny: &TinyModel, tokens: &[u32]) -> Vec<Vec<f64>> {
 
 /// Returns the input of the head `[width]` for each token: the normed residual stream after the
 /// last layer.
-///
-/// # Panics
-/// If a token is outside the vocabulary.
 pub fn head_inputs(tiny: &TinyModel, tokens: &[u32]) -> Vec<Vec<f64>> {
     let weights = tiny.tensors();
     let tensor = |name: &str| tensor(&weights, name);
@@ -67,7 +59,6 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// `W x` for every row `x`.
 fn apply(weight: &Matrix, rows: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let product = |x: &Vec<f64>| {
         weight
@@ -96,7 +87,6 @@ fn norm(rows: &[Vec<f64>], weight: &Matrix) -> Vec<Vec<f64>> {
     rows.iter().map(normed).collect()
 }
 
-/// Rotates neighbouring pairs of each head by frequency times position.
 fn rotate(rows: &mut [Vec<f64>], head_size: usize) {
     for (position, row) in rows.iter_mut().enumerate() {
         for head in row.chunks_exact_mut(head_size) {

@@ -44,9 +44,6 @@ impl Scratch {
     }
 
     /// Asserts that the folder has exactly these files.
-    ///
-    /// # Panics
-    /// If it has others.
     #[track_caller]
     pub fn holds_only(&self, names: &[&str]) {
         let mut expected = names.to_vec();

@@ -31,7 +31,6 @@ const NAMES: [&str; 9] = [
     "phi3",
 ];
 
-/// A model with tokens and reference logits at some positions.
 struct Fixture {
     name: String,
     folder: PathBuf,
@@ -53,8 +52,6 @@ impl Fixture {
         }
     }
 
-    /// Returns the largest difference of a model's logits from the reference, batched and token by
-    /// token.
     fn difference(&self, model: &Path, kv_type: KvType, threads: usize) -> f64 {
         let model = Arc::new(Model::open(model).unwrap());
         with_kv_type(&model, &self.tokens, &self.positions, threads, kv_type)
@@ -118,7 +115,6 @@ fn folder_and_gguf_generate_the_same_text() {
     }
 }
 
-/// Compiles the model of a fixture with factors in f32.
 fn compiled(scratch: &Scratch, fixture: &Fixture, source: &str, options: &[&str]) -> PathBuf {
     let options = [&["--factor-type", "f32"], options].concat();
     let output = scratch.path(&format!("{}{}.htz", fixture.name, options.join("")));
@@ -165,7 +161,6 @@ fn half_rank_artifact_runs() {
             for source in ["config.json", "model.gguf"] {
                 let artifact = compiled(&scratch, &fixture, source, &options);
                 let name = &fixture.name;
-                // Far from the model, but finite.
                 let difference = fixture.difference(&artifact, KvType::F32, 2);
                 assert!(difference > 1e-2, "{name}, {method}: {difference:.2e}");
                 let run = ["-p", "the cat", "-n", "8", "--temp", "0"];
@@ -175,11 +170,9 @@ fn half_rank_artifact_runs() {
     }
 }
 
-/// A plan that only permutes channels; weights stay f16 or f32.
 const REORDERED: &str = r#"{"format": "htc-plan", "version": 1, "method": "quantise", "factor_type": "f32",
     "request": {"order": "ORDER"}, "units": [{"layer": 0, "slots": ["q"], "form": "dense"}]}"#;
 
-/// Permuted channels give the same logits from other bytes, for dense weights and at full rank.
 #[test]
 fn channel_permutation_preserves_logits() {
     let scratch = Scratch::new();
@@ -229,7 +222,6 @@ fn channel_permutation_preserves_logits() {
     }
 }
 
-/// Checked for fused, computed and redirected tensors of all architectures.
 #[test]
 fn embedded_source_gives_identical_logits() {
     let scratch = Scratch::new();

@@ -31,7 +31,6 @@ fn compiled(scratch: &Scratch, model: &Path, name: &str, options: &[&str]) -> Ar
 
 const TOKENS: [u32; 12] = [1, 261, 297, 70, 280, 280, 5, 298, 264, 275, 3, 290];
 
-/// Covers all grouped-query ratios, heads wider than the residual stream, and an untied output.
 #[test]
 fn logits_equal_float64() {
     let scratch = Scratch::new();
@@ -114,7 +113,7 @@ fn full_rank_gives_the_logits_of_the_source() {
     }
 }
 
-/// Half the rank of one artifact equals another artifact of that rank.
+/// -
 #[test]
 fn rank_fraction_equals_artifact_of_that_rank() {
     let scratch = Scratch::new();

@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::ExportError;
 
-/// Compares the hyper-parameters of an output whose heads have the rotary layout `pairs`.
 pub(super) fn hyper(
     artifact: &HyperParameters,
     pairs: RopePairs,

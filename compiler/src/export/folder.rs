@@ -26,7 +26,6 @@ use crate::system::disk;
 /// Maximum bytes of weights per file, unless a single tensor has more.
 const SHARD: u64 = 4 << 30;
 
-/// An output folder.
 pub(super) struct ModelFolder<'a> {
     pub path: &'a Path,
     pub overwrite: bool,
@@ -67,7 +66,6 @@ pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), Expo
     }
 }
 
-/// Returns true if an export writes files of this name.
 fn is_of_export(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let weights = name.starts_with("model") && name.ends_with(".safetensors");
@@ -117,7 +115,6 @@ impl ModelFolder<'_> {
         Ok(())
     }
 
-    /// Writes the weights into one or several files, and returns the index for several.
     fn weights(
         &self,
         fresh: &TemporaryFolder<'_>,
@@ -142,7 +139,6 @@ impl ModelFolder<'_> {
         Ok((all > 1).then_some(entries))
     }
 
-    /// Returns the tensors of each file.
     fn shards(&self) -> Vec<Vec<&Output<'_>>> {
         let mut shards = vec![Vec::new()];
         let mut bytes = 0;
@@ -204,7 +200,6 @@ fn pretty(map: &Map<String, Value>) -> String {
     format!("{:#}\n", Value::Object(map.clone()))
 }
 
-/// Reads the folder as any user would, and compares it with the artifact.
 fn reopen(path: &Path, model: &ModelFile) -> Result<(), ExportError> {
     let opened = ModelFile::open_folder(path);
     let opened = opened.map_err(|error| ExportError::Reopened(error.to_string()))?;
@@ -222,7 +217,6 @@ fn reopen(path: &Path, model: &ModelFile) -> Result<(), ExportError> {
     }
 }
 
-/// A tensor that is encoded while it is written.
 struct Lazy<'a> {
     output: &'a Output<'a>,
     shape: Vec<usize>,

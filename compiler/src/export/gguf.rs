@@ -23,7 +23,6 @@ const QUANTIZATION_VERSION: u32 = 2;
 /// Bytes between syncs to disk, so that the last one is quick.
 const FORCED: u64 = 64 << 20;
 
-/// A GGUF file to write.
 pub(super) struct GgufFile<'a> {
     pub path: &'a Path,
     pub overwrite: bool,
@@ -31,7 +30,6 @@ pub(super) struct GgufFile<'a> {
     pub outputs: &'a [Output<'a>],
 }
 
-/// Returns the metadata of a model.
 pub(super) fn of_model(file: &ModelFile) -> Result<Vec<(String, Value)>, ExportError> {
     let mut entries = architecture::gguf_metadata(&file.hyper)?;
     entries.push((
@@ -48,7 +46,6 @@ pub(super) fn of_model(file: &ModelFile) -> Result<Vec<(String, Value)>, ExportE
     Ok(entries)
 }
 
-/// Returns the metadata of an adapter.
 pub(super) fn of_adapter(file: &ModelFile) -> Vec<(String, Value)> {
     let text = |text: &str| Value::String(text.to_owned());
     let entries = [
@@ -113,7 +110,6 @@ impl<'a> GgufFile<'a> {
         Ok(())
     }
 
-    /// Writes the file, syncs it to disk and checks it.
     fn fill(
         &self,
         file: &File,
@@ -150,7 +146,6 @@ impl<'a> GgufFile<'a> {
     }
 }
 
-/// Reads the file as any user would, and compares it with the artifact.
 fn reopen(bytes: &[u8], model: &ModelFile) -> Result<(), ExportError> {
     let unreadable = |error: &dyn std::fmt::Display| ExportError::Reopened(error.to_string());
     let contents = Contents::parse(bytes).map_err(|error| unreadable(&error))?;
@@ -166,7 +161,6 @@ fn reopen(bytes: &[u8], model: &ModelFile) -> Result<(), ExportError> {
     }
 }
 
-/// Syncs the file to disk at regular intervals.
 struct Forcing<'a> {
     file: &'a File,
     since: u64,

@@ -182,7 +182,6 @@ impl Job<'_> {
         Ok(self.report(Naming::HuggingFace, &outputs, files))
     }
 
-    /// Returns the configuration of a folder.
     fn config(&self) -> Result<HuggingFaceConfig, ExportError> {
         let file = self.file;
         let mut hyper = file.hyper.clone();
@@ -218,7 +217,6 @@ impl Job<'_> {
         Ok(HuggingFaceConfig::new(&hyper, &facts)?)
     }
 
-    /// Returns the common type of all matrices of a folder; f32 if there are several.
     fn common_type(&self) -> Result<DType, ExportError> {
         let slots = (0..self.file.hyper.layers)
             .flat_map(|layer| Slot::ALL.map(|slot| MatrixId::Slot { layer, slot }));
@@ -240,7 +238,6 @@ impl Job<'_> {
         Ok(common.unwrap_or(DType::F32))
     }
 
-    /// Checks early that a file can be written.
     fn check_file(&self, path: &Path) -> Result<(), ExportError> {
         if disk::same_place(&self.options.artifact, path) {
             return Err(ExportError::SameFile(path.to_owned()));

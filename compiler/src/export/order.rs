@@ -5,12 +5,10 @@
 
 use htc_formats::model::{HyperParameters, Role, RopePairs, Slot};
 
-/// Permutation of rows within each head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeadOrder {
     /// Rows of a head.
     pub head: usize,
-    /// Leading rows of a head that are rotated.
     rotated: usize,
     from: RopePairs,
     to: RopePairs,

@@ -10,7 +10,6 @@ use super::order::HeadOrder;
 use super::rows::{Matrix, Rows, Stored};
 use super::types;
 
-/// A tensor of an output.
 #[derive(Debug)]
 pub(super) struct Output<'a> {
     pub name: String,
@@ -21,7 +20,6 @@ pub(super) struct Output<'a> {
     pub pieces: Vec<Piece<'a>>,
 }
 
-/// Rows of a tensor of an output.
 #[derive(Debug)]
 pub(super) struct Piece<'a> {
     pub rows: usize,
@@ -35,13 +33,9 @@ pub(super) struct Piece<'a> {
 pub(super) enum Content<'a> {
     /// Stored bytes that are already in the output's type.
     Stored(Stored<'a>),
-    /// A matrix in any form, decoded and encoded.
     Matrix(Matrix<'a>),
-    /// A tensor, decoded and encoded.
     Numbers(Stored<'a>),
-    /// A vector, with a constant added to each value.
     Vector(Stored<'a>, f32),
-    /// Zeros.
     Zeros,
 }
 
@@ -104,7 +98,6 @@ pub(super) struct Wanted {
     pub lora: bool,
 }
 
-/// All tensors to write.
 #[derive(Debug, Default)]
 pub(super) struct Outputs<'a> {
     /// The model, in the order of execution.
@@ -113,7 +106,6 @@ pub(super) struct Outputs<'a> {
     pub adapter: Vec<Output<'a>>,
 }
 
-/// Returns the tensors of an output.
 pub(super) fn outputs<'a>(
     file: &'a ModelFile,
     wanted: &Wanted,
@@ -135,7 +127,6 @@ pub(super) fn outputs<'a>(
     Ok(outputs)
 }
 
-/// Refuses tensors that the container has no name for.
 fn check_places(
     file: &ModelFile,
     wanted: &Wanted,
@@ -144,7 +135,6 @@ fn check_places(
     let named = |role: Role| names.iter().any(|tensor| tensor.roles.contains(&role));
     for tensor in &file.tensors {
         let place = match tensor.role {
-            // Left out, and reported.
             Role::Basis { .. } | Role::KvBasis { .. } | Role::KvEnergies { .. } => continue,
             Role::Refinement { matrix } => matrix.weight(),
             // Part of the configuration.
@@ -236,14 +226,12 @@ impl<'a> Planner<'a, '_> {
         }
     }
 
-    /// Adds a matrix, or several in one tensor.
     fn matrix(&self, named: &NamedTensor, outputs: &mut Outputs<'a>) -> Result<(), ExportError> {
         let mut matrices = Vec::with_capacity(named.roles.len());
         for &role in &named.roles {
             let id = MatrixId::of(role).map(|(id, _)| id);
             match id.and_then(|id| Matrix::find(self.file, id)) {
                 Some(matrix) => matrices.push(matrix),
-                // A tied head.
                 None if !named.required => return Ok(()),
                 None => return Err(ExportError::Missing(role)),
             }
@@ -286,7 +274,6 @@ impl<'a> Planner<'a, '_> {
         Ok(())
     }
 
-    /// Returns the common stored type of all matrices of a tensor, if they can be copied.
     fn common_type(&self, matrices: &[Matrix<'a>]) -> Result<Option<DType>, ExportError> {
         let mut common = None;
         for matrix in matrices {
@@ -333,7 +320,6 @@ impl<'a> Planner<'a, '_> {
         )))
     }
 
-    /// Adds the factors of a matrix to the adapter.
     fn adapter(
         &self,
         named: &NamedTensor,

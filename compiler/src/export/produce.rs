@@ -19,7 +19,6 @@ const ENCODED: usize = 1 << 17;
 /// Approximate number of bytes copied at a time.
 const COPIED: usize = 1 << 22;
 
-/// Produces tensors from an artifact.
 pub(super) struct Producer<'a> {
     pub artifact: &'a Htz,
     pub threads: usize,
@@ -140,8 +139,6 @@ impl Producer<'_> {
     }
 }
 
-/// Splits rows into ranges of about the given number of entries, at multiples of whole heads if
-/// they are permuted.
 fn portions(
     entries: usize,
     rows: usize,
@@ -155,7 +152,6 @@ fn portions(
         .map(move |row| row..rows.min(row + step))
 }
 
-/// Encodes values in the type of an output.
 fn encode(output: &Output<'_>, values: &[f32]) -> Result<Vec<u8>, ExportError> {
     let dtype = output.dtype;
     let bytes = values.len() / dtype.block_len() * dtype.block_bytes();

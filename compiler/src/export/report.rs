@@ -52,7 +52,6 @@ pub struct Sum {
     pub bytes: u64,
 }
 
-/// Sums up the matrices of an output by kind.
 pub(super) fn sums(outputs: &Outputs<'_>) -> Vec<Sum> {
     let mut sums: BTreeMap<(&'static str, &'static str), Sum> = BTreeMap::new();
     let mut add = |how, output: &Output<'_>| {
@@ -80,7 +79,6 @@ pub(super) fn sums(outputs: &Outputs<'_>) -> Vec<Sum> {
     sums.into_values().collect()
 }
 
-/// Returns notes on limitations of an output.
 pub(super) fn notes(
     file: &ModelFile,
     outputs: &Outputs<'_>,
@@ -131,7 +129,6 @@ pub(super) fn notes(
     notes
 }
 
-/// Returns notes on differences in programs that read GGUF.
 fn of_gguf(file: &ModelFile) -> Vec<String> {
     let mut notes = Vec::new();
     if let Ok(vocabulary) = &file.vocabulary {

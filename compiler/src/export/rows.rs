@@ -11,7 +11,6 @@ use htc_formats::source::{ModelFile, ModelTensor};
 
 use super::ExportError;
 
-/// A tensor of the artifact with its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stored<'a> {
     pub tensor: &'a ModelTensor,
@@ -53,7 +52,6 @@ impl<'a> Stored<'a> {
         decoded.map_err(ExportError::of_block(&role.to_string()))
     }
 
-    /// Decodes the whole tensor to float64.
     fn matrix(&self) -> Result<Mat<f64>, ExportError> {
         let (rows, cols) = (self.tensor.rows, self.tensor.cols);
         let mut matrix = Mat::zeros(rows, cols);
@@ -68,7 +66,6 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// A matrix of the model.
 #[derive(Debug)]
 pub(super) struct Matrix<'a> {
     pub id: MatrixId,
@@ -171,13 +168,10 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Decoder of the rows of a matrix.
 #[derive(Debug)]
 pub(super) struct Rows<'a> {
     dense: Option<Stored<'a>>,
-    /// Residual of the dense part.
     refinement: Option<Stored<'a>>,
-    /// Stored `B`, and decoded `A`.
     product: Option<(Stored<'a>, Mat<f64>)>,
     cols: usize,
 }

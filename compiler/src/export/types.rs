@@ -12,10 +12,8 @@ pub(super) fn is_executed(dtype: DType) -> bool {
         | DType::I64
         // Codes of this project.
         | DType::Bands
-        // Types of intermediate results only.
         | DType::Q8_1
         | DType::Q8K => false,
-        // Types without rows of blocks cannot be used.
         dtype => dtype.row_bytes(dtype.block_len()).is_some(),
     }
 }

@@ -20,23 +20,17 @@ use crate::event::{Event, Watch};
 use crate::system::disk;
 use crate::system::secret::Secret;
 
-/// Maximum bytes of a valid journal.
 const MAX_JOURNAL: u64 = 256 << 20;
 
-/// Maximum bytes of a valid note.
 const MAX_NOTE: u64 = 16 << 20;
 
-/// Prefix of the first seal's input.
 const BEGIN: &[u8] = b"htc journal 1\n";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line<T> {
-    /// The next tensor is complete; its digest.
     Tensor(Digest),
-    /// A step is done, with its measurements.
     Step(usize, T),
-    /// The artifact is complete; the digest of its header and manifest.
     Complete(Digest),
 }
 
@@ -138,7 +132,6 @@ impl<'a> Artifact<'a> {
             Ok(Some(Digest::of(artifact.head())) == head)
         });
         let sound = sound.unwrap_or(false);
-        // Its tensors are reused one by one if they match the journal.
         if !sound
             && self
                 .folder()
@@ -246,7 +239,6 @@ impl<'a> Artifact<'a> {
             .read(&self.name(&format!("{name}.state")))
             .ok()?;
         let mut bytes = Vec::new();
-        // The seal in hexadecimal, a space, and one byte more than allowed.
         let most = most as u64 + 2 * 32 + 2;
         file.take(most).read_to_end(&mut bytes).ok()?;
         let about: [&[u8]; 3] = [b"htc state 1\n", &self.key.0, name.as_bytes()];
@@ -276,13 +268,11 @@ impl<'a> Artifact<'a> {
     }
 }
 
-/// Returns the seal, and the line with seal and content, without line end.
 fn seal(secret: &Secret, about: &[&[u8]], said: &[u8]) -> (Digest, Vec<u8>) {
     let seal = secret.seal(&[about, &[said]].concat());
     (seal, [seal.to_string().as_bytes(), b" ", said].concat())
 }
 
-/// Returns the seal and content of a line; `None` if the seal is invalid.
 fn sealed<'a>(secret: &Secret, about: &[&[u8]], line: &'a [u8]) -> Option<(Digest, &'a [u8])> {
     let (_, said) = line.split_at_checked(2 * 32 + 1)?;
     let (expected, as_written) = seal(secret, about, said);
@@ -296,7 +286,6 @@ pub struct Journal {
     file: File,
     secret: Secret,
     key: Digest,
-    /// Seal of the last line.
     seal: Digest,
 }
 
@@ -399,7 +388,6 @@ mod tests {
         }
     }
 
-    /// Lines that are changed, moved, of another artifact or unsealed are rejected.
     #[test]
     fn only_lines_sealed_in_sequence_are_accepted() {
         let folder = tempfile::tempdir().unwrap();
@@ -431,7 +419,6 @@ mod tests {
         let other = work.artifact(digest(9));
         fs::write(other.path(&other.name("journal")), &text).unwrap();
         assert_eq!(read(&other).0.tensors.len(), 0);
-        // Notes are checked the same way.
         artifact.note(digest(5), &0.5).unwrap();
         let note = artifact.path(&artifact.name(&format!("{}.json", digest(5))));
         let sealed = fs::read_to_string(&note).unwrap();

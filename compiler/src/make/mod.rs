@@ -131,7 +131,6 @@ impl Inputs<'_> {
             depth_sink,
             sections,
             to_be_refined,
-            // Part of the manifest.
             order: _,
             measured: _,
             tuned: _,
@@ -147,7 +146,6 @@ impl Inputs<'_> {
         let calibration = calibration.map(|found| {
             let Calibration {
                 key,
-                // Part of the manifest.
                 arithmetic: _,
                 layers: _,
                 head: _,
@@ -353,35 +351,26 @@ fn made(job: Job<'_>) -> Option<&UnitPlan> {
 }
 
 enum Made {
-    /// Kept tensors, and finished steps.
     Nothing,
-    /// Tensors and measurements of a unit.
     Unit(Factors),
-    /// Tensors without measurements.
     Tensors(Vec<(Role, Vec<u8>)>),
 }
 
-/// Writes the results of steps into the file.
 struct Writing<'a> {
     jobs: &'a [Job<'a>],
-    /// Steps finished by an earlier run.
     done: Vec<bool>,
-    /// Set if units have correcting biases.
     biases: bool,
     source: Ordered<'a>,
-    /// Tensors written by an earlier run.
     written: Vec<Role>,
     writer: &'a mut HtzWriter,
     journal: &'a mut Journal,
     /// Finished tensors that wait for their turn.
     ready: BTreeMap<Role, Cow<'a, [u8]>>,
-    /// Measurements of the units made in this run.
     found: Vec<(usize, Found)>,
     watch: Watch<'a>,
 }
 
 impl Writing<'_> {
-    /// Takes the tensors of the next step and writes those whose turn has come.
     fn step(&mut self, index: usize, made: Made) -> Result<(), MakeError> {
         let job = self.jobs[index];
         match (job, made) {
@@ -481,7 +470,6 @@ fn stored_spectra(
     Ok(spectra)
 }
 
-/// Enters the errors of the units' members.
 fn fill_in(record: &mut PlanRecord, jobs: &[Job], found: &BTreeMap<usize, Found>) {
     for (&index, found) in found {
         let Some(Job::Make(unit)) = jobs.get(index) else {
@@ -495,7 +483,6 @@ fn fill_in(record: &mut PlanRecord, jobs: &[Job], found: &BTreeMap<usize, Found>
     }
 }
 
-/// Returns the roles of the tensors that a step makes.
 fn roles(job: Job, biases: bool) -> Vec<Role> {
     match job {
         Job::PassThrough(tensor) => vec![tensor.role],

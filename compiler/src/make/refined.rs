@@ -121,7 +121,6 @@ impl Inputs<'_> {
         })
     }
 
-    /// Codes the residuals of a base on several threads and writes them in order.
     fn write_refinements(
         &self,
         base: &ModelFile,

@@ -145,7 +145,6 @@ impl TreatmentReport {
                 channels: factors.exempt.clone(),
             });
         }
-        // All units of a layer have the same trace.
         let is_new = self.axiom.last().is_none_or(|known| known.layer != layer);
         if let Some(trace) = factors.axiom.as_ref().filter(|_| is_new)
             && let (Some(&before), Some(&after)) = (trace.first(), trace.last())

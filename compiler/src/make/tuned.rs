@@ -32,7 +32,6 @@ impl Change {
         }
     }
 
-    /// Applies the change to the bytes of a tensor.
     fn of(&self, entry: &TensorEntry, bytes: &[u8]) -> Result<Vec<u8>, MakeError> {
         let factors = match self {
             Change::Bytes(bytes) => return Ok(bytes.clone()),

@@ -23,15 +23,12 @@ use crate::system::secret::Secret;
 use crate::system::show::bytes_for_people;
 use crate::system::{disk, lock};
 
-/// Maximum bytes of an artifact's name within the name of its folder.
 const NAME_BYTES: usize = 100;
 
 const SUFFIX: &str = ".htc-work";
 
-/// Lock file held by the compiling process.
 const LOCK: &str = "lock";
 
-/// Attempts to open a folder that another process is removing.
 const ATTEMPTS: usize = 8;
 
 /// Age at which abandoned work is removed by the next compilation in the same folder.
@@ -84,7 +81,6 @@ impl Work {
                 error => failure("use", &place, error.into_io()),
             })?;
             let file = match folder.edit(OsStr::new(LOCK)) {
-                // Another process is removing it.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 file => file.map_err(|error| failure("use", &place.join(LOCK), error))?,
             };
@@ -147,7 +143,6 @@ impl Work {
         &self.secret
     }
 
-    /// Returns the reason why this work cannot be resumed, if any.
     pub(super) fn forgotten(&self) -> Option<&str> {
         self.forgotten.as_deref()
     }
@@ -170,7 +165,6 @@ impl Work {
 impl Drop for Work {
     fn drop(&mut self) {
         if !self.stays {
-            // Failures are harmless.
             let _ = remove(&self.parent, &self.name, &self.folder);
         }
     }
@@ -232,7 +226,6 @@ pub fn is_older(modified: Option<SystemTime>, age: Duration) -> bool {
     passed.is_some_and(|passed| passed >= age)
 }
 
-/// Removes old work folders except one and reports them.
 fn sweep(parent: &Folder, but: &OsStr, watch: Watch) {
     // A folder that cannot be listed is left alone.
     let names = parent.names().unwrap_or_default();
@@ -270,7 +263,6 @@ fn is_work(name: &OsStr) -> bool {
     name.starts_with(b".") && name.ends_with(SUFFIX.as_bytes())
 }
 
-/// Returns true if a file of a work folder has finished work.
 fn is_finished(name: &OsStr) -> bool {
     let extension = Path::new(name).extension();
     extension.is_some_and(|of| {
@@ -288,7 +280,6 @@ fn is_of_work(name: &OsStr) -> bool {
         || name.as_encoded_bytes().ends_with(UNFINISHED.as_bytes())
 }
 
-/// Returns the name of the work folder of an artifact.
 fn name_of(output: &Path) -> OsString {
     let name = output.file_name().unwrap_or_default().to_string_lossy();
     let name = if name.len() <= NAME_BYTES {
@@ -336,12 +327,10 @@ mod tests {
         assert_eq!(work.artifact(digest(1)).measured::<f64>(digest(3)), None);
         drop(work);
         assert_eq!(count(), 0);
-        // A folder without finished work is not kept.
         assert!(!open(&output).unwrap().keep());
         assert_eq!(count(), 0);
     }
 
-    /// A folder with foreign files is kept.
     #[cfg(unix)]
     #[test]
     fn only_files_of_a_work_folder_are_removed() {
@@ -386,7 +375,6 @@ mod tests {
         assert_eq!(names, [".held.htz.htc-work", ".new.htz.htc-work"]);
     }
 
-    /// File systems allow 255 bytes.
     #[test]
     fn long_artifact_names_get_short_folder_names() {
         let long = name_of(Path::new(&"ä".repeat(127)));

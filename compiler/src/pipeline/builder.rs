@@ -53,9 +53,7 @@ pub struct Compiler {
     plan: Option<PathBuf>,
     wishes: Wishes,
     target: Target,
-    /// No calibration if it has no texts.
     calibration: CalibrationOptions,
-    /// Per text; `None` for the default of the effort.
     tokens: Option<usize>,
     goal: Goal,
     planes: u8,
@@ -521,7 +519,6 @@ impl Compiler {
         forecast(&self.options(), Watch::new(&|_| {}, &self.cancel))
     }
 
-    /// Checks that the options are consistent, unless the plan is from a file.
     fn check(&self) -> Result<(), CompileError> {
         match self.plan {
             Some(_) => Ok(()),

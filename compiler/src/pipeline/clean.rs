@@ -76,7 +76,6 @@ pub fn clean(request: &Clean, mut tell: impl FnMut(&Leftover)) -> Result<(), Cle
             });
         }
     };
-    // The cache may not exist yet.
     let cache = cache.iter().filter(|path| path.exists());
     for path in folders.iter().chain(cache.clone()) {
         let failed = |error| CleanError::Folder {
@@ -123,7 +122,6 @@ fn is_unfinished(name: &OsStr) -> bool {
     bytes.starts_with(b".htc-") && bytes.ends_with(UNFINISHED.as_bytes())
 }
 
-/// Returns a folder that a terminated run left unfinished.
 fn unfinished_folder(folder: &Folder, name: &OsStr) -> Option<Folder> {
     let inside = folder.existing(name, false);
     let inside = is_unfinished(name).then_some(inside)?.ok()?;
@@ -131,7 +129,6 @@ fn unfinished_folder(folder: &Folder, name: &OsStr) -> Option<Folder> {
     is_older(modified, UNFINISHED_AGE).then_some(inside)
 }
 
-/// Returns size and time of a file that a terminated run left unfinished.
 fn unfinished(folder: &Folder, name: &OsStr) -> Option<(u64, Option<SystemTime>)> {
     if !is_unfinished(name) {
         return None;

@@ -153,7 +153,6 @@ pub enum CompileError {
 }
 
 impl CompileError {
-    /// Converts an error of the search for a channel permutation of `source`.
     pub(super) fn of_order(source: &ModelFile, error: FindError) -> CompileError {
         let path = source.path.clone();
         let error = match error {

@@ -38,7 +38,6 @@ pub(super) fn on_device<T>(
         path: source.path.clone(),
         error,
     })?;
-    // Models measured later are checked against the device's memory when they are loaded.
     let planned = model.iter().zip(text).map(|(model, text)| Planned {
         model,
         positions: text.window(source.hyper.context),
@@ -55,7 +54,6 @@ pub(super) fn on_device<T>(
     })?
 }
 
-/// Reports the devices that execute the model and decompose its weights.
 fn tell(device: &dyn Device, calibrates: bool, watch: Watch) {
     let note = |said: String| watch.tell(Event::Note(&said));
     if calibrates {

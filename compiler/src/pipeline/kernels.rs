@@ -7,8 +7,6 @@ use htc_kernels::cuda::{compile::Compiler, driver::LEAST};
 
 use super::CompileError;
 
-/// Returns the section with the kernels for the architectures, without duplicates; `None` if there
-/// are none.
 #[cfg(feature = "cuda")]
 pub(super) fn section(architectures: &[Architecture]) -> Result<Option<Section>, CompileError> {
     let mut architectures = architectures.to_vec();

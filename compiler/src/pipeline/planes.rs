@@ -24,13 +24,11 @@ use crate::system::show::bytes_for_people;
 /// Iterations of planning residuals with the bytes left over by the iteration before.
 const TURNS: usize = 4;
 
-/// Bytes by which the file's length may differ from one plan to the next.
 const SLACK: u64 = 256;
 
 /// Approximate size of a two-plane artifact relative to a one-plane artifact of the same loss.
 const LARGER: f64 = 1.12;
 
-/// A requested elastic artifact.
 #[derive(Clone, Debug)]
 pub(super) struct Elastic {
     size: Size,
@@ -46,7 +44,6 @@ enum Size {
     Within(Limit),
 }
 
-/// A complete elastic artifact, with its loss on the validation split.
 struct Whole {
     ratio: f64,
     bases: Built,
@@ -165,7 +162,6 @@ impl Elastic {
         let plans = Plans {
             at: &planner,
             start: None,
-            // Within a limit the search has already chosen the bases.
             others: &|plan| match self.size {
                 Size::Bytes(_) => prepared.others(plan),
                 Size::Within(_) => Ok(Vec::new()),
@@ -228,7 +224,6 @@ impl Elastic {
             Some(found) => (first, Some(found)),
             None => (1.0, at(1.0)?),
         };
-        // The ratio 1.0 is never too small.
         let Some(start) = start else {
             return Err(PlanError::Inconsistent(None).into());
         };
@@ -305,7 +300,6 @@ impl Elastic {
         Ok(Some((refined, found)))
     }
 
-    /// Returns the residuals that use most of the given bytes without exceeding them.
     fn refinements(
         &self,
         (prepared, total): (&Prepared, u64),
@@ -351,7 +345,6 @@ impl Elastic {
     }
 }
 
-/// Converts an error about the bases into one about the complete artifact.
 pub(super) fn of_whole(error: CompileError, elastic: Option<&Elastic>) -> CompileError {
     match (error, elastic) {
         (

@@ -51,13 +51,11 @@ pub(super) struct Prepared {
     pub wanted: ChoiceRequest,
     pub measured: bool,
     pub sections: Vec<Section>,
-    /// Description of the linear algebra library.
     linear_algebra: String,
     /// Predicted costs; the artifact's bytes are exact.
     pub estimate: Estimate,
     /// Free bytes in the output's folder.
     pub free: Option<u64>,
-    /// Inputs of the plan; `None` for a plan from a file.
     made_from: Option<MadeFrom>,
     /// Ratio predicted to meet the limit.
     pub start: Option<f64>,
@@ -170,7 +168,6 @@ pub(super) fn treatment_of(
     }
 }
 
-/// Returns the vocabulary of a model as a section of an artifact.
 pub(super) fn tokenizer(source: &ModelFile) -> Result<Section, CompileError> {
     let vocabulary = source.vocabulary.as_ref();
     let vocabulary = vocabulary.map_err(|error| CompileError::Vocabulary {
@@ -192,9 +189,7 @@ impl Admitted {
     }
 }
 
-/// Opens the source and checks it against the options.
 pub(super) fn admit(options: &CompileOptions) -> Result<Admitted, CompileError> {
-    // Checks of the options alone; a plan file may add requirements.
     options.treatment.resolve(options.calibration.is_some())?;
     if let Planning::Make { request, .. } = &options.planning {
         check_kv_bases(request, options)?;
@@ -213,7 +208,6 @@ pub(super) fn admit(options: &CompileOptions) -> Result<Admitted, CompileError> 
     Ok(Admitted { source, sections })
 }
 
-/// Checks that bases for a KV cache are only requested with a calibration.
 fn check_kv_bases(request: &Request, options: &CompileOptions) -> Result<(), PlanError> {
     match (request.kv_bases, &options.calibration) {
         (KvBasesArg::On, None) => Err(PlanError::KvBasesWithoutText),
@@ -221,7 +215,6 @@ fn check_kv_bases(request: &Request, options: &CompileOptions) -> Result<(), Pla
     }
 }
 
-/// Calibrates and plans, and reports every error that can be found before factorisation.
 pub(super) fn prepare(
     Admitted { source, sections }: Admitted,
     options: &CompileOptions,
@@ -284,13 +277,11 @@ pub(super) fn prepare(
     );
     let draft = layout::reserve_tuning(draft, wanted.tune > 0);
     let artifact_bytes = HtzWriter::length_of(draft, &sections)?;
-    // Leftovers of an earlier run already occupy part of the space.
     let candidates = wanted.candidates();
     let compares = measured && made_from.is_some();
     let at_a_time = (candidates + usize::from(wanted.tune > 0)).min(2);
     let needed = room(options, &plan, artifact_bytes, (at_a_time, compares));
     let needed = match options.with_source {
-        // A second copy of the artifact, with the source's weights.
         true => needed.saturating_add(whole(options, artifact_bytes) + source.tensor_bytes()),
         false => needed,
     };
@@ -303,7 +294,6 @@ pub(super) fn prepare(
             free,
         });
     }
-    // A search may meet plans in which every unit is factorised.
     let searched = (!options.goal.limit.is_none())
         .then(|| {
             plan_at(
@@ -367,10 +357,8 @@ fn room(
     let request = plan.request();
     let is_elastic = options.planes == 2;
     let whole = whole(options, artifact);
-    // The complete artifact, before and after tuning, in addition to the bases.
     let wholes = if is_elastic { 2 * whole } else { 0 };
     let compared = options.goal.compared(request.method, request.effort);
-    // One baseline file at a time, of at most twice the artifact's bytes.
     let beside = if compares && compared > 0 {
         2 * whole
     } else {
@@ -420,7 +408,6 @@ pub fn plan(
 ) -> Result<Planned, CompileError> {
     let threads = device.pool().threads();
     let source_type = OfSource(source);
-    // Computed lazily: it reads the whole source.
     let read = OnceCell::new();
     let digest = || *read.get_or_init(|| digest_of(source, clock, watch));
     // Read only once: the file may be a pipe. A plan that will be made is checked first with the
@@ -502,7 +489,6 @@ pub fn plan(
     })
 }
 
-/// Returns the parts of a file outside its plan, if its size is requested.
 fn file_parts(
     source: &ModelFile,
     request: &Request,
@@ -518,7 +504,6 @@ fn file_parts(
     parts.transpose()
 }
 
-/// Checks a request with the known evidence; ignores evidence that will be measured later.
 fn attempt(
     source: &ModelFile,
     request: &Request,
@@ -561,7 +546,6 @@ pub fn calibrate(
     Ok(calibrated)
 }
 
-/// Computes the gradients of a source on about `tokens` tokens of the calibration text.
 fn gradients(
     source: &ModelFile,
     digest: Digest,

@@ -15,10 +15,8 @@ use crate::request::{DenseType, Limit, Treatment};
 /// Iterations of planning with the bytes left over by the iteration before.
 const TURNS: usize = 6;
 
-/// Bisection steps by predicted loss; as fine as the steps of the measured search.
 const HALVINGS: usize = 9;
 
-/// Bytes by which names and alignment may differ from one plan to the next.
 const SLACK: u64 = 128;
 
 /// Maximum slack before a size counts as infeasible.
@@ -56,7 +54,6 @@ impl MadeFrom {
     ) -> Result<Plan, PlanError> {
         let made = self.plan_of(self.request.clone(), source, calibration);
         made.map_err(|error| match error {
-            // The message names the budget as it was requested.
             PlanError::FileTooSmall { smallest, .. } => PlanError::FileTooSmall {
                 budget: self.request.budget,
                 smallest: self.smallest(smallest, source, calibration),
@@ -107,7 +104,6 @@ impl MadeFrom {
         self.plan_of(request, source, calibration)
     }
 
-    /// Returns the bytes of the file at a ratio.
     pub(super) fn size_at(
         &self,
         ratio: f64,
@@ -196,7 +192,6 @@ impl MadeFrom {
             curve.points.retain(|point| point.form.rank().is_none());
         }
         match made_from.plan(source, calibration) {
-            // Codes have at least two bits.
             Err(PlanError::FileTooSmall { .. }) => Ok(None),
             made => made.map(Some),
         }
@@ -337,14 +332,12 @@ impl MadeFrom {
             }
             budget => budget,
         };
-        // Bytes outside the matrices, up to small differences of names and alignment.
         let kept = kept(source, &request)?;
         let whole = length(&kept)?;
         let Budget::FileSize(total) = request.budget else {
             return plan::make(hyper, request, &self.evidence, OfSource(source));
         };
         if whole <= total {
-            // The source's types lose nothing.
             return Ok(kept);
         }
         let best = fitted(total, whole - matrices(&kept), |beside| {
@@ -363,7 +356,6 @@ impl MadeFrom {
     }
 }
 
-/// Returns the alternatives to a plan with a file size.
 pub(super) fn others(
     source: &ModelFile,
     plan: &Plan,
@@ -397,7 +389,6 @@ fn fitted<T>(
     let (mut slack, mut turns) = (SLACK, 0);
     while turns < TURNS {
         let (bytes, made) = match make(beside) {
-            // Keep the best result so far.
             Err(_) if best.is_some() => break,
             made => made?,
         };
@@ -419,8 +410,6 @@ fn fitted<T>(
 }
 
 impl FileParts {
-    /// Returns the bytes of the source, or of the artifact that keeps every matrix, whichever is
-    /// more.
     fn whole(
         &self,
         request: &Request,
@@ -434,7 +423,6 @@ impl FileParts {
         Ok(self.length(&kept, source, calibration)?.max(self.source))
     }
 
-    /// Returns the bytes of the file of a plan.
     fn length(
         &self,
         plan: &Plan,
@@ -461,13 +449,11 @@ impl FileParts {
     }
 }
 
-/// Returns the types and codes that all matrices may share.
 fn all_types() -> impl Iterator<Item = DenseType> {
     let blocks = BlockFit::TYPES.iter().copied().map(DenseType::from);
     blocks.chain(Code::all().map(DenseType::Bands))
 }
 
-/// Returns the plan that keeps every matrix in the source's type.
 fn kept(source: &ModelFile, request: &Request) -> Result<Plan, PlanError> {
     let members = plan::matrices(&source.hyper, &OfSource(source));
     let units = members.into_iter().map(|member| plan::UnitPlan {
@@ -485,7 +471,6 @@ fn kept(source: &ModelFile, request: &Request) -> Result<Plan, PlanError> {
     .map_err(|faults| PlanError::Inconsistent(faults.first().map(ToString::to_string)))
 }
 
-/// Converts a budget of bits or a ratio to bytes of the file.
 pub(super) fn of_file(budget: Budget, source: &ModelFile, bytes: u64) -> Budget {
     let parameters: u64 = source
         .tensors
@@ -499,12 +484,10 @@ pub(super) fn of_file(budget: Budget, source: &ModelFile, bytes: u64) -> Budget 
     }
 }
 
-/// Returns true if the budget of a request is a file size.
 pub(super) fn is_of_file(request: &Request) -> bool {
     request.method == Method::Quantise
 }
 
-/// Describes column groups: mean bits per weight, and those of each class of rows.
 fn described(codes: &Layout) -> String {
     let Layout::Classes(of) = codes else {
         return format!("bands of {:.2} bits", codes.mean_bits());
@@ -520,7 +503,6 @@ fn described(codes: &Layout) -> String {
     )
 }
 
-/// Describes factors: rank and types.
 fn of_factors(form: &Form) -> String {
     let types = match form {
         Form::LowRank { a, b, .. } => (a, b),
@@ -556,7 +538,6 @@ mod tests {
     #[test]
     fn fitted_never_exceeds_the_requested_size() {
         assert_eq!(file(100_000, |_| 1000), Some(100_000));
-        // Adversarial: smaller plans have longer names that use up most of the savings.
         let found = file(100_000, |matrices| {
             1000 + (99_000 - matrices) * 19 / 20 + 500
         });

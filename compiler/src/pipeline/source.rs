@@ -11,7 +11,6 @@ use crate::event::{Event, Watch};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk::same_place;
 
-/// Computes the digest of the source.
 pub(super) fn digest_of(source: &ModelFile, clock: &StageClock, watch: Watch) -> Digest {
     watch.tell(Event::Digest);
     clock.during(Stage::Read, || source.digest())
@@ -46,7 +45,6 @@ pub fn open(input: &Path) -> Result<ModelFile, CompileError> {
     }
 }
 
-/// Returns the files of a source, and those in its folder from which its vocabulary may be read.
 pub(super) fn files_of(source: &ModelFile) -> Vec<PathBuf> {
     let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
     let files = source.files.iter().map(|file| file.path().to_owned());

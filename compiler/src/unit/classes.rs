@@ -14,7 +14,6 @@ use super::{ModelTreatment, UnitError, outputs};
 use crate::calibrate::Place;
 use crate::order::Ordered;
 
-/// Minimum rows of a class.
 const LEAST_ROWS: usize = 256;
 
 /// Candidate boundaries between classes: steps of the costs' logarithm.
@@ -48,7 +47,6 @@ pub(crate) fn costs_of_rows(
     costs.collect::<Result<Vec<f64>, UnitError>>().map(Some)
 }
 
-/// Sorts rows by decreasing cost, ties by index.
 fn ranked(costs: &[f64]) -> Vec<u32> {
     let mut rows: Vec<u32> = (0..costs.len() as u32).collect();
     rows.sort_by(|&a, &b| {
@@ -88,7 +86,6 @@ pub(crate) fn counts(costs: &[f64]) -> Option<Vec<usize>> {
         return None;
     }
     let (high, low) = (of(0).ln(), of(positive - 1).ln());
-    // Ranks at which a class may end, and the sums of costs before them.
     let mut ends = vec![0];
     for step in 1..STEPS {
         let least = (high + (low - high) * step as f64 / STEPS as f64).exp();
@@ -149,7 +146,6 @@ mod tests {
 
     #[test]
     fn rows_of_similar_cost_share_a_class() {
-        // 300 rows that cost 64 and 700 that cost 1, interleaved.
         let costs: Vec<f64> = (0..1000)
             .map(|i| {
                 if i % 10 < 3 {

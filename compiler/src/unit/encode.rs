@@ -24,7 +24,6 @@ use crate::plan::{Member, UnitPlan};
 /// memory as a whole. Errors are summed portion by portion, independent of the number of threads.
 const PORTION: usize = 1 << 20;
 
-/// Encodes every member of a unit in `dtype`.
 pub(super) fn dense(
     source: &Ordered<'_>,
     unit: &UnitPlan,
@@ -52,7 +51,6 @@ pub(super) fn dense(
     })
 }
 
-/// Encodes every member of a unit in column groups of the given codes.
 pub(super) fn bands(
     source: &Ordered<'_>,
     unit: &UnitPlan,
@@ -100,7 +98,6 @@ fn failed(source: &Ordered<'_>, unit: &UnitPlan, error: FactoriseError) -> UnitE
     }
 }
 
-/// Encodes every member of a unit and sums the errors.
 fn all(
     source: &Ordered<'_>,
     unit: &UnitPlan,
@@ -151,13 +148,10 @@ pub(super) fn energies(
 
 struct Code {
     dtype: DType,
-    /// GPTQ error feedback along columns, if any.
     feedback: Option<Arc<Feedback>>,
-    /// Sweeps over the codes after feedback.
     sweeps: usize,
 }
 
-/// Returns the bytes of a matrix in another type, and the error energies.
 fn encode(
     source: &Ordered<'_>,
     member: &Member,
@@ -215,11 +209,9 @@ fn encode(
     Ok((bytes, sums))
 }
 
-/// Rows of a matrix that are encoded together.
 pub(super) struct RowsOf<'a> {
     source: &'a Ordered<'a>,
     tensor: &'a ModelTensor,
-    /// The rows of a class; `None` for all.
     of_class: Option<&'a [u32]>,
 }
 
@@ -236,7 +228,6 @@ impl<'a> RowsOf<'a> {
         self.of_class.map_or(self.tensor.rows, <[u32]>::len)
     }
 
-    /// Decodes a range of the rows and checks that they are finite.
     pub(super) fn decode(
         &self,
         range: std::ops::Range<usize>,
@@ -378,7 +369,6 @@ fn weight_of(values: &[f32], cols: usize) -> Weight<'_> {
     }
 }
 
-/// Returns an error that names the first value that is not finite.
 fn check_finite(
     source: &Ordered<'_>,
     tensor: &ModelTensor,

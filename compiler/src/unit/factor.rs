@@ -23,7 +23,6 @@ use crate::math::{
 use crate::order::Ordered;
 use crate::plan::{Form, Member, UnitPlan};
 
-/// Computes the stored tensors of a unit with a factorised form.
 pub(super) fn factorised(
     source: &Ordered<'_>,
     unit: &UnitPlan,
@@ -71,12 +70,9 @@ struct Terms<'a> {
     gauge: Arc<Gauge>,
     output: Option<Diagonal>,
     norm: Norm,
-    /// The sink direction that the factors must cover.
     direction: Option<Vec<f64>>,
-    /// Input channels that stay exact.
     exempt: Vec<usize>,
     axiom: Option<Arc<AxiomGauge>>,
-    /// Statistics of the members' inputs on the calibration text.
     inputs: Option<SiteInputs>,
     algebra: &'a dyn Algebra,
 }
@@ -84,7 +80,6 @@ struct Terms<'a> {
 #[derive(Default)]
 struct Made {
     tensors: Vec<Vec<u8>>,
-    /// One per member, if biases correct errors.
     biases: Vec<Vec<f32>>,
     errors: Vec<f64>,
     output_errors: Vec<f64>,
@@ -92,7 +87,6 @@ struct Made {
     sinks: Vec<SinkOutcome>,
 }
 
-/// Two factors as they will be decoded.
 struct Stored<'a> {
     a: &'a [f32],
     b: &'a [f32],
@@ -107,7 +101,6 @@ impl<'a> Terms<'a> {
         weights: &[Weight<'_>],
     ) -> Result<Terms<'a>, UnitError> {
         let failed = |error| failed(source, unit, 0, error);
-        // Members of a unit share their input.
         let place = place(source, unit);
         let (gauge, output, norm) = gauges(unit, place, treatment, failed)?;
         let exempt = place.map(|place| treatment.exempt(place, weights));
@@ -174,7 +167,6 @@ impl<'a> Terms<'a> {
         self.measure(index, target, Stored { a, b, rank }, part[1], made)
     }
 
-    /// Stores a member as a base and a low-rank residual.
     fn residual(
         &self,
         index: usize,
@@ -197,7 +189,6 @@ impl<'a> Terms<'a> {
         self.low_rank(index, target, rank, types, part, made)
     }
 
-    /// Stores all members with a shared basis.
     fn shared_basis(
         &self,
         weights: &[Weight<'_>],
@@ -227,7 +218,6 @@ impl<'a> Terms<'a> {
         Ok(())
     }
 
-    /// Encodes a factor and returns the decoded values.
     fn store(
         &self,
         dtype: DType,
@@ -284,7 +274,6 @@ impl<'a> Terms<'a> {
         Ok(())
     }
 
-    /// Returns the stored tensors, with the biases after the factors.
     fn finish(self, mut made: Made) -> Result<Factors, UnitError> {
         for (bias, member) in made.biases.iter().zip(&self.unit.members) {
             let mut bytes = vec![0; size_of::<f32>() * bias.len()];

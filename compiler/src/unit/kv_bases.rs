@@ -54,7 +54,6 @@ pub fn bytes(hyper: &HyperParameters) -> u64 {
 /// Returns the working memory in bytes for one layer, on one thread.
 pub(crate) fn working(hyper: &HyperParameters) -> u64 {
     let square = 8 * (hyper.head_size as u64).pow(2);
-    // The values before encoding are f32.
     SQUARES * square + 3 * bytes(hyper)
 }
 
@@ -109,7 +108,6 @@ fn together(one: &Moment, other: &Moment) -> Vec<f64> {
     sum
 }
 
-/// Bases of one side of a layer, head by head.
 struct Made {
     basis: Role,
     energies: Role,
@@ -127,7 +125,6 @@ impl Made {
         }
     }
 
-    /// Adds the next head from the second moment `[n, n]` of its vectors.
     fn add(&mut self, lower: &[f64], algebra: &dyn Algebra) -> Result<(), UnitError> {
         let moment = SecondMoment {
             order: lower.len().isqrt(),
@@ -144,7 +141,6 @@ impl Made {
         Ok(())
     }
 
-    /// Encodes both tensors.
     fn finish(self) -> Result<[(Role, Vec<u8>); 2], UnitError> {
         Ok([
             (self.basis, encoded(self.basis, BASIS, &self.components)?),

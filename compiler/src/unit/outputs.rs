@@ -62,7 +62,6 @@ pub(super) fn row_feedback(
     Ok(Some(made))
 }
 
-/// Returns row weights without feedback between rows.
 fn damped(mut weights: Vec<f32>, damping: f64) -> RowFeedback {
     let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
     let added = (damping * sum / weights.len().max(1) as f64) as f32;

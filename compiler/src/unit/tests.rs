@@ -28,7 +28,6 @@ fn demo(name: &str) -> PathBuf {
     root.join(name)
 }
 
-/// The demo model with its measurements.
 struct Measured {
     model: Arc<Model>,
     calibration: Calibration,
@@ -85,7 +84,6 @@ impl Measured {
     }
 }
 
-/// A projection with the second moments that weigh its errors.
 struct Measuring {
     name: String,
     rows: usize,
@@ -107,7 +105,6 @@ impl Measuring {
         }
     }
 
-    /// `tr(H E C Eᵀ)` of the stored weights.
     fn lost(&self, stored: &[f32]) -> f64 {
         let errors = Mat::from_fn(self.rows, self.cols, |i, j| {
             let at = i * self.cols + j;
@@ -118,7 +115,6 @@ impl Measuring {
         all.map(|at| left[at] * right[at]).sum()
     }
 
-    /// Loss of column groups, with initial column scales, or scales fitted to all codes.
     fn of_bands(&self, codes: &Codes, guide: Guide<'_>, fitted: bool) -> f64 {
         let mut values = self.values.clone();
         if codes.is_rotated() {
@@ -154,7 +150,6 @@ impl Measuring {
         self.lost(&stored)
     }
 
-    /// Loss of a GGUF type with feedback.
     fn of_blocks(&self, dtype: DType, rows: Option<&RowFeedback>, sweeps: usize) -> f64 {
         let mut bytes = vec![0; dtype.matrix_bytes(self.rows, self.cols).unwrap()];
         let mut stored = vec![0.0; self.values.len()];
@@ -177,7 +172,6 @@ fn assert_falls(what: &str, lost: &[f64], most: &[f64]) {
     );
 }
 
-/// Square, wide and tall matrices.
 const SLOTS: [(usize, Slot); 3] = [(1, Slot::Gate), (4, Slot::Down), (6, Slot::O)];
 
 /// Plain rounding, feedback along columns, feedback along rows, and finally fitted column scales
@@ -218,7 +212,6 @@ fn each_encoding_step_reduces_the_loss_of_column_groups() {
     }
 }
 
-/// Plain rounding, feedback along columns, sweeps over the codes, and row feedback in both.
 #[test]
 fn each_encoding_step_reduces_the_loss_of_a_gguf_type() {
     let cache = tempfile::tempdir().unwrap();

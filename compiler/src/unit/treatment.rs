@@ -27,7 +27,6 @@ const KEPT: usize = 8;
 type Kept<T> = Mutex<Vec<(Place, Made<T>)>>;
 type Made<T> = Arc<OnceLock<Result<Arc<T>, FactoriseError>>>;
 
-/// Axiom gauge of a layer, computed lazily; `None` if truncation loses nothing.
 type MadeAxiom = Arc<OnceLock<Result<Option<Arc<AxiomGauge>>, UnitError>>>;
 
 /// Width from which an evaluation of the axiom gauge takes many seconds, and the number of
@@ -73,8 +72,6 @@ impl SiteInputs {
         }
     }
 
-    /// Returns the weighting of factor errors: the covariance if biases correct, else the second
-    /// moment.
     fn weighed(&self) -> SecondMoment<'_> {
         let covariance = self.corrected.as_ref().map(|(_, covariance)| covariance);
         SecondMoment {
@@ -168,7 +165,6 @@ impl<'a> ModelTreatment<'a> {
         }
     }
 
-    /// Returns the moment of an input in the stored channel order.
     fn moment(&self, calibration: &Calibration, place: Place) -> Moment {
         let moment = calibration.inputs(place);
         match self.order {
@@ -349,7 +345,6 @@ impl<'a> ModelTreatment<'a> {
             return Ok(Arc::new(Gauge::None));
         }
         let made = of_place(&self.gauges, place);
-        // Outside the lock, so that other gauges can be computed meanwhile.
         made.get_or_init(|| {
             let moment = self.moment(calibration, place);
             let inputs = SiteInputs::new(&moment, self.corrects(place))?;
@@ -369,7 +364,6 @@ fn is_wide(place: Place) -> bool {
     matches!(place, Place::Site { site, .. } if site == Site::FfnHidden)
 }
 
-/// Returns the cache entry of an input, which may be empty.
 fn of_place<T>(kept: &Kept<T>, place: Place) -> Made<T> {
     let mut all = kept.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, made)) = all.iter().find(|(of, _)| *of == place) {
@@ -404,7 +398,6 @@ pub(crate) fn truncated(
     members.filter(|(_, member, rank)| *rank < member.rows.min(member.cols))
 }
 
-/// Searches the axiom gauge of a layer; `None` if none of its projections is truncated.
 fn axiom_of_layer(
     source: &Ordered<'_>,
     plan: &Plan,
@@ -473,7 +466,6 @@ mod tests {
             [false, false, true]
         );
         assert_eq!([0, 1, 2].map(|l| is_there(l, Site::Attention)), [true; 3]);
-        // Cached, not recomputed.
         let found = of_place(&kept, place(2, Site::FfnHidden));
         assert!(found.get().is_some());
     }

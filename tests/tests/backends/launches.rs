@@ -13,7 +13,6 @@ use htc_tests::{Scratch, TinyModel, htc, material};
 
 use super::models::{ARCHITECTURES, fixture};
 
-/// Returns a session with fused operations and one without.
 fn fused_and_separate(file: &ModelFile, kv_type: KvType) -> [(EmulatedDevice, Session<Emulated>); 2] {
     let of = |joins: bool| {
         let device = EmulatedDevice::new(7);
@@ -28,19 +27,14 @@ fn fused_and_separate(file: &ModelFile, kv_type: KvType) -> [(EmulatedDevice, Se
     [of(true), of(false)]
 }
 
-/// Launches of the last step.
 #[derive(Debug, PartialEq)]
 struct Took {
-    /// With fused operations.
     joined: u64,
     /// Launches with other parameters than in the step before, which are updated on the device.
     changed: u64,
-    /// Without fusion.
     apart: u64,
 }
 
-/// Reads the same tokens with both in a long and a short batch and step by step, and compares
-/// logits.
 fn assert_same_logits(file: &ModelFile, tokens: &[u32], kv_type: KvType) -> Took {
     let (batch, short) = (tokens.len() - 5, tokens.len() - 2);
     let found = fused_and_separate(file, kv_type).map(|(device, mut session)| {
@@ -61,7 +55,6 @@ fn assert_same_logits(file: &ModelFile, tokens: &[u32], kv_type: KvType) -> Took
                 device.steps().changed - before[1],
             ];
         }
-        // All later passes are single graphs.
         let steps = device.steps();
         let apart = (steps.interrupted - first.interrupted, steps.plain);
         assert_eq!(apart, (0, 0), "{steps:?}");
@@ -112,11 +105,9 @@ fn fused_operations_give_identical_logits() {
     }
 }
 
-/// Launches per token: of the demo model (eight layers in f16), and of models of two layers in
-/// q8_0: dense, low rank in every projection, shared bases except O and down, and elastic with all
-/// residuals. Parameters that change per token: its embedding (with or without residual), the
-/// rotation of its position, and for each layer the destination of keys and values and the attended
-/// length.
+/// Launches per token: of the demo model (eight layers in f16), and of models of two layers in q8_0
+/// in several forms. Per token change the embedding (with or without residual), the rotation, and
+/// for each layer the destination of keys and values and the attended length.
 const DEMO: Took = took(84, 2 + 2 * 8, 124);
 const DENSE: Took = took(24, 2 + 2 * 2, 43);
 const LOW_RANK: Took = took(32, 2 + 2 * 2, 71);
@@ -131,7 +122,6 @@ const fn took(joined: u64, changed: u64, apart: u64) -> Took {
     }
 }
 
-/// These numbers determine the speed of decoding.
 #[test]
 fn launches_per_token_are_as_recorded() {
     let tokens: Vec<u32> = (0..20).map(|i| 3 + i * 7 % 290).collect();
@@ -162,7 +152,6 @@ fn launches_per_token_are_as_recorded() {
     }
 }
 
-/// Residuals need one product for all projections of an input.
 #[test]
 fn residuals_add_few_launches() {
     let scratch = Scratch::new();
@@ -184,7 +173,6 @@ fn residuals_add_few_launches() {
     assert_eq!(assert_same_logits(&file, &tokens, KvType::F16), ELASTIC);
 }
 
-/// Only tokens or few logits are copied from the device; sampling is part of the step.
 #[test]
 fn sampling_runs_on_the_device() {
     let scratch = Scratch::new();
@@ -196,7 +184,6 @@ fn sampling_runs_on_the_device() {
         (options.temperature, options.top_k) = (temperature, top_k);
         Sampler::new(options).unwrap()
     };
-    // Request, result, and additional launches compared to all logits.
     let mut alone = 0;
     for (wanted, expected, more) in [
         (Wants::All, "all", 0),

@@ -21,7 +21,6 @@ const WRITTEN: usize = 24;
 const DRAFT: Digest = Digest([1; 32]);
 const MODEL: Digest = Digest([2; 32]);
 
-/// Both kinds of adaptation, learning from every rejected token.
 fn both_adaptations(draft: &ModelFile, model: &ModelFile) -> [(&'static str, Adaptation); 2] {
     let pool = Arc::new(Pool::new(1).unwrap());
     let (mut oja, mut gradient) = (AdaptOptions::oja(), AdaptOptions::gradient());
@@ -37,12 +36,10 @@ fn both_adaptations(draft: &ModelFile, model: &ModelFile) -> [(&'static str, Ada
     ]
 }
 
-/// Result of generating with a draft that learns.
 struct Outcome {
     tokens: Vec<u32>,
     learnt: Learnt,
     state: learnt::Learnt,
-    /// Logits of the draft after the prompt, before and after learning.
     before: Vec<f32>,
     after: Vec<f32>,
 }
@@ -90,7 +87,6 @@ fn learn<B: Backend>(
     }
 }
 
-/// Relative distance of two vectors.
 fn relative_distance(found: &[f32], expected: &[f32]) -> f64 {
     let squares = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>();
     let pairs = found.iter().zip(expected);
@@ -125,7 +121,6 @@ pub fn what_is_learnt_is_what_the_oracle_learns<B: Backend>(backends: fn() -> Ve
             assert!(wanted.updates >= least, "{what}: {wanted:?}");
             assert_eq!(learnt.updates, wanted.updates, "{what}");
             assert_eq!(learnt.rejections, wanted.rejections, "{what}");
-            // The learnt change exceeds the differences between backends.
             let [moved, off_before, off_after] = [
                 relative_distance(&expected.after, &expected.before),
                 relative_distance(&found.before, &expected.before),
@@ -142,7 +137,6 @@ pub fn what_is_learnt_is_what_the_oracle_learns<B: Backend>(backends: fn() -> Ve
     }
 }
 
-/// A state is restored only for the same pair of models and the same kind of adaptation.
 #[test]
 fn learnt_state_is_restored_only_for_its_models() {
     let [model, draft] = in_shared_bases("4");
@@ -160,7 +154,6 @@ fn learnt_state_is_restored_only_for_its_models() {
         for (now, then) in state.parts.iter().zip(&found.state.parts) {
             assert!(relative_distance(&now.numbers, &then.numbers) < 1e-5);
         }
-        // A restored draft behaves like the one that learnt the state.
         let mut second = new();
         second.restore(&found.state, DRAFT, MODEL).unwrap();
         let second = learn([&model, &draft], || Reference, second);

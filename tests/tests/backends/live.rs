@@ -15,7 +15,6 @@ use htc_tests::{Scratch, TinyModel, htc};
 
 use super::Named;
 
-/// Returns a model and a low-rank artifact of it whose active fraction can be reduced.
 fn artifact(context: usize) -> [ModelFile; 2] {
     let scratch = Scratch::new();
     let tiny = TinyModel {

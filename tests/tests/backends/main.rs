@@ -33,10 +33,8 @@ use htc_loader::backend::Gpu;
 use htc_loader::backend::Reference;
 use htc_loader::{Backend, Cpu, Pool};
 
-/// A backend with its name.
 type Named<B> = (String, B);
 
-/// The CPU with every supported instruction set, on one thread and on several.
 fn cpu() -> Vec<Named<Cpu>> {
     let pools = [1, 3].map(|threads| Arc::new(Pool::new(threads).unwrap()));
     let named = |cpu: Cpu, pool: &Pool| {
@@ -50,12 +48,10 @@ fn cpu() -> Vec<Named<Cpu>> {
     pools.iter().flat_map(of).collect()
 }
 
-/// The oracle compared to itself, to test its sessions.
 fn reference() -> Vec<Named<Reference>> {
     vec![("reference".into(), Reference)]
 }
 
-/// A GPU emulated by the CPU.
 #[cfg(feature = "emulated")]
 fn emulated() -> Vec<Named<Emulated>> {
     let device = htc_loader::backend::EmulatedDevice::new(1);
@@ -144,7 +140,6 @@ mod on {
     }
 }
 
-/// Sessions are `Send`, and models are `Send + Sync`.
 #[test]
 fn sessions_are_send_and_models_are_sync() {
     fn moves<T: Send>() {}

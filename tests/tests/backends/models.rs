@@ -33,7 +33,6 @@ pub fn fixture(name: &str) -> PathBuf {
     root.join(name)
 }
 
-/// A model with its tokens and settings.
 struct Case<'a> {
     file: &'a ModelFile,
     tokens: &'a [u32],
@@ -42,7 +41,6 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Returns logits of all positions: in one batch, and token by token.
     fn logits<B: Backend>(&self, mut backend: B) -> [Vec<f32>; 2] {
         let model = Model::load(self.file.clone(), &mut backend).unwrap();
         let n = self.tokens.len();
@@ -59,8 +57,6 @@ impl Case<'_> {
         [batched, single]
     }
 
-    /// Asserts that the logits of backends differ from the oracle's by less than `bound` standard
-    /// deviations.
     fn agrees<B: Backend>(&self, backends: Vec<Named<B>>, bound: f64) {
         let [expected, again] = self.logits(Reference);
         let own = largest_difference(&again, &expected);
@@ -79,7 +75,6 @@ impl Case<'_> {
     }
 }
 
-/// Tolerance for sums in f32 instead of f64.
 const FLOAT: f64 = 1e-4;
 
 /// Returns the tolerance for f16 keys and values, which may round differently from the oracle: the

@@ -31,7 +31,6 @@ impl Operation for Neighbours {
                 found.extend(get(backend, buffer, ALL));
             }
         };
-        // A sum, followed by the norm of another buffer; of fewer rows; of more.
         backend.add(ALL, &mut a, &d).unwrap();
         backend.rms_norm(ROWS, &b, &weight, 1e-5, &mut out).unwrap();
         keep(backend, &[&a, &out]);
@@ -41,21 +40,17 @@ impl Operation for Neighbours {
         backend.add(ALL, &mut a, &d).unwrap();
         backend.rms_norm(1, &a, &weight, 1e-5, &mut out).unwrap();
         keep(backend, &[&a, &out]);
-        // A sum with the output of the preceding norm, and one whose summand the next norm
-        // overwrites.
         backend.rms_norm(ROWS, &a, &weight, 1e-5, &mut out).unwrap();
         backend.add(ALL, &mut b, &out).unwrap();
         backend.add(ALL, &mut b, &out).unwrap();
         backend.rms_norm(ROWS, &b, &weight, 1e-5, &mut out).unwrap();
         keep(backend, &[&b, &out]);
-        // A gate, followed by reads and writes of its operands.
         let silu = Activation::Silu;
         backend.activate(silu, ALL, &mut b, &c).unwrap();
         backend.add(ALL, &mut c, &d).unwrap();
         backend.activate(silu, ALL, &mut c, &b).unwrap();
         backend.softcap(ALL, &mut b, 2.0).unwrap();
         keep(backend, &[&b, &c]);
-        // Heads: norm after rotation, bias after norm, heads of two sizes, another number of rows.
         let shape = |rows, size| HeadShape {
             rows,
             heads: WIDTH / size,

@@ -12,13 +12,10 @@ use super::Named;
 
 /// A computation on a backend.
 pub trait Operation {
-    /// Runs it and returns the result.
     fn run<B: Backend>(&self, backend: &mut B) -> Vec<f32>;
 
-    /// Returns the tolerance of each value, given the oracle's result rounded to f32.
     fn bounds(&self, expected: &[f32]) -> Vec<f64>;
 
-    /// Returns a description for messages.
     fn name(&self) -> String;
 }
 
@@ -90,7 +87,6 @@ pub fn numbers_come_back_as_they_went_in<B: Backend>(backends: fn() -> Vec<Named
         let mut buffer = put(&mut backend, &x);
         assert_eq!(get(&mut backend, &buffer, 1000), x, "{name}");
         assert_eq!(get(&mut backend, &buffer, 10), x[..10], "{name}");
-        // Larger and smaller again: the latest write is read.
         for numbers in [5000, 7] {
             backend.resize(&mut buffer, numbers).unwrap();
             backend.upload(&x[3..10], &mut buffer).unwrap();
@@ -198,7 +194,6 @@ pub fn norms<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     }
 }
 
-/// A bias for every row, or a sum of two buffers.
 struct Sum {
     x: Vec<f32>,
     y: Vec<f32>,
@@ -360,16 +355,13 @@ pub fn rotations<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     }
 }
 
-/// Consecutive batches of queries, keys and values, in the second of two layers.
 struct Attend {
     shape: KvShape,
     group: usize,
     kv_type: KvType,
     attention: Attention,
     batches: Vec<usize>,
-    /// Positions kept after the first batch.
     kept: usize,
-    /// For all positions.
     q: Vec<f32>,
     keys: Vec<f32>,
     values: Vec<f32>,

@@ -14,7 +14,6 @@ use super::operations::{Operation, agrees, get, numbers, put, room, tensor};
 /// sums.
 const PRODUCT: f64 = 2e-6;
 
-/// Values with error bounds.
 #[derive(Clone)]
 struct Uncertain {
     x: Vec<f64>,
@@ -46,7 +45,6 @@ impl Uncertain {
         seen
     }
 
-    /// Returns the product with the first rows of a matrix.
     fn times(&self, w: &Tensor, rows: usize) -> Self {
         let seen = self.seen_by(w.dtype());
         let values = w.to_f32().unwrap();
@@ -68,7 +66,6 @@ impl Uncertain {
     }
 }
 
-/// A projection's matrices.
 enum Form {
     Dense(Tensor),
     /// Index of a first factor, and the second factor.
@@ -193,7 +190,6 @@ pub fn projections<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                 );
             }
         }
-        // Alone, as O and down are.
         for slots in [vec![Form::Dense(dense.clone())], vec![Form::Factored(0, b)]] {
             let factors = match slots[0] {
                 Form::Dense(_) => Vec::new(),

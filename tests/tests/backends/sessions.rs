@@ -16,7 +16,6 @@ use htc_tests::{Scratch, TinyModel, material};
 use super::Named;
 use super::models::fixture;
 
-/// A model with grouped heads and three layers.
 fn tiny() -> ModelFile {
     let scratch = Scratch::new();
     let tiny = TinyModel {
@@ -27,7 +26,6 @@ fn tiny() -> ModelFile {
     ModelFile::open(scratch.file("model.gguf", tiny.bytes())).unwrap()
 }
 
-/// Returns two sessions of one model per backend.
 fn two<B: Backend>(
     backends: fn() -> Vec<Named<B>>,
     file: &ModelFile,
@@ -108,7 +106,6 @@ pub fn truncated_tokens_leave_no_trace<B: Backend>(backends: fn() -> Vec<Named<B
     }
 }
 
-/// No token gives no logits, and is harmless.
 fn ignore_empty_batch(error: ExecError) -> Result<(), ExecError> {
     match error {
         ExecError::Rows { .. } => Ok(()),
@@ -188,7 +185,6 @@ pub fn the_head_reads_what_its_logits_are_of<B: Backend>(backends: fn() -> Vec<N
         });
         let difference = largest_difference(&logits.collect::<Vec<f32>>(), expected);
         assert!(difference < 1e-4, "{name}: {difference:.2e}");
-        // It does not advance the sequence or provide logits.
         assert_eq!(part.position(), 0);
         assert!(matches!(part.last_logits(), Err(ExecError::Rows { .. })));
         part.head_input(&mut []).unwrap();
@@ -327,7 +323,6 @@ pub fn what_cannot_be_read_leaves_all_as_it_was<B: Backend>(backends: fn() -> Ve
         fresh.step(&tokens[..10]).unwrap();
         let found = session.step(&tokens[10..32]).unwrap();
         assert_eq!(found, fresh.step(&tokens[10..32]).unwrap(), "{name}");
-        // A position that was taken back may be read again.
         session.truncate(31).unwrap();
         session.step(&[1]).unwrap();
     }

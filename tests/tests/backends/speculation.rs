@@ -21,7 +21,6 @@ use super::Named;
 
 const CONTEXT: usize = 256;
 
-/// The same weights, stored in a type.
 fn tiny(dtype: DType) -> ModelFile {
     let scratch = Scratch::new();
     let tiny = TinyModel {
@@ -43,14 +42,12 @@ fn sampler(temperature: f32, seed: u64) -> Sampler {
     Sampler::new(options).unwrap()
 }
 
-/// The source of drafts: the model itself, or other weights.
 #[derive(Clone, Copy, Debug)]
 enum Draft {
     Own,
     Other(DType),
 }
 
-/// Returns a session with a speculator.
 fn pair<B: Backend>(
     (own, other): (B, B),
     draft: Draft,
@@ -112,7 +109,6 @@ pub fn drafts_change_no_token<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                 let (mut own, mut speculator) =
                     pair((of(&name), of(&name)), draft, length, &greedy);
                 if let Draft::Other(DType::Q4_0) = draft {
-                    // A draft that learns from every rejected token.
                     let mut options = AdaptOptions::gradient();
                     options.gate = 1;
                     let learning = Adaptation::gradient(&tiny(DType::Q4_0), options);
@@ -127,7 +123,6 @@ pub fn drafts_change_no_token<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                     limits(60),
                 );
                 assert_eq!(written(generator.unwrap()), expected, "{what}");
-                // The session's state is identical to that after single steps.
                 assert_eq!(own.position(), prompt.len() + 59, "{what}");
                 assert_eq!(own.step(&expected.0[59..]).unwrap(), after, "{what}");
                 let done = speculator.done();
@@ -159,12 +154,9 @@ pub fn in_shared_bases(rank: &str) -> [ModelFile; 2] {
     [&model, &shared].map(|path| ModelFile::open(path).unwrap())
 }
 
-/// Input and output of a session with single steps.
 struct Text {
     prompt: Vec<u32>,
-    /// The two tokens generated after it.
     tokens: [u32; 2],
-    /// Bits of the logits after the prompt and after both tokens.
     logits: [Vec<u32>; 2],
 }
 
@@ -234,7 +226,6 @@ fn assert_identical<B: Backend>(
     let (mut greedy, mut position) = (Sampler::greedy(), 0);
     for text in expected {
         let (prompt, greedy, limits) = (&text.prompt, &mut greedy, limits(2));
-        // Nothing can be drafted for the second of two tokens.
         let generator = match &mut speculator {
             None => Generator::new(&mut session, &tokenizer, greedy, prompt, limits),
             Some(draft) => {
@@ -249,7 +240,6 @@ fn assert_identical<B: Backend>(
         let end = position + prompt.len() + 1;
         assert!(logits(end, &text.tokens[1..]) == text.logits[1], "{what}");
         assert!(logits(position, prompt) == text.logits[0], "{what}");
-        // Synchronises the position with the draft.
         logits(end - 1, &text.tokens[..1]);
         position = end;
     }
@@ -332,7 +322,6 @@ pub fn drafts_preserve_the_sampling_distribution<B: Backend>(
     assert_eq!(expected.len(), 27);
     let mut counts: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
     let mut sampled = sampler(1.0, 5);
-    // A draft that is often wrong.
     let other = session(&tiny(DType::Q4_0), take());
     let draft = Speculator::other(other, plain.model(), DraftLength::Fixed(2), &sampled);
     let mut speculator = draft.unwrap();
@@ -388,7 +377,6 @@ pub fn drafts_that_do_not_fit_are_refused<B: Backend>(backends: fn() -> Vec<Name
     read.step(&[1]).unwrap();
     let refused = Speculator::other(read, own.model(), DraftLength::Auto, &greedy);
     assert!(matches!(refused, Err(SpeculateError::Position { .. })));
-    // A session that is ahead of its draft.
     let mut own = own;
     own.step(&[1]).unwrap();
     let tokenizer: Tokenizer = own.model().tokenizer().unwrap();

@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use super::{close, list, number, text};
 
-/// Parts of an analysis that require a calibration.
 const CALIBRATED: [&str; 6] = [
     "calibration",
     "phases",
@@ -27,7 +26,6 @@ fn tiny() -> TinyModel {
     }
 }
 
-/// Analyses with calibration on `text.txt`, in windows of 32 tokens.
 fn calibrated(scratch: &Scratch, model: &Path, cache: &str) -> Htc {
     let text = scratch.path("text.txt");
     fs::write(&text, words(1200)).unwrap();
@@ -43,7 +41,6 @@ fn calibrated(scratch: &Scratch, model: &Path, cache: &str) -> Htc {
     ]
 }
 
-/// Returns the entry of a layer and projection.
 fn slot<'a>(analysis: &'a Value, layer: u64, slot: &str) -> &'a Value {
     let mut slots = list(analysis, "/spectra/slots").iter();
     slots
@@ -82,7 +79,6 @@ fn without_calibration_only_spectra_are_reported() {
         let falls = |pair: &[Value]| pair[0].as_f64() >= pair[1].as_f64();
         assert!(tails.windows(2).all(falls), "{slot}");
     }
-    // A shared basis is never better than a projection's own.
     for group in list(&analysis, "/spectra/groups") {
         for member in list(group, "/members") {
             let excess = list(member, "/excess").iter().filter_map(Value::as_f64);
@@ -113,7 +109,6 @@ fn memory_stays_near_the_size_of_the_weights() {
     assert_eq!(list(q, "/curve").len(), 3);
 }
 
-/// Projection with singular values 2 and 1.
 #[test]
 fn spectrum_of_a_known_weight_is_exact() {
     let scratch = Scratch::new();
@@ -135,7 +130,6 @@ fn spectrum_of_a_known_weight_is_exact() {
         .map(|r| r.as_u64().unwrap())
         .collect();
     assert_eq!(ranks, [1, 1, 2, 2, 2]);
-    // Rank 4 of 64 captures both.
     assert!(number(q, "/tails/none/0") < 1e-6);
     assert_eq!(list(q, "/curve")[1][0], 2);
     close(list(q, "/curve")[1][1].as_f64().unwrap(), 1.0, 1e-6);
@@ -235,7 +229,6 @@ fn output_does_not_depend_on_threads_or_cache() {
         outputs.push(outcome.stdout);
     }
     assert!(outputs.iter().all(|output| *output == outputs[0]));
-    // The file has the same contents as standard output.
     let output = scratch.path("analysis.json");
     let run = calibrated(&scratch, &model, "one").arg("-o").arg(&output);
     assert!(run.run().ok().stdout.is_empty());
@@ -244,7 +237,6 @@ fn output_does_not_depend_on_threads_or_cache() {
     assert_eq!(dash.run().ok().stdout, outputs[0]);
 }
 
-/// One layer has no phases and no depth; a text of few positions has few vectors.
 #[test]
 fn insufficient_data_is_reported() {
     let scratch = Scratch::new();
@@ -261,7 +253,6 @@ fn insufficient_data_is_reported() {
     let found = &list(&analysis, "/dimension/layers")[0];
     assert!(number(found, "/pca/sample_samples") <= 31.0);
     assert!(found.get("stability").is_none());
-    // One window allows no interval.
     assert!(found.pointer("/pca/interval").is_none() && found.pointer("/twonn/interval").is_none());
 }
 

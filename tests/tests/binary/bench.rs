@@ -48,7 +48,6 @@ pub(super) fn against(program: &Path) -> String {
     format!("llama.cpp:{}", program.display())
 }
 
-/// The device is recorded and also used for the perplexity.
 #[test]
 fn device_option_selects_the_device() {
     let scratch = Scratch::new();
@@ -126,7 +125,6 @@ fn pairs_and_statistics_are_reported() {
         assert_eq!(sums, 36.0);
         assert!(number(comparison, "/variance/threshold") > 8.0);
     }
-    // Quantities that were not measured are absent.
     let run = pairs[0]["subject"].as_object().unwrap();
     for absent in [
         "joules",
@@ -189,7 +187,6 @@ fn without_baseline_only_speeds_are_reported() {
     );
 }
 
-/// Part of the model's bytes against all of it, with its perplexity.
 #[test]
 fn active_fraction_is_compared_with_the_whole() {
     let scratch = Scratch::new();
@@ -220,7 +217,6 @@ fn active_fraction_is_compared_with_the_whole() {
     assert_eq!(text(&found, "/gates/1/outcome"), "other_rank");
 }
 
-/// The report is written before the failure is reported.
 #[test]
 fn failed_gate_fails_after_the_report() {
     let scratch = Scratch::new();
@@ -257,7 +253,6 @@ fn invalid_gates_are_refused_early() {
         "gates.json",
         "[{\"metric\": \"decode_ratio\", \"text\": 1}]",
     );
-    // Keys in a file are quoted unchanged.
     with(&gates).refused(1, &["line 1", "`text`"]);
     with(&scratch.path("no.json")).refused(1, &["no.json", "paper"]);
     with(Path::new("paper")).refused(2, &["--gates", "--against"]);
@@ -310,7 +305,6 @@ fn invalid_values_are_refused_with_their_option() {
     run(&["--against", "no.gguf"]).refused(1, &["no.gguf"]);
 }
 
-/// After a context that fills the model nothing can be generated: that is reported, not truncated.
 #[test]
 fn full_context_has_no_decode_speed() {
     let scratch = Scratch::new();
@@ -377,7 +371,6 @@ fn llama_cpp_is_measured_in_the_same_pairs() {
         }
         let asked = fs::read_to_string(&log).unwrap();
         let lines: Vec<&str> = asked.lines().collect();
-        // Warm-up and two pairs of prompts and of the context, prefill and decode each.
         assert_eq!(lines.len(), 12, "{asked}");
         let of_context = [
             "-p 32 -n 0 -r 1 -o json -t 1 -ngl 0 -ctk f32 -ctv f32",
@@ -390,7 +383,6 @@ fn llama_cpp_is_measured_in_the_same_pairs() {
     }
 }
 
-/// Other containers are refused.
 #[test]
 fn llama_cpp_requires_a_gguf() {
     let scratch = Scratch::new();
@@ -411,8 +403,6 @@ fn llama_cpp_requires_a_gguf() {
     assert_eq!(text(&found, "/baseline/name"), "a.gguf");
 }
 
-/// A program that is missing, fails, prints nothing or invalid results, or never ends: a one-line
-/// error each.
 #[test]
 fn llama_cpp_failures_give_one_line_errors() {
     let scratch = Scratch::new();
@@ -469,7 +459,6 @@ fn wait_for(path: &Path) {
     }
 }
 
-/// Ctrl-C ends the pause before a run, and a measured program with all its children.
 #[test]
 fn interrupt_ends_bench_and_its_children() {
     let scratch = Scratch::new();

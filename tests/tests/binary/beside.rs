@@ -34,8 +34,6 @@ fn types(report: &Value) -> Vec<String> {
     files.map(|file| text(file, "/type").to_owned()).collect()
 }
 
-/// A smaller and a larger file are measured on the test split. They are removed afterwards, and the
-/// artifact is the same without them.
 #[test]
 fn nearest_uniform_files_are_measured() {
     let scratch = Scratch::new();
@@ -69,7 +67,6 @@ fn nearest_uniform_files_are_measured() {
     assert!(std::fs::read(scratch.path("out.htz")).unwrap() == with);
 }
 
-/// The effort determines the number: none, two, or all from half to twice the bytes.
 #[test]
 fn effort_determines_the_number_of_baselines() {
     let scratch = Scratch::new();
@@ -89,7 +86,6 @@ fn effort_determines_the_number_of_baselines() {
     compile(&scratch, &wrong).run().refused(2, &["on or off"]);
 }
 
-/// A file in a single type is also a candidate of a search, and loses to codes of mixed types.
 #[test]
 fn search_tries_a_uniform_type_at_the_found_size() {
     let scratch = Scratch::new();

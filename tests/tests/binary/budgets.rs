@@ -8,8 +8,6 @@ use serde_json::Value;
 use super::plan::{ALLOCATORS, model, plan};
 use super::{compile, list, number};
 
-/// Without a budget, energy determines the total of diffplan, and the plan's file records it. The
-/// roofline prediction of cachefit is shown.
 #[test]
 fn energy_determines_the_budget_and_is_shown() {
     let scratch = Scratch::new();

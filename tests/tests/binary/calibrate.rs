@@ -16,7 +16,6 @@ use super::{METHODS, on_demo};
 
 const MODEL: &str = "reference-7m-f16.gguf";
 
-/// Compiles the demo model at a ratio of 0.6, calibrated on a short text.
 fn compile(scratch: &Scratch, output: &str, options: &[&str]) -> Htc {
     let half = ["--ratio", "0.6", "--calibration-tokens", "4096"];
     on_demo(scratch, output, demo(TEXT).as_path())
@@ -29,7 +28,6 @@ const TEXT: &str = "alice.txt";
 /// Unprivileged user for tests run as root.
 const NOBODY: u32 = 65534;
 
-/// Returns the only calibration in the cache.
 fn cached(scratch: &Scratch) -> PathBuf {
     let mut found = fs::read_dir(scratch.path("cache")).unwrap();
     let one = found.next().unwrap().unwrap().path();
@@ -41,7 +39,6 @@ fn found_layers(report: &Value) -> u64 {
     report["calibration"]["found_layers"].as_u64().unwrap()
 }
 
-/// Root mean square of the relative output errors of all projections.
 fn output_error(report: &Value) -> f64 {
     let slots = report["calibration"]["output_errors"].as_array().unwrap();
     let errors = slots.iter().map(|slot| slot["error"].as_f64().unwrap());
@@ -83,7 +80,6 @@ fn cached_statistics_give_identical_bytes() {
     let second = compile(&scratch, "second.htz", &[]).run().ok().json();
     assert_eq!(found_layers(&second), 8);
     assert_eq!(fs::read(scratch.path("second.htz")).unwrap(), bytes);
-    // From scratch, on two threads.
     fs::remove_dir_all(scratch.path("cache")).unwrap();
     let third = compile(&scratch, "third.htz", &["--threads", "2"])
         .run()
@@ -91,7 +87,6 @@ fn cached_statistics_give_identical_bytes() {
         .json();
     assert_eq!(found_layers(&third), 0);
     assert_eq!(fs::read(scratch.path("third.htz")).unwrap(), bytes);
-    // Other texts or windows give another calibration.
     let other = compile(&scratch, "other.htz", &["--context", "128"])
         .run()
         .ok()
@@ -145,7 +140,6 @@ fn killed_calibration_resumes() {
     assert_eq!(left, expected);
 }
 
-/// For example on a read-only mount of a shared cache.
 #[test]
 fn complete_read_only_cache_suffices() {
     let scratch = Scratch::new();
@@ -158,7 +152,6 @@ fn complete_read_only_cache_suffices() {
     mode(&folder.join("lock"), 0o444);
     mode(&folder, 0o555);
     mode(scratch.folder(), 0o777);
-    // Permissions do not restrict root, who runs as the unprivileged owner of the cache instead.
     let root = fs::File::create(folder.join("lock")).is_ok();
     if root {
         for owned in [&scratch.path("cache"), &folder] {
@@ -191,7 +184,6 @@ fn complete_read_only_cache_suffices() {
     let report = run("read.htz").ok().json();
     assert_eq!(found_layers(&report), 8);
     assert_eq!(fs::read(scratch.path("read.htz")).unwrap(), expected);
-    // An incomplete cache cannot be used.
     mode(&folder, 0o755);
     fs::remove_file(folder.join("layer-0007")).unwrap();
     mode(&folder, 0o555);
@@ -203,7 +195,6 @@ fn complete_read_only_cache_suffices() {
     mode(&folder, 0o755);
 }
 
-/// The residual stream from which a calibration would resume is damaged.
 #[test]
 fn damaged_stream_restarts_the_calibration() {
     let scratch = Scratch::new();

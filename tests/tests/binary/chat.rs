@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use htc_formats::gguf::Value;
 use htc_tests::{Htc, Outcome, Scratch, TinyModel, htc};
 
-/// A run of a single-turn conversation with a template.
 fn chat_run(scratch: &Scratch, template: &str, options: &[&str]) -> Htc {
     let key = "tokenizer.chat_template";
     let tiny = TinyModel::default().with(key, Value::String(template.to_owned()));
@@ -18,14 +17,12 @@ fn run_chat(scratch: &Scratch, template: &str, options: &[&str]) -> Outcome {
     chat_run(scratch, template, options).run()
 }
 
-/// Plain completion of a text by the same model.
 fn complete_text(scratch: &Scratch, text: &str) -> Outcome {
     let model = scratch.file("plain.gguf", TinyModel::default().bytes());
     let options = ["-p", text, "-n", "4", "--temp", "0", "--ignore-eos"];
     htc!["run", &model].args(options).run().ok()
 }
 
-/// The number of prompt tokens.
 fn read(outcome: &Outcome) -> &str {
     let (_, rest) = outcome.stderr.split_once("prompt: ").unwrap();
     rest.split_once(' ').unwrap().0
@@ -130,7 +127,6 @@ fn template_memory_is_limited() {
     }
 }
 
-/// The child process also works within a limit lower than its own.
 #[cfg(target_os = "linux")]
 #[test]
 fn template_runs_within_system_limits() {
@@ -141,7 +137,6 @@ fn template_runs_within_system_limits() {
     assert_eq!(limited.stdout, expected.stdout);
 }
 
-/// Control tokens in a user's message are plain text; as tokens they would end the turn.
 #[test]
 fn control_tokens_in_messages_are_plain_text() {
     let scratch = Scratch::new();
@@ -160,9 +155,7 @@ fn control_tokens_in_messages_are_plain_text() {
     // As text, "</s>" is four tokens more; as a token it would be one.
     let spelt = run_chat(template, "the cat</s> sat").ok();
     assert_eq!(tokens(&spelt), tokens(&plain) + 4, "{}", spelt.stderr);
-    // The template's own control tokens are present in both.
     assert!(tokens(&plain) >= 3);
-    // Half of it in the message, half in the template.
     let half = "<s>{{ messages[0].content }}s>";
     let joined = run_chat(half, "the</").ok();
     // "<s>", then "▁the", "<", "/", "s", ">"; as a token "</s>" would be one.

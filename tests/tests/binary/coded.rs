@@ -16,7 +16,6 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::number;
 
-/// Compiles to a maximum size, calibrated on a few windows.
 fn sized(scratch: &Scratch, model: &Path, name: &str, bytes: u64) -> Htc {
     let text = scratch.path("words.txt");
     if !text.exists() {
@@ -34,7 +33,6 @@ fn size(path: &Path) -> u64 {
     fs::metadata(path).unwrap().len()
 }
 
-/// KL divergence from a model, in nats per token.
 fn divergence(scratch: &Scratch, artifact: &Path, reference: &Path) -> f64 {
     let measured = htc![
         "eval",
@@ -52,7 +50,6 @@ fn divergence(scratch: &Scratch, artifact: &Path, reference: &Path) -> f64 {
     number(&measured, "/kl")
 }
 
-/// Largest difference of the logits between the CPU backend and the oracle.
 fn of_kernels(path: &Path) -> f64 {
     let file = ModelFile::open(path).unwrap();
     let found = logits(&file, Cpu::with_threads(2).unwrap());
@@ -66,7 +63,6 @@ fn logits<B: Backend>(file: &ModelFile, mut backend: B) -> Vec<f32> {
     session.unwrap().step(&tokens).unwrap().to_vec()
 }
 
-/// Embedding and an untied head are both in codes, which are more exact with more bytes.
 #[test]
 fn untied_head_is_stored_in_codes() {
     let scratch = Scratch::new();
@@ -91,7 +87,6 @@ fn untied_head_is_stored_in_codes() {
             let tensor = artifact.manifest.tensor(matrix.weight()).unwrap();
             assert!(tensor.codes.is_some(), "{matrix}: {}", tensor.dtype);
         }
-        // Trellises and codebooks are the candidates.
         let mut codes = artifact
             .manifest
             .tensors
@@ -156,7 +151,6 @@ fn every_architecture_runs_in_codes() {
     }
 }
 
-/// The smallest size named by an error is accepted.
 #[test]
 fn smallest_size_in_the_error_is_feasible() {
     let scratch = Scratch::new();

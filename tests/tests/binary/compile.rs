@@ -89,7 +89,6 @@ fn demo_model_shrinks_with_little_loss() {
     assert!(number(&result, "/top1") > 0.6);
 }
 
-/// The lossless setting: full rank and factors in f32.
 #[test]
 fn full_rank_equals_the_source() {
     let scratch = Scratch::new();
@@ -112,7 +111,6 @@ fn full_rank_equals_the_source() {
             let options = ["--method", method, "--slots", slots, "--force"];
             let options = [&options[..], &["--rank", "full", "--factor-type", "f32"]].concat();
             let (artifact, report) = compile(&scratch, &model, "full.htz", &options);
-            // Every selected projection is factorised.
             for record in list(&report, "/plan/slots") {
                 let selected = slots.split(',').any(|slot| slot == record["slot"]);
                 assert_eq!(record["form"] != "dense", selected, "{record}");
@@ -206,7 +204,6 @@ fn ratios_are_met_from_below() {
             "gp" => selected.chunks(1).collect(),
             _ => selected.chunk_by(|a, b| a[..3] == b[..3]).collect(),
         };
-        // Parameters of the dense form and of one rank step.
         let units: Vec<(f64, f64)> = groups
             .iter()
             .map(|group| {
@@ -229,7 +226,6 @@ fn ratios_are_met_from_below() {
             let shares: f64 = units.iter().map(share).sum();
             let least = (asked - dearest / dense).min(shares / dense);
             assert!(met > least, "{about}: only {met}");
-            // The figure matches the file.
             let manifest = Artifact::open(&artifact).manifest;
             let held: u64 = manifest
                 .tensors
@@ -338,7 +334,6 @@ fn same_request_gives_identical_bytes() {
     }
 }
 
-/// Names of source, artifact and folder are not in the bytes.
 #[test]
 fn names_and_folders_do_not_change_the_bytes() {
     let (here, there) = (Scratch::new(), Scratch::new());
@@ -352,7 +347,6 @@ fn names_and_folders_do_not_change_the_bytes() {
     assert!(fs::read(a).unwrap() == fs::read(b).unwrap());
 }
 
-/// The report's note about a projection; notes begin with the projections they refer to.
 fn note_about<'a>(report: &'a Value, slot: &str) -> Option<&'a str> {
     let notes = list(report, "/notes")
         .iter()
@@ -463,7 +457,6 @@ fn unselected_tensors_are_copied_unchanged() {
     }
 }
 
-/// Compiled at full rank, every source type gives about the logits of its source.
 #[test]
 fn quantised_sources_are_compiled() {
     let Some(folder) = shared("models/reference-7m") else {
@@ -516,7 +509,6 @@ fn force_replaces_an_artifact() {
     scratch.holds_only(&["model.gguf", "out.htz"]);
 }
 
-/// A matrix of zeros has no direction and no error.
 #[test]
 fn zero_matrices_compile() {
     let tiny = TinyModel::default();
@@ -550,7 +542,6 @@ fn zero_matrices_compile() {
     }
 }
 
-/// Names need not be UTF-8.
 #[test]
 fn file_names_of_any_bytes() {
     use std::os::unix::ffi::OsStrExt;
@@ -568,8 +559,6 @@ fn file_names_of_any_bytes() {
     scratch.holds_only(&[]);
 }
 
-/// Memory is bounded by the largest layer: allocations stay far below the size of the mapped
-/// source.
 #[test]
 fn memory_stays_at_the_largest_layer() {
     let scratch = Scratch::new();

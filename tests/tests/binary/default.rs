@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use super::{list, number, text};
 
-/// A model of two small layers with a context of 64 tokens.
 fn model(scratch: &Scratch) -> PathBuf {
     let tiny = TinyModel {
         context: 64,
@@ -25,7 +24,6 @@ fn plain(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
         .args(options)
 }
 
-/// Compiles with a cache in the test's folder.
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let run = plain(scratch, name, options);
     run.args(["--cache".as_ref(), scratch.path("cache").as_path()])
@@ -36,7 +34,6 @@ fn notes(report: &Value) -> Vec<&str> {
     notes.filter_map(Value::as_str).collect()
 }
 
-/// The balanced preset, on the shipped text, in windows that the model can read.
 #[test]
 fn model_and_output_suffice() {
     let scratch = Scratch::new();
@@ -59,21 +56,17 @@ fn model_and_output_suffice() {
     let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
     let upper = number(chosen, "/evaluation/perplexity_ratio_all_interval/1");
     assert!(upper <= 1.01, "{upper}");
-    // Also on text sampled from the source.
     let upper = number(chosen, "/evaluation/kl_interval/1");
     assert!(upper <= 1.01f64.ln(), "{upper}");
     htc!["verify", scratch.path("small.htz")].run().ok();
-    // Explicit defaults give the same bytes.
     let named = ["--method", "auto", "--preset", "balanced"];
     compile(&scratch, "named.htz", &named).run().ok();
     let bytes = |name| fs::read(scratch.path(name)).unwrap();
     assert!(bytes("named.htz") == bytes("small.htz"));
-    // A requested window is used or refused.
     let long = compile(&scratch, "long.htz", &["--context", "512"]).run();
     long.refused(2, &["--context 512", "64 positions"]);
 }
 
-/// Options that only apply to factors select factors, with a note; the bytes are the same.
 #[test]
 fn factor_options_select_factors() {
     let scratch = Scratch::new();
@@ -103,7 +96,6 @@ fn factor_options_select_factors() {
     assert!(dry.text().contains("\"method\": \"gp\""), "{}", dry.text());
 }
 
-/// A file size does not apply to factors; the combination is refused with a remedy.
 #[test]
 fn file_size_with_factor_options_is_refused() {
     let scratch = Scratch::new();
@@ -120,11 +112,9 @@ fn file_size_with_factor_options_is_refused() {
                 .refused(2, &[words, "no factors", "--method gp or grc"]);
         }
     }
-    // Disabled options do not select factors.
     let off = ["--gauge", "none", "--bias", "off", "--sink", "off"];
     let off = compile(&scratch, "off.htz", &off).run().json();
     assert_eq!(text(&off, "/plan/method"), "quantise");
-    // The error names the budget as requested.
     let small = compile(&scratch, "small.htz", &["--bits", "2"]).run();
     assert_eq!(small.code(), Some(2));
     assert!(small.stderr.contains("--bits 2: the smallest"), "{small:?}");
@@ -134,7 +124,6 @@ fn file_size_with_factor_options_is_refused() {
     assert!(!Artifact::open(&scratch.path("sized.htz")).bytes.is_empty());
 }
 
-/// A dry run with a limit reports predictions.
 #[test]
 fn default_dry_run_predicts_a_size() {
     let scratch = Scratch::new();
@@ -163,7 +152,6 @@ fn default_dry_run_predicts_a_size() {
     assert!(!scratch.path("out.htz").exists());
 }
 
-/// The effort determines the number of tokens and the choice of codes, and is recorded in plans.
 #[test]
 fn effort_affects_plan_and_bytes() {
     let scratch = Scratch::new();
@@ -180,12 +168,10 @@ fn effort_affects_plan_and_bytes() {
     assert_eq!(number(&report, "/calibration/tokens"), 16_384.0);
     assert_eq!(text(&report, "/request/effort"), "fast");
     assert!(fast != normal);
-    // Requested tokens take precedence over those of the effort; sweeps still differ.
     let tokens = ["--calibration-tokens", "65536", "--effort", "fast"];
     let (asked, report) = with("asked.htz", &tokens);
     assert_eq!(number(&report, "/calibration/tokens"), 65_536.0);
     assert!(asked != normal && asked != fast);
-    // A plan determines the choice of its codes.
     let plan = scratch.path("plan.json");
     let made = htc!["plan", scratch.path("model.gguf"), "-o", &plan];
     let made = made.args(["--file-size", "170kB", "--effort", "fast", "--cache"]);

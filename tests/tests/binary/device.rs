@@ -55,7 +55,6 @@ fn missing_device_feature_is_named() {
     run_on("emulated", &model).refused(2, &["build it with the feature emulated"]);
 }
 
-/// Runs and measurements on a GPU emulated by the CPU.
 #[cfg(feature = "emulated")]
 #[test]
 fn emulated_gpu_agrees_with_the_cpu() {
@@ -65,7 +64,6 @@ fn emulated_gpu_agrees_with_the_cpu() {
         run_on("emulated", &model).ok().stdout,
         run_on("cpu", &model).ok().stdout
     );
-    // An artifact in column groups with residuals, at a fraction, with a draft.
     super::planes::elastic(&scratch, "e.htz", &["--tune", "0"])
         .run()
         .ok();
@@ -117,8 +115,6 @@ fn emulated_gpu_agrees_with_the_cpu() {
     assert!(emulated["drafted"].as_u64().unwrap() > 0, "{emulated}");
 }
 
-/// Calibration and measurement on another device give an artifact of similar quality that records
-/// the device, with the same bytes on any number of host threads.
 #[test]
 fn compile_uses_the_selected_device() {
     let scratch = Scratch::new();
@@ -149,7 +145,6 @@ fn compile_uses_the_selected_device() {
             (0.2..1.3).contains(&(kl / expected)),
             "{device}: {kl} {expected}"
         );
-        // It was not computed by the CPU backend.
         assert_ne!(kl, expected, "{device}");
         assert_ne!(bytes, of_processor, "{device}");
         assert!(bytes.len() <= 155_000, "{device}: {}", bytes.len());
@@ -157,7 +152,6 @@ fn compile_uses_the_selected_device() {
         let provenance = &artifact.manifest().provenance;
         let on = &provenance.instruction_set;
         assert!(on.contains("; models on "), "{device}: {on}");
-        // Statistics of devices have separate cache entries and are reproducible.
         std::fs::remove_dir_all(scratch.path("cache")).unwrap();
         compile(device, "1").run().ok();
         assert_eq!(
@@ -170,7 +164,6 @@ fn compile_uses_the_selected_device() {
         .run()
         .refused(1, &["--device: no CUDA device: "]);
     assert!(!scratch.path("cuda:7").exists());
-    // A device without work is reported.
     let plain = htc![
         "compile",
         &model,

@@ -8,7 +8,6 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::{compile, number};
 
-/// The same weights, stored in a type.
 fn tiny(scratch: &Scratch, name: &str, dtype: DType) -> PathBuf {
     let tiny = TinyModel {
         ffn: 192,
@@ -46,7 +45,6 @@ fn drafts_do_not_change_greedy_text() {
     }
 }
 
-/// Both kinds of adaptation, with a draft in shared bases and a state bound to its models.
 #[test]
 fn learning_drafts_do_not_change_the_text() {
     let scratch = Scratch::new();
@@ -157,8 +155,6 @@ fn invalid_drafts_are_refused_in_one_line() {
     refused(both.arg("--speculate").arg(&other), 2, "--verifier");
 }
 
-/// A state that cannot be written is reported before the text is generated; options that require a
-/// draft are refused without one.
 #[test]
 fn unwritable_adaptation_state_is_refused_early() {
     let scratch = Scratch::new();

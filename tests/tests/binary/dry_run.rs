@@ -12,7 +12,6 @@ use super::plan::{model, plan};
 use super::treatment::{calibrated, fixture, with};
 use super::{METHODS, number};
 
-/// The predicted bytes are exact, and nothing is left behind.
 #[test]
 fn dry_run_writes_nothing_and_predicts_exact_bytes() {
     let scratch = Scratch::new();
@@ -61,7 +60,6 @@ fn dry_run_writes_nothing_and_predicts_exact_bytes() {
         fs::remove_file(&plan_file).unwrap();
     }
     scratch.holds_only(&["model.gguf"]);
-    // Requests that would be refused are refused.
     fs::write(&output, "something").unwrap();
     let run = htc!["compile", &models[0], "-o", &output, "--dry-run"].run();
     run.refused(1, &["out.htz", "exists", "--force"]);
@@ -87,7 +85,6 @@ fn most_memory(run: Htc) -> f64 {
     most
 }
 
-/// The prediction is an upper bound, but not a trivial one.
 #[test]
 fn predicted_memory_bounds_actual_memory() {
     let scratch = Scratch::new();
@@ -130,7 +127,6 @@ fn predicted_memory_bounds_actual_memory() {
     }
 }
 
-/// The bytes of biases are exact, also with a search.
 #[test]
 fn dry_run_counts_biases() {
     let scratch = Scratch::new();

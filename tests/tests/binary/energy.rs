@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::bench::{RESULT, against, bench, program, tiny};
 use super::{close, compile, list, number, text};
 
-/// A fraction against the whole on a simulated plant whose power depends on the active fraction.
 #[test]
 fn sensor_option_adds_joules() {
     let scratch = Scratch::new();
@@ -85,7 +84,6 @@ fn sensor_option_adds_joules() {
     }
 }
 
-/// Quantities that a sensor does not provide are null; invalid sensors are refused before the work.
 #[test]
 fn missing_sensor_quantities_are_null() {
     let scratch = Scratch::new();
@@ -147,8 +145,6 @@ fn joules_of_llama_cpp_are_null() {
     assert!(quantity["subject"].is_object() && quantity.get("comparison").is_none());
 }
 
-/// Measured energy determines the ranks of diffplan and is recorded with its digest. The same
-/// measurement gives the same bytes, another one another plan.
 #[test]
 fn plan_uses_measured_energy() {
     let scratch = Scratch::new();
@@ -220,8 +216,6 @@ fn plan_uses_measured_energy() {
         said.contains("J for each byte") && said.contains("sha256"),
         "{said}"
     );
-    // Refused: invalid records, records without energy, conflicting or unused options, and an
-    // output that would overwrite the record.
     let empty = scratch.file("empty.json", "");
     let path = |path: &Path| path.to_str().unwrap().to_owned();
     plan(&["--allocator", "diffplan", "--energy", &path(&empty)])

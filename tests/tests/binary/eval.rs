@@ -50,7 +50,6 @@ fn json_has_the_documented_keys() {
     }
 }
 
-/// It provides no variance between windows.
 #[test]
 fn single_window_has_no_interval() {
     let scratch = Scratch::new();
@@ -87,7 +86,6 @@ fn without_json_the_result_goes_to_stderr() {
     assert!(outcome.stderr.contains("perplexity"));
 }
 
-/// Log-probabilities of a window's tokens after the first, in float64.
 struct Scored {
     loss: f64,
     distribution: Vec<f64>,
@@ -322,7 +320,6 @@ mod llama_cpp {
         let case = cases.as_array().unwrap().iter().find(of).unwrap();
         let path = |key: &str| shared(case[key].as_str().unwrap()).unwrap();
         let (context, chunks) = (context.to_string(), case["chunks"].to_string());
-        // The cases already run in parallel.
         let options = ["--context", &context, "--chunks", &chunks, "--threads", "1"];
         let result = eval(&path("model"), &path("text"), &options).run().json();
         let tolerance = number(case, "/tolerance");
@@ -342,7 +339,6 @@ mod llama_cpp {
                 }
             )*
 
-            /// Every line of the file has a test.
             #[test]
             fn every_case_is_tested() {
                 let Some(reference) = shared("reference/perplexity.json") else {

@@ -7,8 +7,6 @@ use htc_tests::{Scratch, TinyModel};
 use super::treatment::{READS, all_slots, calibrated, source, with};
 use super::{FACTOR_TYPES, compile, list};
 
-/// Channels are bitwise exact for all types of source and factors: the largest columns without a
-/// calibration, those with the largest moments with one.
 #[test]
 fn exempt_channels_are_exact() {
     let scratch = Scratch::new();
@@ -23,7 +21,6 @@ fn exempt_channels_are_exact() {
     for (number, (source_type, factor_type)) in cases.into_iter().chain(others).enumerate() {
         let tiny = TinyModel {
             dtype: source_type,
-            // Whole blocks.
             ffn: 128,
             ..TinyModel::default()
         };

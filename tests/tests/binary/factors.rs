@@ -26,7 +26,6 @@ fn record<'a>(report: &'a Value, slot: &str) -> &'a Value {
     list(report, "/plan/slots").iter().find(of).unwrap()
 }
 
-/// The reported error is that of the stored values, in every type and form.
 #[test]
 fn reported_errors_are_those_of_the_stored_factors() {
     let tiny = TinyModel::default();
@@ -81,7 +80,6 @@ fn per_slot_errors_are_the_eckart_young_tail() {
     }
 }
 
-/// The leading components of a factorisation are the best approximation of their rank.
 #[test]
 fn components_are_in_decreasing_order_of_importance() {
     let tiny = TinyModel::default();
@@ -143,7 +141,6 @@ fn shared_bases_are_the_leading_eigenvectors() {
         let basis = artifact.matrix(&format!("layers.0.{group}.basis"));
         let stored = basis.transposed().times(&basis);
         assert!(projector.relative_distance(&stored) < 1e-5, "{group}");
-        // The sign is fixed: the largest entry of a column is positive.
         for row in basis.values.chunks_exact(64) {
             let largest = row
                 .iter()
@@ -159,7 +156,6 @@ fn shared_bases_are_the_leading_eigenvectors() {
     }
 }
 
-/// With as many components as the input is wide, the projection is the identity.
 #[test]
 fn the_full_shared_basis_is_the_identity() {
     let tiny = TinyModel {

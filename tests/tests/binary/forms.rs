@@ -28,7 +28,6 @@ fn tiny() -> TinyModel {
     }
 }
 
-/// A plan with every form, in types that do not round activations; `head` is the entry of the head.
 fn plan_of_forms(head: &str) -> String {
     format!(
         r#"{{
@@ -53,7 +52,6 @@ const HEADS: [&str; 3] = [
     r#"{"form": "dense", "types": {"weight": "f16"}}"#,
 ];
 
-/// The model that an artifact represents, with dense matrices in f32.
 fn dense_equal(tiny: &TinyModel, artifact: &Artifact) -> Vec<Tensor> {
     let mut tensors = tiny.tensors();
     let mut put = |name: String, matrix: Matrix| {
@@ -82,8 +80,6 @@ fn logits(path: &Path) -> [Vec<f32>; 2] {
     at_positions(&model, &TOKENS, &positions, 2)
 }
 
-/// Every form computes the same as its dense matrix, in prefill and decode, and reports that
-/// matrix' distance from the source.
 #[test]
 fn every_form_computes_like_its_dense_matrix() {
     let tiny = tiny();
@@ -133,7 +129,6 @@ fn every_form_computes_like_its_dense_matrix() {
     }
 }
 
-/// The error of a residual is that of its base without the leading components.
 #[test]
 fn residual_is_optimal_for_its_rank() {
     let tiny = tiny();
@@ -178,7 +173,6 @@ fn residual_is_optimal_for_its_rank() {
     assert!(all < 1e-5, "{all}");
 }
 
-/// Plans with older tables keep their codes and stay close to the source.
 #[test]
 fn codes_of_every_table_version_run() {
     let tiny = tiny();
@@ -227,7 +221,6 @@ fn codes_of_every_table_version_run() {
     }
 }
 
-/// Predicted bytes, any number of threads, and closeness to the source for the demo model.
 #[test]
 fn demo_model_in_short_types_stays_close_to_its_source() {
     let scratch = Scratch::new();
@@ -320,12 +313,10 @@ fn demo_model_in_short_types_stays_close_to_its_source() {
     }
 }
 
-/// Dense types are reported, and a ratio counts only the selected projections.
 #[test]
 fn dense_types_are_reported_and_do_not_affect_the_ratio() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny().bytes());
-    // Factors that are smaller than the dense form, also in q8_0.
     let base = ["--method", "grc", "--ratio", "0.4", "--factor-type", "f16"];
     let (plain, before) = compile(&scratch, &model, "plain.htz", &base);
     let types = ["--dense-type", "q8_0", "--embedding-type", "f16"];
@@ -353,7 +344,6 @@ fn dense_types_are_reported_and_do_not_affect_the_ratio() {
             assert_eq!(short.stored(&role), plain.stored(&role), "{role}");
         }
     }
-    // Writing and reading back the plan gives the same artifact.
     let plan = scratch.path("plan.json");
     htc!["plan", &model, "-o", &plan].args(&options).run().ok();
     let from_plan = ["--plan", plan.to_str().unwrap()];
@@ -365,7 +355,6 @@ fn dense_types_are_reported_and_do_not_affect_the_ratio() {
     }
 }
 
-/// Killed between matrices, the same command resumes and gives identical bytes.
 #[test]
 fn killed_encoding_resumes() {
     let scratch = Scratch::new();
@@ -440,7 +429,6 @@ fn invalid_encodings_are_refused() {
         compile(&bad, dtype).refused(1, &["token_embd.weight", "row 3, column 5", "repair"]);
     }
     assert!(!out.exists());
-    // A tied head is planned with the embedding.
     let tied = TinyModel {
         output: false,
         ..tiny.clone()

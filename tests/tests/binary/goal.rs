@@ -76,13 +76,11 @@ fn best_measured_gauge_is_chosen_by_default() {
     let chosen: Vec<&Value> = trials.iter().filter(|t| t["chosen"] == true).collect();
     assert_eq!(chosen.len(), 1);
     assert_eq!(kl(chosen[0]), smallest);
-    // The quality is that of the test split.
     let quality = &report["quality"];
     assert_eq!(number(quality, "/choosing_windows"), 16.0);
     assert_eq!(number(quality, "/evaluation/chunks"), 16.0);
     let reported = number(quality, "/evaluation/kl");
     assert_ne!(reported, smallest);
-    // Everything is reported.
     for word in [
         "of 4 candidates",
         "* gauge",
@@ -93,7 +91,6 @@ fn best_measured_gauge_is_chosen_by_default() {
     ] {
         assert!(said.contains(word), "{word}: {said}");
     }
-    // Choosing the same treatment explicitly gives the same artifact.
     let found = Artifact::open(&scratch.path("out"));
     let (gauge, bias) = (chosen[0]["gauge"].as_str().unwrap(), &chosen[0]["bias"]);
     let bias = if bias == true { "on" } else { "off" };
@@ -101,7 +98,6 @@ fn best_measured_gauge_is_chosen_by_default() {
     let report = compile(&scratch, &explicit).json();
     assert!(self::trials(&report).is_empty());
     assert!(Artifact::open(&scratch.path("out")).is_but_for_quality(&found));
-    // Without decisions the quality is that of all windows: the mean of both halves.
     assert_eq!(number(&report, "/quality/choosing_windows"), 0.0);
     assert_eq!(number(&report, "/quality/evaluation/chunks"), 32.0);
     let all = number(&report, "/quality/evaluation/kl");
@@ -109,7 +105,6 @@ fn best_measured_gauge_is_chosen_by_default() {
     scratch.holds_only(&["cache", "out"]);
 }
 
-/// The held-out text gives the same values as `htc eval`.
 #[test]
 fn quality_equals_eval_on_the_held_out_text() {
     let scratch = Scratch::new();
@@ -148,7 +143,6 @@ fn quality_equals_eval_on_the_held_out_text() {
     }
 }
 
-/// Lower tail energy does not mean a better model: both values are shown, and the user decides.
 #[test]
 fn gauge_that_measures_worse_is_refused() {
     let scratch = Scratch::new();
@@ -165,7 +159,6 @@ fn gauge_that_measures_worse_is_refused() {
         "--keep-gauge",
     ];
     run().run().refused(1, &said);
-    // Measurements are kept, and reused.
     scratch.holds_only(&[".out.htc-work", "cache"]);
     let kept = run().args(["--keep-gauge", "--report", "json"]).run().ok();
     let trials = trials(&kept.json());
@@ -202,7 +195,6 @@ fn smallest_artifact_within_the_limit_is_found() {
         let holds = |trial: &&Value| upper(&trial["evaluation"]) <= most;
         let chosen = trials.iter().find(|t| t["chosen"] == true).unwrap();
         assert!(holds(&chosen), "{chosen}");
-        // The test split may exceed the limit, which is reported.
         let notes = report["notes"].to_string();
         let confirmed = upper(&report["quality"]["evaluation"]) <= most;
         assert_eq!(
@@ -210,7 +202,6 @@ fn smallest_artifact_within_the_limit_is_found() {
             !notes.contains("holds where it was searched"),
             "{notes}"
         );
-        // No smaller candidate meets the limit, and the next smaller ratio was tried.
         let bytes = number(chosen, "/bytes");
         assert!(
             trials
@@ -227,7 +218,6 @@ fn smallest_artifact_within_the_limit_is_found() {
     }
 }
 
-/// The plan that was found compiles to the measured artifact.
 #[test]
 fn plan_command_searches_within_a_limit() {
     let scratch = Scratch::new();
@@ -251,7 +241,6 @@ fn plan_command_searches_within_a_limit() {
         .arg("--plan")
         .arg(&plan);
     compiled.run().ok();
-    // Without decisions all windows are measured.
     let other = Artifact::open(&scratch.path("other"));
     assert!(other.is_but_for_quality(&expected));
     assert_eq!(other.bytes.len(), expected.bytes.len());
@@ -268,7 +257,6 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
         .run()
         .refused(1, &["--max-kl", "not within it at any ratio", "allow more"]);
     scratch.holds_only(&[".out.htc-work", "cache"]);
-    // A single window leaves none for the measurement.
     let window = ["--calibration-tokens", "128", "--max-kl", "1"];
     let short: String = fs::read_to_string(demo("alice.txt")).unwrap();
     let short = scratch.file("short.txt", short.chars().take(600).collect::<String>());
@@ -288,7 +276,6 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
         .args(window)
         .run()
         .refused(1, &["--max-kl", "3 held-out windows", "--held-out"]);
-    // One window decides, and the report needs another.
     let two: String = fs::read_to_string(demo("alice.txt")).unwrap();
     let two = scratch.file("two.txt", two.chars().take(1000).collect::<String>());
     let only_decided = htc!["compile", demo(MODEL), "-o", scratch.path("two")]
@@ -335,7 +322,6 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
     uncalibrated.run().refused(2, &["--calibration"]);
 }
 
-/// Neither texts nor existing files are overwritten.
 #[test]
 fn inputs_are_not_overwritten() {
     let scratch = Scratch::new();
@@ -395,7 +381,6 @@ fn inputs_are_not_overwritten() {
     scratch.holds_only(&["held.txt", "out", "precious.json", "text.txt"]);
 }
 
-/// Candidates measured before the program was killed are not made again.
 #[test]
 fn killed_search_resumes() {
     let scratch = Scratch::new();
@@ -428,7 +413,6 @@ fn killed_search_resumes() {
     assert!(fs::read(scratch.path("out")).unwrap() == bytes);
 }
 
-/// The report has predicted and actual values.
 #[test]
 fn report_includes_the_forecast() {
     let scratch = Scratch::new();

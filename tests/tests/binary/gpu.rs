@@ -22,7 +22,6 @@ fn run_and_eval_work_on_a_simulated_driver() {
     };
     let (expected, found) = (run("cpu"), run("cuda"));
     assert_eq!(found.stdout, expected.stdout);
-    // `auto` selects the GPU.
     let left = run("auto");
     assert_eq!(left.stdout, expected.stdout);
     assert!(!left.stderr.contains("on the processor"), "{}", left.stderr);
@@ -35,7 +34,6 @@ fn run_and_eval_work_on_a_simulated_driver() {
     let (cpu, cuda) = (perplexity("cpu"), perplexity("cuda"));
     assert!((cuda / cpu - 1.0).abs() < 5e-3, "{cuda} {cpu}");
     assert_ne!(cuda.to_bits(), cpu.to_bits());
-    // A driver without graphs is reported once; the text is the same.
     let run = htc!["run", &model, "-p", "the cat", "-n", "6", "--temp", "0"];
     let run = run.args(["--ignore-eos", "--device", "cuda"]);
     let run = run.env("HTC_FAKE", Some(Path::new("no-graphs")));
@@ -55,14 +53,12 @@ fn run_and_eval_work_on_a_simulated_driver() {
         "{}",
         hot.stderr
     );
-    // Another device identifier does not match.
     let run = htc!["run", &model, "-p", "the cat", "-n", "1", "--device"];
     let run = run.args(["cuda:GPU-00000000-0000-0000-0000-000000000000"]);
     machine
         .on(run)
         .run()
         .refused(1, &["GPU-00000000-0000-0000-0000-000000000000"]);
-    // The device index does not exist.
     let run = htc![
         "run", &model, "-p", "the cat", "-n", "1", "--device", "cuda:9"
     ];
@@ -71,7 +67,6 @@ fn run_and_eval_work_on_a_simulated_driver() {
     machine.nothing_is_left();
 }
 
-/// Without a text, so that only the linear algebra differs.
 #[test]
 fn cusolver_decomposes_weights() {
     let machine = Machine::new();
@@ -132,7 +127,6 @@ fn cusolver_decomposes_weights() {
     for what in ["eigenvectors of ", "product of ", "sums of "] {
         assert!(called.contains(what), "{what}");
     }
-    // A decomposition that does not converge is reported with its tensor, and leaves no artifact.
     let failing = compile("gp", "failing.htz", "cuda", "2");
     let failing = failing.env("HTC_FAKE", Some(Path::new("no-convergence")));
     let failed = failing.run();
@@ -144,7 +138,6 @@ fn cusolver_decomposes_weights() {
     machine.nothing_is_left();
 }
 
-/// Calibration and measurement through the driver, moments and decompositions by the libraries.
 #[test]
 fn whole_compilation_runs_on_the_device() {
     let machine = Machine::new();
@@ -193,8 +186,6 @@ fn whole_compilation_runs_on_the_device() {
     compile("cuda", "1").run().ok();
     assert_eq!(std::fs::read(scratch.path("cuda")).unwrap(), bytes);
     machine.nothing_is_left();
-    // If only the model fits into the memory, the CPU does the linear algebra. If the model does
-    // not fit either, an explicit device is refused, and `auto` selects the CPU.
     let with = |device: &str, bytes: &'static str| {
         let compile = compile(device, "2").arg("--dry-run");
         compile.env("HTC_FAKE_MEMORY", Some(Path::new(bytes))).run()
@@ -213,8 +204,6 @@ fn whole_compilation_runs_on_the_device() {
     );
 }
 
-/// Kernels compiled in advance run without a compiler: those in an artifact, and those in the
-/// user's cache.
 #[test]
 fn sealed_or_cached_kernels_need_no_compiler() {
     let machine = Machine::new();
@@ -243,13 +232,11 @@ fn sealed_or_cached_kernels_need_no_compiler() {
     let (compiler, away) = (machine.libraries().join(COMPILER), scratch.path("away"));
     std::fs::rename(&compiler, &away).unwrap();
     assert_eq!(run(&model, "cuda").ok().stdout, expected);
-    // Kernels without tensor cores are cached separately.
     std::fs::rename(&away, &compiler).unwrap();
     assert_eq!(with(&model, "cuda", false).ok().stdout, expected);
     assert_eq!(kept(), 2);
     std::fs::remove_file(&compiler).unwrap();
     assert_eq!(with(&model, "cuda", false).ok().stdout, expected);
-    // Without the cache, either.
     std::fs::remove_dir_all(scratch.path("user")).unwrap();
     let known = std::process::Command::new("/sbin/ldconfig")
         .arg("-p")

@@ -14,7 +14,6 @@ use super::{compile, eval, list, number, text};
 
 const DEMO: &str = "reference-7m-f16.gguf";
 
-/// The demo model with an untied head, equal to the embedding.
 fn untied() -> Vec<u8> {
     let source = Gguf::open(demo(DEMO)).unwrap();
     let mut writer = Writer::new();
@@ -36,7 +35,6 @@ fn untied() -> Vec<u8> {
     writer.to_bytes().unwrap()
 }
 
-/// A plan with only an entry for the head or the embedding.
 fn plan(scratch: &Scratch, said: &str) -> PathBuf {
     let said = format!(
         "{{\"format\": \"htc-plan\", \"version\": 1, \"method\": \"gp\", \"factor_type\": \"f16\", {said}, \"units\": []}}"
@@ -47,7 +45,6 @@ fn plan(scratch: &Scratch, said: &str) -> PathBuf {
 const FACTORS: &str =
     r#""head": {"form": "low_rank", "rank": 64, "types": {"a": "f16", "b": "f16"}}"#;
 
-/// Compiles a plan, calibrated on a short text.
 fn calibrated(scratch: &Scratch, model: &Path, plan: &Path, options: &[&str]) -> Htc {
     htc![
         "compile",
@@ -67,12 +64,10 @@ fn calibrated(scratch: &Scratch, model: &Path, plan: &Path, options: &[&str]) ->
     .args(options)
 }
 
-/// Options for a gauge, biases and a JSON report.
 fn told<'a>(gauge: &'a str, bias: &'a str) -> [&'a str; 6] {
     ["--gauge", gauge, "--bias", bias, "--report", "json"]
 }
 
-/// Returns the only calibration in the cache.
 fn cached(scratch: &Scratch) -> PathBuf {
     let mut found = fs::read_dir(scratch.path("cache")).unwrap();
     found.next().unwrap().unwrap().path()
@@ -96,8 +91,6 @@ fn stored_moment(bytes: &[u8], width: usize) -> (u64, Vec<f64>, Vec<f64>) {
     )
 }
 
-/// The moments of the head's input equal those of a float64 forward pass over all calibrated
-/// windows, weighted by text.
 #[test]
 fn head_moments_equal_a_float64_forward_pass() {
     const CONTEXT: usize = 16;
@@ -191,8 +184,6 @@ fn head_of(report: &Value) -> Value {
     only
 }
 
-/// With a gauge of its input, a factorised head has a smaller output error, and the model a smaller
-/// divergence.
 #[test]
 fn gauges_lower_the_logit_error_of_a_head() {
     let scratch = Scratch::new();
@@ -231,8 +222,6 @@ fn gauges_lower_the_logit_error_of_a_head() {
     assert!(whiten.2 < 0.9 * none.2, "{found:?}");
 }
 
-/// Encoded heads have an output error, tied or not, but an embedding that is only used for lookups
-/// has none.
 #[test]
 fn dense_heads_report_the_logit_error() {
     let scratch = Scratch::new();
@@ -269,8 +258,6 @@ fn dense_heads_report_the_logit_error() {
     assert!(looked_up["calibration"]["head"].is_null());
 }
 
-/// The head's file is reused, recomputed if damaged, and computed after an interruption; the
-/// artifact's bytes are the same.
 #[test]
 fn head_statistics_are_cached_like_layers() {
     let scratch = Scratch::new();

@@ -97,7 +97,6 @@ fn readable_output_goes_to_stderr() {
     }
 }
 
-/// Control characters in a file must not reach the terminal.
 #[test]
 fn control_characters_are_escaped() {
     let scratch = Scratch::new();

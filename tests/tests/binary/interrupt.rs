@@ -10,7 +10,6 @@ use htc_tests::binary::wait;
 use htc_tests::scratch::names_in;
 use htc_tests::{Scratch, TinyModel, htc};
 
-/// Waits until the folder has an entry.
 fn wait_for_a_file(folder: &Path) {
     let started = Instant::now();
     while names_in(folder).is_empty() {
@@ -22,10 +21,8 @@ fn wait_for_a_file(folder: &Path) {
     }
 }
 
-/// The work folder of the compilation.
 const WORK: &str = ".out.htz.htc-work";
 
-/// Returns the contents of the compilation's journal, if any.
 fn journal_in(target: &Scratch) -> String {
     let entries = fs::read_dir(target.path(WORK)).into_iter().flatten();
     let mut paths = entries.map(|entry| entry.unwrap().path());
@@ -33,7 +30,6 @@ fn journal_in(target: &Scratch) -> String {
     found.map_or_else(String::new, |path| fs::read_to_string(path).unwrap())
 }
 
-/// Waits until a tensor is finished from which another run can resume.
 fn wait_for_a_tensor(target: &Scratch) {
     let started = Instant::now();
     while !journal_in(target).contains('\n') {
@@ -45,7 +41,6 @@ fn wait_for_a_tensor(target: &Scratch) {
     }
 }
 
-/// The artifact of an uninterrupted run.
 fn undisturbed(model: &Path) -> Vec<u8> {
     let scratch = Scratch::new();
     let output = scratch.path("out.htz");
@@ -105,7 +100,6 @@ fn same_command_resumes_after_sighup() {
     interrupted_by("-HUP");
 }
 
-/// Killed repeatedly shortly after some tensors are complete; complete tensors are not made again.
 #[test]
 fn resume_after_sigkill_gives_identical_bytes() {
     let (source, target) = (Scratch::new(), Scratch::new());
@@ -136,7 +130,6 @@ fn resume_after_sigkill_gives_identical_bytes() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // Lines of complete tensors are still in the journal.
         assert!(journal().starts_with(&before));
         assert!(!output.exists());
         kills += 1;
@@ -147,7 +140,6 @@ fn resume_after_sigkill_gives_identical_bytes() {
     assert!(fs::read(&output).unwrap() == undisturbed(&model));
 }
 
-/// Work that is damaged or of another command is not used.
 #[test]
 fn only_intact_work_of_the_same_command_is_resumed() {
     let (source, target) = (Scratch::new(), Scratch::new());
@@ -175,7 +167,6 @@ fn only_intact_work_of_the_same_command_is_resumed() {
         *byte ^= 0x55;
     }
     fs::write(&path, bytes).unwrap();
-    // Another command first, which removes the first one's work.
     let work = fs::read_dir(target.path(WORK)).unwrap().count();
     assert!(work >= 3, "{work}");
     let copy = Scratch::new();
@@ -196,7 +187,6 @@ fn only_intact_work_of_the_same_command_is_resumed() {
     .run()
     .ok();
     assert!(fs::read(&output).unwrap() == fs::read(other.path("out.htz")).unwrap());
-    // Then the same command.
     fs::remove_file(&output).unwrap();
     copy_folder(&copy.path("work"), &target.path(WORK));
     command(&[]).run().ok();
@@ -212,8 +202,6 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// A concurrent second compilation is refused before it reads or calibrates, without disturbing the
-/// first.
 #[test]
 fn concurrent_compilation_of_the_same_artifact_is_refused() {
     let (source, target) = (Scratch::new(), Scratch::new());
@@ -256,7 +244,6 @@ fn concurrent_compilation_of_the_same_artifact_is_refused() {
     assert!(fs::read(&output).unwrap() == undisturbed(&model));
 }
 
-/// The old artifact stays until it is replaced.
 #[test]
 fn interrupted_replacement_keeps_the_old_artifact() {
     let (source, target) = (Scratch::new(), Scratch::new());

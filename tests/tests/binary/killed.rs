@@ -20,7 +20,6 @@ fn compile(scratch: &Scratch, threads: &str) -> Htc {
     compile_as(scratch, threads, &["--effort", "fast", "--tune", "0"])
 }
 
-/// The same with another effort.
 fn compile_as(scratch: &Scratch, threads: &str, effort: &[&str]) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
@@ -37,7 +36,6 @@ fn compile_as(scratch: &Scratch, threads: &str, effort: &[&str]) -> Htc {
         .args(["--threads", threads])
 }
 
-/// The artifact of an uninterrupted run, with all projections in trellises.
 fn undisturbed() -> Vec<u8> {
     let scratch = Scratch::new();
     compile(&scratch, "1").run().ok();
@@ -52,7 +50,6 @@ fn undisturbed() -> Vec<u8> {
     fs::read(path).unwrap()
 }
 
-/// Returns the complete lines of the compilation's journals, by path.
 fn journals(scratch: &Scratch) -> BTreeMap<PathBuf, String> {
     let entries = fs::read_dir(scratch.path(".out.htz.htc-work"));
     let paths = entries.into_iter().flatten().map(|e| e.unwrap().path());
@@ -65,13 +62,11 @@ fn journals(scratch: &Scratch) -> BTreeMap<PathBuf, String> {
     journals.filter_map(whole).collect()
 }
 
-/// Number of lines of all journals.
 fn lines(journals: &BTreeMap<PathBuf, String>) -> usize {
     let of_each = journals.values().map(|said| said.matches('\n').count());
     of_each.sum()
 }
 
-/// Kills a program once a condition holds.
 fn kill_when(mut child: Child, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -83,7 +78,6 @@ fn kill_when(mut child: Child, is_so: impl Fn() -> bool) {
     assert!(!child.wait().unwrap().success(), "finished too soon");
 }
 
-/// Killed twice, further each time; complete matrices are not coded again.
 #[test]
 fn killed_trellis_coding_resumes() {
     let scratch = Scratch::new();
@@ -107,7 +101,6 @@ fn killed_trellis_coding_resumes() {
     assert!(!scratch.path(".out.htz.htc-work").exists());
 }
 
-/// Returns the finished files of a backward pass, with their modification times.
 fn steps(scratch: &Scratch, prefix: &str) -> BTreeMap<PathBuf, SystemTime> {
     let files = |folder: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).into_iter().flatten();
@@ -126,7 +119,6 @@ fn steps(scratch: &Scratch, prefix: &str) -> BTreeMap<PathBuf, SystemTime> {
         .collect()
 }
 
-/// Asserts that files finished before were not written again.
 #[track_caller]
 fn assert_not_rewritten(before: &BTreeMap<PathBuf, SystemTime>, after: &BTreeMap<PathBuf, SystemTime>) {
     assert!(!before.is_empty());
@@ -135,7 +127,6 @@ fn assert_not_rewritten(before: &BTreeMap<PathBuf, SystemTime>, after: &BTreeMap
     }
 }
 
-/// Killed on the forward and on the backward pass; finished layers are not computed again.
 #[test]
 fn killed_backward_pass_resumes() {
     let scratch = Scratch::new();
@@ -159,8 +150,6 @@ fn killed_backward_pass_resumes() {
     assert!(fs::read(scratch.path("out.htz")).unwrap() == expected);
 }
 
-/// Killed at increasing times from the first steps to the last: it ends with identical bytes, and
-/// the output does not exist until then.
 #[test]
 fn compilation_killed_at_any_time_resumes() {
     let tuned =

@@ -18,7 +18,6 @@ fn source(scratch: &Scratch) -> PathBuf {
     scratch.file("model.gguf", tiny.bytes())
 }
 
-/// The model with bases for its cache.
 fn with_bases(scratch: &Scratch) -> PathBuf {
     let model = source(scratch);
     let artifact = scratch.path("kv.htz");
@@ -46,7 +45,6 @@ fn run(model: &Path, tokens: &str) -> Htc {
     run.args(["--temp", "0", "--ignore-eos", "--threads", "2"])
 }
 
-/// Every kind generates text and reports its bytes per position.
 #[test]
 fn every_kv_kind_runs_and_reports_its_size() {
     let scratch = Scratch::new();
@@ -96,7 +94,6 @@ fn every_kv_kind_runs_and_reports_its_size() {
     );
     let oja = run(&model, "48").args(["--kv", "oja:0.5"]).run().ok();
     assert!(oja.stderr.contains("bases updated "), "{}", oja.stderr);
-    // The older name of the option.
     let old = run(&model, "4")
         .args(["--kv-type", "f32", "--json"])
         .run()
@@ -104,7 +101,6 @@ fn every_kv_kind_runs_and_reports_its_size() {
     assert_eq!(number(&old.json(), "/kv_bytes_per_token"), 4.0 * NUMBERS);
 }
 
-/// The prompt is truncated to the kept positions, with any kind.
 #[test]
 fn prompt_is_truncated_to_the_kept_positions() {
     let scratch = Scratch::new();
@@ -133,7 +129,6 @@ fn prompt_is_truncated_to_the_kept_positions() {
             "{kind}"
         );
     }
-    // If more is kept than the prompt has, nothing is evicted, and the text is the same.
     let kept = run(&model, "8").args(["--kv-keep", "250"]).run().ok();
     assert_eq!(kept.stdout, whole.stdout);
 }
@@ -147,7 +142,6 @@ fn full_context_stops_or_slides() {
     assert!(stopped.contains("context"), "{stopped}");
     let ended = run(&model, "400").arg("--json").run().ok().json();
     assert_eq!(ended["stop"], "context");
-    // As many tokens as fit: the text is complete without a slide.
     let room = number(&ended, "/tokens").to_string();
     let all = run(&model, &room).args(["--on-full", "slide", "--json"]);
     let all = all.run().ok().json();
@@ -162,14 +156,12 @@ fn full_context_stops_or_slides() {
     let found = outcome.json();
     assert_eq!(number(&found, "/tokens"), 400.0);
     assert!(number(&found, "/slides") > 1.0);
-    // A draft slides too, and changes nothing.
     let drafted = slid().args(["--speculate", "1", "--draft-length", "3"]);
     let drafted = drafted.run().ok().json();
     assert_eq!(drafted["text"], found["text"]);
     assert!(number(&drafted, "/accepted") > 100.0);
 }
 
-/// Less precise storage affects the measurement.
 #[test]
 fn eval_measures_the_kv_kind() {
     let scratch = Scratch::new();

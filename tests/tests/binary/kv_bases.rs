@@ -17,7 +17,6 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::number;
 
-/// Compiles a model, calibrated on some windows of words.
 fn compile_model(scratch: &Scratch, tiny: &TinyModel, name: &str, options: &[&str]) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
@@ -43,8 +42,6 @@ fn is_kv(role: Role) -> bool {
     matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. })
 }
 
-/// The other tensors are identical to those without bases; without bases the artifact has an
-/// earlier format.
 #[test]
 fn bases_do_not_change_other_tensors() {
     let scratch = Scratch::new();
@@ -102,7 +99,6 @@ fn bases_do_not_change_other_tensors() {
     let said = htc!["inspect", &without].run().ok().stderr;
     assert!(!said.contains("KV cache"), "{said}");
 
-    // They are no weights, and are not read per token.
     let models = [&path, &without].map(|path| Model::open(path).unwrap());
     let touched = models
         .each_ref()
@@ -111,7 +107,6 @@ fn bases_do_not_change_other_tensors() {
     assert!(models[1].kv_bases().unwrap().is_none());
 }
 
-/// The reader returns the stored bases head by head, and they are orthonormal.
 #[test]
 fn reader_returns_the_bases_of_every_head() {
     let scratch = Scratch::new();
@@ -154,8 +149,6 @@ fn reader_returns_the_bases_of_every_head() {
     }
 }
 
-/// At full rank the cache has only f16 rounding errors, at half of it larger ones and half the
-/// bytes. Without bases the error has a remedy.
 #[test]
 fn cache_starts_with_the_artifacts_bases() {
     let scratch = Scratch::new();
@@ -205,7 +198,6 @@ fn cache_starts_with_the_artifacts_bases() {
     assert!(error.contains("--kv-bases"), "{error}");
 }
 
-/// Invalid values are refused with the tensor's name; without reading the bases the model runs.
 #[test]
 fn invalid_bases_are_refused_by_name() {
     let scratch = Scratch::new();
@@ -250,8 +242,6 @@ fn invalid_bases_are_refused_by_name() {
     }
 }
 
-/// With codes the bases count in the file size. Values are in the artifact's channel order, and
-/// residuals of an elastic artifact follow the bases.
 #[test]
 fn file_size_includes_the_bases() {
     let scratch = Scratch::new();
@@ -282,7 +272,6 @@ fn file_size_includes_the_bases() {
         let bases = Model::open(&path).unwrap().kv_bases().unwrap();
         assert_eq!(bases.unwrap().layers.len(), 2);
     }
-    // Both have the same statistics in the same channel order.
     let [one, other] = ["kv.htz", "planes.htz"].map(|name| Artifact::open(&scratch.path(name)));
     for role in ["layers.0.key_basis", "layers.1.value_basis"] {
         assert_eq!(one.stored(role), other.stored(role));
@@ -299,7 +288,6 @@ fn bases_require_a_calibration() {
         let run = run.args(["--method", method, "--rank", rank]);
         run.run().refused(2, &["--kv-bases", "--calibration"]);
     }
-    // A plan records the option, and requires a text to be carried out.
     let plan = scratch.path("plan.json");
     htc!["plan", &model, "-o", &plan, "--rank", "8", "--kv-bases"]
         .run()
@@ -380,7 +368,6 @@ fn exports_and_bits_per_weight_exclude_bases() {
     );
 }
 
-/// Heads that take some milliseconds each.
 fn slow() -> TinyModel {
     TinyModel {
         layers: 6,
@@ -391,21 +378,17 @@ fn slow() -> TinyModel {
     }
 }
 
-/// The journal of the unfinished artifact.
 fn journal(scratch: &Scratch) -> Option<PathBuf> {
     let entries = fs::read_dir(scratch.path(".kv.htz.htc-work")).ok()?;
     let mut paths = entries.flatten().map(|entry| entry.path());
     paths.find(|path| path.extension().is_some_and(|e| e == "journal"))
 }
 
-/// Number of complete tensors in a journal.
 fn tensors(journal: &Path) -> usize {
     let said = fs::read_to_string(journal).unwrap_or_default();
     said.matches("\"tensor\"").count()
 }
 
-/// On one thread and on two, and killed within the bases: identical bytes, and complete tensors are
-/// not made again.
 #[test]
 fn bases_are_identical_on_any_threads_and_after_a_kill() {
     let scratch = Scratch::new();
@@ -429,7 +412,6 @@ fn bases_are_identical_on_any_threads_and_after_a_kill() {
     let expected = fs::read(&output).unwrap();
     let beside = Artifact::open(&output).manifest.tensors.len() - 4 * slow().layers;
     fs::remove_file(&output).unwrap();
-    // Statistics are also computed on two threads.
     fs::remove_dir_all(scratch.path("cache")).unwrap();
     run("2").run().ok();
     assert!(fs::read(&output).unwrap() == expected);

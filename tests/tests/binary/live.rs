@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use super::{compile, number};
 
-/// A low-rank artifact whose active fraction can be reduced.
 fn artifact(scratch: &Scratch) -> PathBuf {
     let tiny = TinyModel {
         ffn: 192,
@@ -24,13 +23,11 @@ fn run(model: &Path) -> Htc {
     written(model, "48")
 }
 
-/// Generates the given number of tokens.
 fn written(model: &Path, tokens: &str) -> Htc {
     let run = htc!["run", model, "-p", "the cat sat on a", "-n", tokens];
     run.args(["--temp", "0", "--ignore-eos", "--threads", "2"])
 }
 
-/// Parses a file of events.
 fn events(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     let lines = text.lines().map(serde_json::from_str);
@@ -44,7 +41,6 @@ fn kinds(events: &[Value]) -> Vec<&str> {
         .collect()
 }
 
-/// A hot device gets the fraction of the control law from the first token on; a cool one all.
 #[test]
 fn hot_device_reduces_the_fraction() {
     let scratch = Scratch::new();
@@ -61,7 +57,6 @@ fn hot_device_reduces_the_fraction() {
     };
     let text = |found: &Value| format!("{}\n", found["text"].as_str().unwrap()).into_bytes();
 
-    // At the minimum of the model, with a warning that the limit is still exceeded.
     let (said, hot, told) = followed("120");
     assert!(said.contains("is in use and the device is still beyond its limits"));
     assert_eq!(kinds(&told), ["start", "change", "beyond", "stop"]);
@@ -90,7 +85,6 @@ fn hot_device_reduces_the_fraction() {
     let range = |found| ["/fraction_min", "/fraction_max"].map(|key| number(found, key));
     let [smallest, largest] = range(&half);
     assert!(smallest > least * 0.9 && smallest <= fraction, "{smallest}");
-    // No token used more.
     assert_eq!(largest, smallest);
     assert!(range(&hot)[0] < smallest);
 
@@ -98,7 +92,6 @@ fn hot_device_reduces_the_fraction() {
     assert_eq!((text(&cool), range(&cool)), (all, [1.0; 2]));
 }
 
-/// A power cap, with fraction and energy in the summary.
 #[test]
 fn power_cap_limits_and_energy_is_reported() {
     let scratch = Scratch::new();
@@ -126,7 +119,6 @@ fn power_cap_limits_and_energy_is_reported() {
     );
     assert!(joules > 0.0);
     assert!((rate * joules / 48.0 - 1.0).abs() < 1e-6, "{rate} {joules}");
-    // A sensor alone does not limit.
     assert_eq!(number(&found, "/fraction_min"), 1.0);
     // Independent of the speed of its clock.
     let trace = scratch.file("trace", "time,power\n0,50\n1000000,50\n");
@@ -142,7 +134,6 @@ fn power_cap_limits_and_energy_is_reported() {
     }
 }
 
-/// A trace that ends, and invalid readings: one warning, and the whole model from then on.
 #[test]
 fn lost_or_invalid_sensors_do_not_limit() {
     let scratch = Scratch::new();
@@ -199,7 +190,6 @@ fn missing_sensor_does_not_change_the_text() {
     assert_eq!(outcome.stdout, all);
     assert_eq!(outcome.stderr.matches("htc: warning: ").count(), 1);
     assert!(outcome.stderr.contains("nothing is followed"));
-    // A reduced fraction is a different case.
     let outcome = run(&model).args(["--fraction", "0.9", "--thermal", "65,85", "--sensor", "sim"]);
     assert!(
         !outcome
@@ -208,7 +198,6 @@ fn missing_sensor_does_not_change_the_text() {
             .stderr
             .contains("nothing that could be left out")
     );
-    // A model without removable parts is reported.
     let source = scratch.path("model.gguf");
     let outcome = run(&source).args(["--thermal", "65,85", "--sensor", "sim"]);
     assert!(
@@ -251,7 +240,6 @@ fn invalid_limits_and_sensors_are_refused() {
         .run()
         .refused(1, &["regular"]);
 
-    // Existing files are never overwritten.
     let kept = scratch.file("kept", "mine");
     let link = scratch.path("link");
     symlink(&kept, &link).unwrap();

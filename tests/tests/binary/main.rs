@@ -63,13 +63,10 @@ use htc_tests::material::demo;
 use htc_tests::{Htc, Scratch, htc};
 use serde_json::Value;
 
-/// Both methods.
 const METHODS: [&str; 2] = ["gp", "grc"];
 
-/// All types of stored factors.
 const FACTOR_TYPES: [&str; 4] = ["f32", "f16", "bf16", "q8_0"];
 
-/// Compiles `input` to `name` in the folder and returns the artifact and the report.
 #[track_caller]
 fn compile(scratch: &Scratch, input: &Path, name: &str, options: &[&str]) -> (PathBuf, Value) {
     let output = scratch.path(name);
@@ -80,8 +77,6 @@ fn compile(scratch: &Scratch, input: &Path, name: &str, options: &[&str]) -> (Pa
     (output, report)
 }
 
-/// Compiles the demo model, calibrated on a text with a cache in the folder; the report goes to
-/// standard output.
 fn on_demo(scratch: &Scratch, output: &str, text: &Path) -> Htc {
     htc![
         "compile",
@@ -98,33 +93,28 @@ fn on_demo(scratch: &Scratch, output: &str, text: &Path) -> Htc {
     ]
 }
 
-/// `htc eval --json` on a text.
 fn eval(model: &Path, text: &Path, options: &[&str]) -> Htc {
     htc!["eval", model, "--text", text, "--json"].args(options)
 }
 
-/// Returns a number of a report.
 #[track_caller]
 fn number(value: &Value, pointer: &str) -> f64 {
     let found = value.pointer(pointer).and_then(Value::as_f64);
     found.unwrap_or_else(|| panic!("no number at {pointer} in {value}"))
 }
 
-/// Returns a string of a report.
 #[track_caller]
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     let found = value.pointer(pointer).and_then(Value::as_str);
     found.unwrap_or_else(|| panic!("no text at {pointer} in {value}"))
 }
 
-/// Returns a list of a report.
 #[track_caller]
 fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     let found = value.pointer(pointer).and_then(Value::as_array);
     found.unwrap_or_else(|| panic!("no list at {pointer} in {value}"))
 }
 
-/// Asserts that two numbers agree within a relative tolerance.
 #[track_caller]
 fn close(found: f64, expected: f64, tolerance: f64) {
     let off = (found / expected - 1.0).abs();

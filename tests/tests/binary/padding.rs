@@ -27,7 +27,6 @@ fn model(scratch: &Scratch) -> PathBuf {
     scratch.file("model.gguf", tiny.bytes())
 }
 
-/// Runs `htc` with a planning command and a size.
 fn planning(scratch: &Scratch, command: &str, name: &str, options: &[&str]) -> Htc {
     htc![
         command,
@@ -48,8 +47,6 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Value {
     planning(scratch, "compile", name, &options).run().json()
 }
 
-/// Both kinds of code: identical bytes on any number of threads, readable, verified, executed and
-/// exported. Report, artifact and plan each mention the padding once.
 #[test]
 fn any_width_is_stored_in_padded_column_groups() {
     let scratch = Scratch::new();
@@ -111,8 +108,6 @@ fn any_width_is_stored_in_padded_column_groups() {
     }
 }
 
-/// A plan keeps its padding. Wrong padding and a wrong number of groups are refused with the line.
-/// Residuals are padded, too.
 #[test]
 fn plans_and_residuals_are_padded() {
     let scratch = Scratch::new();

@@ -103,7 +103,6 @@ fn every_allocator_meets_every_budget_with_both_methods() {
                 };
                 close(number(&report, &key), asked, 1e-12);
                 assert_eq!(text(&report, "/request/allocator"), allocator[1]);
-                // The artifact records the same allocation.
                 let record = report.pointer("/plan/allocation");
                 let plain = allocator[1] == "uniform" && option == "--ratio";
                 assert_eq!(record.is_none(), plain, "{about}");
@@ -152,7 +151,6 @@ fn demo_model_compiles_with_every_allocator() {
     }
 }
 
-/// At the same size the weights lose less.
 #[test]
 fn waterfill_loses_less_than_uniform() {
     let scratch = Scratch::new();
@@ -212,7 +210,6 @@ fn rank_floors_and_caps_hold_and_are_reported() {
                 );
             }
         }
-        // All of them are at the floor here, with a note each.
         let options = [
             "--method",
             method,
@@ -234,7 +231,6 @@ fn rank_floors_and_caps_hold_and_are_reported() {
     }
 }
 
-/// The error names the missing option or calibration.
 #[test]
 fn missing_allocator_options_are_named() {
     let scratch = Scratch::new();
@@ -299,7 +295,6 @@ fn missing_allocator_options_are_named() {
     scratch.holds_only(&["model.gguf"]);
 }
 
-/// A plan gives the same artifact as the options it was made from.
 #[test]
 fn plan_gives_the_same_bytes_as_its_options() {
     let scratch = Scratch::new();
@@ -384,8 +379,6 @@ fn edited_plans_are_followed() {
     assert!(ranks[1..].iter().all(|rank| *rank == 16));
 }
 
-/// The variance used by two allocators, with and without the first positions of windows: other
-/// ranks, and a plan that records the choice.
 #[test]
 fn first_positions_option_changes_the_plan() {
     let scratch = Scratch::new();
@@ -412,7 +405,6 @@ fn first_positions_option_changes_the_plan() {
     let mut notes = notes.filter_map(Value::as_str);
     assert!(notes.any(|note| note.contains("first position of every window")));
     assert_ne!(left_out["units"], counted["units"]);
-    // A plan from a file also reports it.
     let file = scratch.file("plan.json", counted.to_string());
     let output = scratch.path("out.htz");
     let run = htc![
@@ -428,7 +420,6 @@ fn first_positions_option_changes_the_plan() {
     assert!(said.contains("--first-positions counted"), "{said}");
 }
 
-/// Without a file the plan goes to standard output, and messages to standard error.
 #[test]
 fn plans_go_to_stdout_or_a_file() {
     let scratch = Scratch::new();
@@ -457,7 +448,6 @@ fn plans_go_to_stdout_or_a_file() {
     let file = scratch.path("plan.json");
     plan(&model, &[options]).arg("-o").arg(&file).run().ok();
     assert_eq!(fs::read(&file).unwrap(), printed.stdout);
-    // Existing files are kept.
     let again = || plan(&model, &[options]).arg("-o").arg(&file);
     again()
         .run()
@@ -478,7 +468,6 @@ fn plans_go_to_stdout_or_a_file() {
         .refused(1, &["no.gguf"]);
 }
 
-/// Plans are reproducible on any number of threads.
 #[test]
 fn plans_do_not_depend_on_threads() {
     let scratch = Scratch::new();
@@ -508,7 +497,6 @@ fn plans_do_not_depend_on_threads() {
     }
 }
 
-/// Every fault is reported with its line.
 #[test]
 fn invalid_plans_are_refused_line_by_line() {
     let scratch = Scratch::new();
@@ -543,7 +531,6 @@ fn invalid_plans_are_refused_line_by_line() {
         lines[2].contains("two.json") && lines[2].contains("2 places"),
         "{lines:?}"
     );
-    // Of very many faults some are listed and the others counted.
     let unit = "{\"layer\":99,\"slots\":[\"q\"],\"form\":\"dense\"},\n";
     let many = printed.text().replacen(
         "\"units\": [",
@@ -570,7 +557,6 @@ fn invalid_plans_are_refused_line_by_line() {
         scratch.path("no.json")
     ];
     no_file.run().refused(1, &["no.json", "--plan"]);
-    // A plan of another model.
     let other = scratch.file("other.gguf", TinyModel::default().bytes());
     let file = scratch.file("plan.json", printed.text());
     let run = htc!["compile", &other, "-o", &output, "--plan", &file].run();
@@ -591,7 +577,6 @@ fn plan_excludes_planning_options() {
     }
 }
 
-/// A folder with `.safetensors` is planned like a GGUF.
 #[test]
 fn folders_can_be_planned() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");

@@ -19,7 +19,6 @@ use super::{list, number};
 
 const SIZE: u64 = 110_000;
 
-/// A model compressed to half its bytes, calibrated on some windows of words.
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
@@ -53,8 +52,6 @@ fn logits<B: Backend>(file: &ModelFile, mut backend: B, setting: Setting) -> Vec
     session.step(&tokens).unwrap().to_vec()
 }
 
-/// The size is met from below. Larger fractions are closer to the source in the report, in the
-/// artifact and when measured again.
 #[test]
 fn larger_fractions_are_closer_to_the_source() {
     let scratch = Scratch::new();
@@ -72,10 +69,8 @@ fn larger_fractions_are_closer_to_the_source() {
     assert!(last.kl < 0.5 * first.kl, "{dial:?}");
     let quality = artifact.manifest.quality.as_ref().unwrap();
     assert_eq!(quality.kl.value, last.kl);
-    // Everything is tuned, not only the bases.
     assert!(number(&report, "/tuning/kl_before") < 0.5 * first.kl);
     assert!(quality.choosing_windows > 0);
-    // Residuals follow all bases.
     let roles: Vec<Role> = artifact.manifest.tensors.iter().map(|t| t.role).collect();
     let is_refinement = |role: &Role| matches!(role, Role::Refinement { .. });
     let bases = roles.iter().position(is_refinement).unwrap();
@@ -98,8 +93,6 @@ fn larger_fractions_are_closer_to_the_source() {
     assert!(said.contains("fraction   bytes touched"), "{said}");
 }
 
-/// Every setting computes base plus residuals: compared to float64, and at full setting to the
-/// export as plain floats.
 #[test]
 fn active_residuals_are_added_to_the_bases() {
     let scratch = Scratch::new();
@@ -121,7 +114,6 @@ fn active_residuals_are_added_to_the_bases() {
         // Activations in 8 bits, in a small model.
         let difference = largest_difference(&found, &exact);
         assert!(difference < 0.15, "{refinements}: {difference:.2e}");
-        // Every residual has an effect.
         if let Some(before) = &before {
             let moved = largest_difference(before, &exact);
             assert!(moved > 1e-3, "{refinements}: {moved:.2e}");
@@ -145,7 +137,6 @@ fn active_residuals_are_added_to_the_bases() {
     );
     let difference = largest_difference(&logits(&file, Reference, Setting::FULL), &plain);
     assert!(difference < 1e-3, "{difference:.2e}");
-    // A fraction between two points selects the lower one.
     let between = Fraction::new(0.5 * (1.0 + dial.fraction(Setting::FULL)) - 2e-3).unwrap();
     assert_eq!(
         dial.at(between).unwrap().refinements,
@@ -178,7 +169,6 @@ fn elastic_bytes_do_not_depend_on_threads_or_kills() {
     assert!(!scratch.path(".killed.htz.htc-work").exists());
 }
 
-/// A stricter limit gives a larger artifact, and the bytes do not depend on the threads.
 #[test]
 fn smallest_elastic_artifact_within_a_limit_is_found() {
     let scratch = Scratch::new();
@@ -193,7 +183,6 @@ fn smallest_elastic_artifact_within_a_limit_is_found() {
             .json();
         let dial = list(&report, "/dial");
         let (base, all) = (number(&dial[0], "/kl"), number(dial.last().unwrap(), "/kl"));
-        // Measured on the test split.
         let limit: f64 = kl.parse().unwrap();
         assert!(all < 1.5 * limit && all < base, "{all} {base}");
         let notes = report.pointer("/notes").or(report.pointer("/plan/notes"));
@@ -213,7 +202,6 @@ fn smallest_elastic_artifact_within_a_limit_is_found() {
     let dry = within("none.htz", &["--preset", "small", "--dry-run"]);
     let said = dry.run().ok().stderr;
     assert!(said.contains("--max-perplexity-increase 5"), "{said}");
-    // An infeasible limit.
     let run = within("none.htz", &["--max-kl", "1e-9"]).run();
     assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
     assert!(
@@ -244,7 +232,6 @@ fn invalid_planes_and_fractions_are_refused() {
         run.refused(2, &["--planes", said]);
         assert!(!scratch.path("none.htz").exists());
     }
-    // The minimum refers to the whole file and is approximately right.
     let size_of = |size: &str| {
         compile(
             &scratch,
@@ -276,7 +263,6 @@ fn invalid_planes_and_fractions_are_refused() {
         .run();
         run.refused(2, &["--fraction"]);
     }
-    // A model without removable parts.
     let run = htc![
         "eval",
         &model,

@@ -32,8 +32,6 @@ fn parsed(outcome: &Outcome) -> Value {
     serde_json::from_slice(&outcome.stdout).unwrap()
 }
 
-/// Asserts that a probe confirms an undamaged artifact, with values equal to those computed in
-/// float64.
 #[track_caller]
 fn assert_confirmed(path: &Path) {
     let said = probe(path, &[]).ok().stderr;
@@ -65,7 +63,6 @@ fn assert_confirmed(path: &Path) {
     }
 }
 
-/// The squared weights of a projection's components.
 fn energies(artifact: &Artifact, layer: usize, slot: &str) -> Vec<f64> {
     let matrix = |part: &str| artifact.matrix(&format!("layers.{layer}.{part}"));
     let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
@@ -153,7 +150,6 @@ fn damage_in_the_probed_layer_is_found_and_named() {
     }
 }
 
-/// A probe reads only one layer.
 #[test]
 fn damage_in_another_layer_is_found_when_probed() {
     let scratch = Scratch::new();
@@ -280,7 +276,6 @@ fn calibration_measures_the_depth_sink() {
     }
 }
 
-/// A requested layer is recorded as requested.
 #[test]
 fn probe_layer_option_is_recorded() {
     let scratch = Scratch::new();

@@ -17,10 +17,8 @@ use super::{list, number};
 
 const MODEL: &str = "reference-7m-f16.gguf";
 
-/// The work folder.
 const WORK: &str = ".out.htz.htc-work";
 
-/// The demo model, calibrated on 64 short windows and measured on 16 more.
 fn compile(scratch: &Scratch, options: &[&str]) -> Htc {
     htc![
         "compile",
@@ -37,14 +35,12 @@ fn compile(scratch: &Scratch, options: &[&str]) -> Htc {
     .args(options)
 }
 
-/// Nothing is decided by measuring.
 const FIXED: [&str; 4] = ["--gauge", "whiten", "--bias", "off"];
 
 fn output(scratch: &Scratch) -> Artifact {
     Artifact::open(&scratch.path("out.htz"))
 }
 
-/// The artifact's quality is that of the report, on the test split, without the other candidates.
 #[test]
 fn artifact_records_quality_on_the_test_split() {
     let scratch = Scratch::new();
@@ -86,13 +82,11 @@ fn artifact_records_quality_on_the_test_split() {
         let kl = trial["evaluation"]["kl"].to_string();
         assert!(kl.len() > 8 && !manifest.contains(&kl), "{kl}");
     }
-    // The chosen shrinkage.
     let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
     let treatment = artifact.manifest.provenance.treatment.clone().unwrap();
     assert_eq!(treatment.shrinkage, chosen["shrinkage"].as_f64());
     assert!(treatment.shrinkage.is_some());
     scratch.holds_only(&["cache", "out.htz"]);
-    // Output of other commands.
     let path = scratch.path("out.htz");
     htc!["verify", &path].run().ok();
     let said = htc!["inspect", &path].run().ok().stderr;
@@ -117,7 +111,6 @@ fn artifact_records_quality_on_the_test_split() {
     htc!["report", &path, "-o", &page].run().ok();
     let page = fs::read_to_string(&page).unwrap();
     assert!(page.contains("as it says itself, on 496 tokens of held-out text"));
-    // Without decisions `htc eval` gives the same values on a separate held-out text.
     let held_out = demo("time_machine.txt");
     let start: String = fs::read_to_string(held_out)
         .unwrap()
@@ -150,7 +143,6 @@ fn artifact_records_quality_on_the_test_split() {
     assert_eq!(measured["chunks"], json!(quality.windows));
 }
 
-/// Without measurement there is no quality record and no space reserved for it.
 #[test]
 fn artifact_without_text_has_no_quality() {
     let scratch = Scratch::new();
@@ -167,7 +159,6 @@ fn artifact_without_text_has_no_quality() {
     assert!(spaces.count() < 256 + 20 * numbers);
 }
 
-/// Number of completions recorded in the work folder's journal.
 fn completions(scratch: &Scratch) -> usize {
     left(scratch, "journal").map_or(0, |path| {
         let journal = fs::read_to_string(path).unwrap_or_default();
@@ -175,7 +166,6 @@ fn completions(scratch: &Scratch) -> usize {
     })
 }
 
-/// A file of the work folder with this extension.
 fn left(scratch: &Scratch, extension: &str) -> Option<PathBuf> {
     let work = scratch.path(WORK);
     let names = if work.exists() {
@@ -195,8 +185,6 @@ fn wait_for(what: impl Fn() -> bool) {
     }
 }
 
-/// Killed while measuring, with half-written quality, and with the name taken at the end: the same
-/// command gives the same bytes on one thread and on two, and another text another quality.
 #[test]
 fn quality_does_not_depend_on_threads_or_interruptions() {
     let scratch = Scratch::new();
@@ -215,7 +203,6 @@ fn quality_does_not_depend_on_threads_or_interruptions() {
     run("2").run().ok();
     assert!(is_expected());
 
-    // While it is measured.
     let mut child = run("2").spawn();
     wait_for(|| completions(&scratch) == 1);
     child.kill().unwrap();
@@ -223,7 +210,6 @@ fn quality_does_not_depend_on_threads_or_interruptions() {
     let complete = left(&scratch, "htz").unwrap();
     let unmeasured = Artifact::open(&complete);
     assert_eq!(unmeasured.manifest.quality, None);
-    // With half of the quality written.
     let half = [
         &expected[..HEADER_BYTES + 100],
         &unmeasured.bytes[HEADER_BYTES + 100..],
@@ -233,7 +219,6 @@ fn quality_does_not_depend_on_threads_or_interruptions() {
     run("1").run().ok();
     assert!(is_expected());
 
-    // Its name is taken at the end.
     let taken = |threads: &str| {
         let mut child = run(threads).spawn();
         wait_for(|| completions(&scratch) == 1);
@@ -248,7 +233,6 @@ fn quality_does_not_depend_on_threads_or_interruptions() {
     taken("2");
     run("2").run().ok();
     assert!(is_expected());
-    // When resumed with another text, that text is measured.
     taken("1");
     let start = fs::read_to_string(demo("time_machine.txt")).unwrap();
     let start: String = start.chars().take(2000).collect();
@@ -264,7 +248,6 @@ fn quality_does_not_depend_on_threads_or_interruptions() {
     assert!(output(&scratch).bytes == gone_on.bytes);
 }
 
-/// Every command that opens the artifact refuses an invalid quality with the field's name.
 #[test]
 fn invalid_quality_is_refused_by_field() {
     let scratch = Scratch::new();

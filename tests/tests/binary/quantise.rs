@@ -13,7 +13,6 @@ use serde_json::Value;
 
 use super::{eval, list, number, on_demo, text};
 
-/// Compiles the demo model, calibrated on a short text.
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let little = [
         "--method",
@@ -34,7 +33,6 @@ fn size(scratch: &Scratch, name: &str) -> u64 {
     fs::metadata(scratch.path(name)).unwrap().len()
 }
 
-/// KL divergence from the source on a text that was not used for decisions.
 fn divergence(artifact: &Path) -> f64 {
     let source = demo("reference-7m-f16.gguf");
     let options = ["--chunks", "6", "--reference", source.to_str().unwrap()];
@@ -74,8 +72,6 @@ fn files_have_the_requested_size() {
     assert!(before < 0.001, "{before}");
 }
 
-/// All matrices have codes, including embedding and head. The predicted time is within a factor of
-/// 4 in total and of 10 per stage, to allow for other load.
 #[test]
 fn every_matrix_is_coded_within_the_predicted_time() {
     let scratch = Scratch::new();
@@ -164,14 +160,12 @@ fn threads_and_plans_give_the_same_bytes() {
     };
     let (one, report) = with("one.htz", "1");
     assert_eq!(with("two.htz", "2").0, one);
-    // Alternatives are reported.
     let trials = list(&report, "/trials");
     assert!(trials.len() == 2, "{trials:?}");
     let uniform = trials.iter().filter(|trial| trial["uniform"].is_string());
     assert_eq!(uniform.count(), 1, "{trials:?}");
     let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
     assert!(chosen["uniform"].is_null(), "{chosen}");
-    // The plan alone, and its artifact.
     let plan = scratch.path("plan.json");
     let model = demo("reference-7m-f16.gguf");
     htc!["plan", &model, "-o", &plan, "--method", "quantise"]
@@ -207,7 +201,6 @@ fn threads_and_plans_give_the_same_bytes() {
     assert_eq!(forms(&planned), forms(&report));
 }
 
-/// GGUF types are also coded with row feedback, with or without a plan file.
 #[test]
 fn plan_of_gguf_types_gives_the_same_matrices() {
     let scratch = Scratch::new();
@@ -252,7 +245,6 @@ fn plan_of_gguf_types_gives_the_same_matrices() {
     assert_eq!(direct.tensors.len(), planned.tensors.len());
 }
 
-/// Input statistics improve codes of the same size.
 #[test]
 fn calibrated_codes_lose_less_than_plain_ones() {
     let scratch = Scratch::new();
@@ -321,7 +313,6 @@ fn smallest_file_within_a_limit_is_found() {
     let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
     let upper = number(chosen, "/evaluation/kl_interval/1");
     assert!(upper <= 0.05, "{upper}");
-    // At the edge: a slightly smaller candidate exceeds the limit.
     let beyond = trials.iter().any(|trial| {
         let upper = number(trial, "/evaluation/kl_interval/1");
         let less = bytes as f64 - number(trial, "/bytes");
@@ -363,8 +354,6 @@ fn conflicting_options_are_refused() {
     both.refused(2, &["--file-size", "--bits"]);
 }
 
-/// The channel permutation requires a text, and a source that is not in blocks; the artifact
-/// records it.
 #[test]
 fn channels_are_permuted_if_possible() {
     let scratch = Scratch::new();
@@ -419,8 +408,6 @@ fn channels_are_permuted_if_possible() {
     }
 }
 
-/// Rows of a tiny model are not whole blocks of 256, or even of 32: fitting types are chosen, and
-/// the size is met.
 #[test]
 fn widths_that_do_not_fit_blocks_compile() {
     let scratch = Scratch::new();

@@ -15,10 +15,8 @@ use serde_json::Value;
 
 use super::number;
 
-/// Bytes of an artifact, about a fifth of the source's.
 const SIZE: &str = "90000";
 
-/// A model in floats whose projections have rank 8, each alone or with a shared basis; and words.
 fn source(scratch: &Scratch, method: &str) -> PathBuf {
     let tiny = TinyModel {
         ffn: 192,
@@ -49,7 +47,6 @@ fn text(scratch: &Scratch, of: Htc) -> Htc {
         .args(["--cache".into(), scratch.path("cache")])
 }
 
-/// Compiles with fast effort and without tuning.
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let source = scratch.path("source.gguf");
     let made = htc!["compile", &source, "-o", scratch.path(name), "--force"];
@@ -58,7 +55,6 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
         .args(options)
 }
 
-/// KL divergence from the source, in nats per token.
 fn divergence(scratch: &Scratch, name: &str) -> f64 {
     let measured = htc![
         "eval",
@@ -76,7 +72,6 @@ fn divergence(scratch: &Scratch, name: &str) -> f64 {
     number(&measured, "/kl")
 }
 
-/// Number of projections in a form.
 fn slots_in(scratch: &Scratch, name: &str, form: Form) -> usize {
     let artifact = Artifact::open(&scratch.path(name));
     let slots = artifact.manifest.plan.slots.iter();
@@ -87,8 +82,6 @@ fn bytes(report: &Value) -> f64 {
     number(report, "/bytes/after")
 }
 
-/// On a source of low rank, factors lose far less than codes of the same size. The plan records
-/// them, and every reader of artifacts supports them.
 #[test]
 fn low_rank_source_is_stored_as_factors() {
     let scratch = Scratch::new();
@@ -112,7 +105,6 @@ fn low_rank_source_is_stored_as_factors() {
     );
     eprintln!("KL with factors {on:.2e}, without {off:.2e}");
     assert!(on < 0.3 * off, "{on} {off}");
-    // Predicted forms include the factors.
     let foreseen = report
         .pointer("/foreseen/matrices")
         .and_then(Value::as_array);
@@ -129,7 +121,6 @@ fn low_rank_source_is_stored_as_factors() {
         said.contains("low rank") && said.contains("gauge whiten"),
         "{said}"
     );
-    // Only GGUF types, which factors can have.
     compile(
         &scratch,
         "gguf.htz",
@@ -161,8 +152,6 @@ fn low_rank_source_is_stored_as_factors() {
     );
 }
 
-/// A plan with factors and codes can be read back, and gives the same artifact on any number of
-/// threads.
 #[test]
 fn mixed_plan_round_trips() {
     let scratch = Scratch::new();
@@ -200,7 +189,6 @@ fn mixed_plan_round_trips() {
     assert_eq!(treatment.gauge, "whiten");
 }
 
-/// Projections with the same input share a basis if that loses less than separate factors.
 #[test]
 fn projections_share_a_basis_if_the_source_has_one() {
     let scratch = Scratch::new();
@@ -228,8 +216,6 @@ fn projections_share_a_basis_if_the_source_has_one() {
     .ok();
 }
 
-/// Factorised projections get no residual; smaller fractions of an elastic artifact omit residuals
-/// and components.
 #[test]
 fn elastic_artifact_keeps_its_factors() {
     let scratch = Scratch::new();
@@ -258,7 +244,6 @@ fn elastic_artifact_keeps_its_factors() {
     let dial = &artifact.manifest.dial;
     let (first, last) = (dial.first().unwrap(), dial.last().unwrap());
     assert!(dial.len() > 1 && last.kl < first.kl, "{dial:?}");
-    // Below the bases, fewer components of factors are used.
     let at = |fraction: f64| {
         let asked = fraction.to_string();
         at_fraction(&scratch, "e.htz", "source.gguf", &["--fraction", &asked])
@@ -272,7 +257,6 @@ fn elastic_artifact_keeps_its_factors() {
     assert_eq!(at(1.0).0, divergence(&scratch, "e.htz"));
 }
 
-/// Returns the divergence at a fraction, in nats per token, and the actual fraction.
 fn at_fraction(scratch: &Scratch, name: &str, reference: &str, options: &[&str]) -> (f64, f64) {
     let measured = htc!["eval", scratch.path(name), "--json"]
         .args(["--context", "32", "--chunks", "16"])
@@ -286,8 +270,6 @@ fn at_fraction(scratch: &Scratch, name: &str, reference: &str, options: &[&str])
     (number(&measured, "/kl"), touched)
 }
 
-/// For factors alone, a fraction reduces the components: smaller fractions are further from the
-/// source in sessions, evaluation and generation. The full fraction equals no fraction.
 #[test]
 fn fraction_reduces_the_components_of_factors() {
     let scratch = Scratch::new();
@@ -350,7 +332,6 @@ fn fraction_reduces_the_components_of_factors() {
     );
 }
 
-/// Options that only apply to codes are refused with factors.
 #[test]
 fn low_rank_and_rotation_options_require_codes() {
     let scratch = Scratch::new();

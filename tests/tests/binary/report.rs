@@ -13,13 +13,11 @@ use htc_tests::{Scratch, TinyModel, htc};
 
 use super::{compile, eval};
 
-/// Artifacts of a small model, with reports and evaluations.
 struct Made {
     scratch: Scratch,
     inputs: Vec<PathBuf>,
 }
 
-/// Makes two artifacts, both reports, an evaluation and an analysis.
 fn made(name: &str) -> Made {
     let scratch = Scratch::new();
     let model = scratch.file(&format!("{name}.gguf"), TinyModel::default().bytes());
@@ -61,7 +59,6 @@ fn made(name: &str) -> Made {
     Made { scratch, inputs }
 }
 
-/// Returns the page for the files.
 fn page(scratch: &Scratch, inputs: &[&Path], name: &str) -> String {
     let output = scratch.path(name);
     let outcome = htc!["report"]
@@ -78,7 +75,6 @@ fn page(scratch: &Scratch, inputs: &[&Path], name: &str) -> String {
     fs::read_to_string(output).unwrap()
 }
 
-/// An element of a page: name, attributes, text including that of children.
 #[derive(Debug, Default)]
 struct Element {
     name: String,
@@ -168,7 +164,6 @@ fn parse(page: &str) -> Element {
     open.pop().unwrap()
 }
 
-/// Asserts properties of every page.
 #[track_caller]
 fn is_sound(page: &str) -> Element {
     let root = parse(page);
@@ -288,7 +283,6 @@ fn all_inputs_together_give_a_reproducible_page() {
             sections(&root)
         );
     }
-    // Both artifacts are on the page once: a report and its artifact are merged.
     let origins = root
         .all("section")
         .into_iter()
@@ -432,7 +426,6 @@ fn invalid_inputs_are_refused_with_a_remedy() {
     htc!["report", "-o", &output].run().refused(2, &["INPUT"]);
 }
 
-/// Larger than any command writes and any browser shows.
 #[test]
 fn oversized_inputs_and_pages_are_refused() {
     let made = made("model");
@@ -444,7 +437,6 @@ fn oversized_inputs_and_pages_are_refused() {
     fs::write(&large, json.to_string()).unwrap();
     let run = htc!["report", &large, "-o", &output];
     run.run().refused(1, &["page", "33554432"]);
-    // Each alone would be accepted.
     let all = ["report"].iter().map(AsRef::as_ref);
     let all = all.chain([large.as_os_str(); 4]);
     let run = htc_tests::Htc::new().args(all).arg("-o").arg(&output).run();

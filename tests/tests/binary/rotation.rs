@@ -20,7 +20,6 @@ const SIZE: [&str; 6] = [
     "trellis",
 ];
 
-/// Runs `htc` with a planning command; widths are whole column groups and others.
 fn planning(scratch: &Scratch, command: &str, name: &str, options: &[&str]) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
@@ -44,19 +43,15 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> PathBuf {
     scratch.path(name)
 }
 
-/// The codes of every matrix in column groups.
 fn codes(path: &Path) -> Vec<Layout> {
     let tensors = Artifact::open(path).manifest.tensors.into_iter();
     tensors.filter_map(|tensor| tensor.codes).collect()
 }
 
-/// The rotation flag of every matrix.
 fn rotated(path: &Path) -> Vec<bool> {
     codes(path).iter().map(Layout::is_rotated).collect()
 }
 
-/// All are rotated by default: identical bytes on any number of threads, executed and exported
-/// correctly.
 #[test]
 fn column_groups_are_rotated_by_default() {
     let scratch = Scratch::new();
@@ -84,7 +79,6 @@ fn column_groups_are_rotated_by_default() {
     check_export(&one, &exported, &TOKENS);
 }
 
-/// Both planes of an elastic artifact are rotated.
 #[test]
 fn residuals_are_rotated() {
     let scratch = Scratch::new();
@@ -101,7 +95,6 @@ fn residuals_are_rotated() {
     );
 }
 
-/// `--rotation off` keeps the source's columns; a plan records it and can be read back.
 #[test]
 fn rotation_off_keeps_the_sources_columns() {
     let scratch = Scratch::new();

@@ -11,7 +11,6 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::compile;
 
-/// A model that generates bytes and pieces in any order.
 fn tiny(scratch: &Scratch) -> PathBuf {
     scratch.file("model.gguf", TinyModel::default().bytes())
 }
@@ -56,7 +55,6 @@ fn demo_model_generates_english() {
     let words: Vec<&str> = text.split_whitespace().collect();
     assert!(words.len() > 15, "{text}");
     assert!(words.contains(&"the"), "{text}");
-    // The summary at the end.
     assert!(outcome.stderr.contains("40 tokens"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("tokens/s"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("memory: "), "{}", outcome.stderr);
@@ -122,7 +120,6 @@ fn prompt_can_come_from_an_option_a_file_or_a_pipe() {
     let long = written(htc!["run", &model, "--prompt", prompt].args(options));
     let from_file = written(htc!["run", &model, "--prompt-file", &file].args(options));
     let piped = written(htc!["run", &model].args(options).stdin(prompt));
-    // As `echo` sends it.
     let echoed = written(
         htc!["run", &model]
             .args(options)
@@ -165,7 +162,6 @@ fn token_limit_is_met() {
         let said = format!(" {limit} tokens");
         assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
     }
-    // A longer text begins like a shorter one.
     let greedy = |limit| {
         let run = htc![
             "run",
@@ -247,7 +243,6 @@ fn streamed_text_is_valid_utf8() {
     }
 }
 
-/// The end-of-sequence token ends the text, unless it is ignored.
 #[test]
 fn end_of_sequence_ends_the_text() {
     let scratch = Scratch::new();
@@ -256,7 +251,6 @@ fn end_of_sequence_ends_the_text() {
         run.args(options).run().ok()
     };
     let model = tiny(&scratch);
-    // The model's first token becomes the end of sequence.
     let mut tiny = TinyModel::default();
     let first = first_token(&model);
     tiny = tiny.with("tokenizer.ggml.eos_token_id", Value::U32(first));
@@ -278,7 +272,6 @@ fn first_token(model: &Path) -> u32 {
     best.unwrap() as u32
 }
 
-/// As with `| head`.
 #[test]
 fn closed_pipe_is_not_an_error() {
     let model = demo("reference-7m-f16.gguf");

@@ -8,7 +8,6 @@ use htc_tests::material::demo;
 use htc_tests::model::vocabulary;
 use htc_tests::{Scratch, TinyModel, binary, htc};
 
-/// Returns a command's terminal output and exit code; `None` without `script`.
 fn on_terminal(arguments: &[&Path]) -> Option<(String, Option<i32>)> {
     let quoted = |path: &Path| format!("'{}'", path.display());
     let command: Vec<String> = std::iter::once(binary::path().as_path())
@@ -65,12 +64,10 @@ fn run_does_not_wait_for_a_prompt() {
 /// ESC, a C1 control character, a right-to-left override, and DEL.
 const HOSTILE: &str = "x\u{1b}[2J\u{9b}1m\u{202e}y\u{7f}";
 
-/// Characters that must not reach a terminal.
 fn controls_terminal(c: char) -> bool {
     (c.is_control() && !matches!(c, '\n' | '\r' | '\t')) || c == '\u{202e}'
 }
 
-/// A model whose ordinary tokens, name and a key contain control sequences.
 fn hostile_model() -> TinyModel {
     let mut tokens = vocabulary();
     for (id, token) in tokens
@@ -127,7 +124,6 @@ fn file_contents_cannot_control_the_terminal() {
         assert!(!outcome.stderr.contains(controls_terminal), "{outcome:?}");
         assert!(!outcome.text().contains(controls_terminal), "{outcome:?}");
     }
-    // Generated text is unchanged in a pipe and escaped on a terminal.
     let piped = htc_tests::Htc::new().args(prompt).args(short).run().ok();
     assert!(piped.text().contains(HOSTILE), "{}", piped.text());
     let plain = scratch.file("plain.gguf", hostile_model().bytes());

@@ -11,8 +11,6 @@ use super::number;
 
 const MODEL: &str = "reference-7m-f16.gguf";
 
-/// The demo model's keys and values at half their parameters, calibrated on the beginnings of two
-/// books.
 fn compile(scratch: &Scratch, output: &str, second: &str, options: &[&str]) -> Htc {
     for name in ["alice.txt", "time_machine.txt"] {
         let text = fs::read_to_string(demo(name)).unwrap();
@@ -56,7 +54,6 @@ fn texts_are_reported_with_their_weights() {
     assert_eq!(number(calibration, "/tokens"), tokens);
     assert_eq!(found["quality"]["text"], "alice.txt, time_machine.txt");
     assert_ne!(texts[0]["sha256"], texts[1]["sha256"]);
-    // Statistics depend on the weights, and are cached with them.
     assert_eq!(calibration["found_layers"], 0);
     let again = run("again", "time_machine.txt=0.5");
     let layers = &again["calibration"]["layers"];
@@ -78,7 +75,6 @@ fn duplicate_texts_and_invalid_weights_are_refused() {
     assert!(!scratch.path("out").exists());
 }
 
-/// The shrinkage that measures best on the second text alone is chosen.
 #[test]
 fn second_text_determines_the_shrinkage() {
     let scratch = Scratch::new();
@@ -100,7 +96,6 @@ fn second_text_determines_the_shrinkage() {
     assert_eq!(&report["treatment"]["shrinkage"], part);
     let chunks = |trial: &Value| number(trial, "/evaluation/chunks");
     assert!(chunks(elsewhere[0]) < chunks(all[0]));
-    // Choosing it explicitly gives the same artifact.
     let part = part.to_string();
     let explicit = [&GIVEN[..], &["--shrinkage", &part]].concat();
     compile(&scratch, "explicit", second, &explicit).run().ok();
@@ -131,7 +126,6 @@ fn shrinkage_applies_only_to_whiten() {
     }
 }
 
-/// The demo model on the shipped text, in a folder with a file of that name.
 fn compile_shipped(scratch: &Scratch, output: &str, texts: &[&str]) -> Htc {
     let run = htc!["compile", demo(MODEL), "-o", scratch.path(output)]
         .args(["--slots", "k,v", "--ratio", "0.5", "--context", "64"])
@@ -161,12 +155,10 @@ fn shipped_text_needs_no_file() {
     assert_eq!(text["left_out"].as_array().unwrap().len(), 6);
     assert_eq!(number(text, "/tokens"), 2048.0);
     assert_eq!(found["quality"]["text"], "shipped v1");
-    // On another number of threads, without a cache.
     fs::remove_dir_all(scratch.path("cache")).unwrap();
     let again = compile_shipped(&scratch, "two", &["shipped"]).args(["--threads", "1"]);
     again.run().ok();
     assert_eq!(artifact(&scratch, "one"), artifact(&scratch, "two"));
-    // A weight, and a file of the same name.
     let texts = ["shipped=2", "./shipped"];
     let found = compile_shipped(&scratch, "three", &texts).run().ok().json();
     assert_eq!(

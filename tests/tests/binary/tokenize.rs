@@ -129,7 +129,6 @@ fn special_tokens_are_parsed_only_on_request() {
     let special = htc!["tokenize", &model, "--text", &text, "--json", "--special"]
         .run()
         .json();
-    // The text already has BOS.
     let expected = serde_json::json!([1, token("▁the"), 2]);
     assert_eq!(special["tokens"], expected);
 }

@@ -16,7 +16,6 @@ fn demo_perplexity_equals_llama_cpp() {
     close(number(&result, "/perplexity"), LLAMA_CPP_TIME_MACHINE, 1e-3);
 }
 
-/// Both methods on a model whose dimensions are not whole blocks.
 #[test]
 fn stories_compile_with_both_methods() {
     let (Some(model), Some(text)) = (

@@ -125,7 +125,6 @@ fn axiom_gauge_lowers_the_tail_energy() {
     }
 }
 
-/// Projections at full rank lose nothing and need no gauge.
 #[test]
 fn axiom_at_full_rank_changes_nothing() {
     let scratch = Scratch::new();
@@ -285,7 +284,6 @@ fn every_architecture_supports_biases() {
                 for record in list(&report, "/plan/slots") {
                     let slot = format!("layers.{}.{}", record["layer"], text(record, "/slot"));
                     let bias = format!("{slot}.bias");
-                    // Dense projections keep their own bias.
                     let expected = plain.has(&bias) || record["form"] != "dense";
                     assert_eq!(opened.has(&bias), expected, "{name}: {slot}");
                 }
@@ -366,7 +364,6 @@ fn appended_sink_is_exact() {
             assert_eq!(of["appended"], true);
             assert!(number(of, "/largest") <= number(of, "/coverage"));
         }
-        // Factors are completed if they cover less than random components of their rank.
         let threshold = (6.0 / tiny.width as f64).sqrt();
         for of in list(&report, "/sinks") {
             assert!((number(of, "/random") - threshold).abs() < 1e-12);
@@ -418,20 +415,16 @@ fn invalid_treatments_are_refused() {
         htc!["plan", &model].args(options).run().refused(2, &said);
     }
     assert!(!output.exists());
-    // A plan with other types than exact channels need.
     let file = scratch.path("plan.json");
     htc!["plan", &model, "--rank", "8", "-o", &file].run().ok();
     let options = ["--plan", file.to_str().unwrap(), "--sink", "channels:2"];
     let said = ["channels:2", "layer 0", "f16", "f32"];
     compile(&options).run().refused(2, &said);
-    // As many channels as ranks leave nothing to approximate, and the artifact works.
     let options = ["--rank", "8", "--sink", "channels:8"];
     compile(&options).run().ok();
     htc!["verify", &output].run().ok();
 }
 
-/// A plan records the treatment, options override it, and invalid values are reported with their
-/// line.
 #[test]
 fn plan_records_the_treatment() {
     let scratch = Scratch::new();
@@ -474,7 +467,6 @@ fn plan_records_the_treatment() {
         .ok();
     assert!(report.stderr.contains("dry run"));
 
-    // Without these keys the defaults apply.
     htc!["plan", &model, "--rank", "8", "-o", &file, "--force"]
         .run()
         .ok();
@@ -485,7 +477,6 @@ fn plan_records_the_treatment() {
         json!({"gauge": "none", "sink": "off", "bias": false})
     );
 
-    // A plan may require a calibration, and is refused without one.
     let plan = htc!["plan", &model, "--rank", "8", "-o", &file, "--force"];
     plan.args(["--gauge", "whiten", "--bias", "on"]).run().ok();
     from_plan("d.htz", &[])
@@ -514,7 +505,6 @@ fn plan_records_the_treatment() {
     }
 }
 
-/// Effects of the options on the trained model of the repository.
 #[test]
 fn treatment_of_a_trained_model() {
     let scratch = Scratch::new();

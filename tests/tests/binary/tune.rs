@@ -14,7 +14,6 @@ use serde_json::Value;
 
 use super::{list, number, text};
 
-/// A model compressed to half its bytes, calibrated on some windows of words.
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
@@ -41,8 +40,6 @@ fn bytes(scratch: &Scratch, name: &str) -> Vec<u8> {
     fs::read(scratch.path(name)).unwrap()
 }
 
-/// Only norms and coded matrices change, in a file of the same size. The divergence falls, and
-/// report and artifact record it. Without steps there is no record.
 #[test]
 fn only_norms_and_rows_are_tuned() {
     let scratch = Scratch::new();
@@ -113,7 +110,6 @@ fn tuned_bytes_do_not_depend_on_threads() {
     assert!(of("one.htz", "1") == of("two.htz", "2"));
 }
 
-/// Killed between steps several times: identical bytes, and no step is repeated.
 #[test]
 fn killed_tuning_resumes() {
     let scratch = Scratch::new();
@@ -201,7 +197,6 @@ fn invalid_steps_are_refused() {
         .run();
     run.refused(2, &["--tune", "--calibration"]);
     assert!(!scratch.path("none.htz").exists());
-    // Factors are tuned on request.
     let gp = |options: &[&str]| {
         htc!["compile", &model, "-o", scratch.path("gp.htz"), "--force"]
             .args(["--method", "gp", "--rank", "24", "--gauge", "whiten"])

@@ -7,7 +7,6 @@ const COMMANDS: [&str; 11] = [
     "tokenize", "clean",
 ];
 
-/// Options that affect a plan.
 const CALIBRATION: &str = "--calibration --calibration-tokens --context --cache \
     --trust-cache --lock-timeout";
 
@@ -76,7 +75,6 @@ fn every_command_explains_its_options() {
     }
 }
 
-/// The short help has the important options on one screen, in sections by purpose.
 #[test]
 fn short_help_fits_a_screen() {
     const SECTIONS: [&str; 5] = [
@@ -107,7 +105,6 @@ fn short_help_fits_a_screen() {
     }
 }
 
-/// Every allocator has a line with its requirements.
 #[test]
 fn every_allocator_is_explained() {
     for command in ["compile", "plan"] {
@@ -224,7 +221,6 @@ fn conflicting_options_are_named() {
     }
 }
 
-/// Values outside their range are reported before the files, which do not exist here.
 #[track_caller]
 fn assert_names_the_option(command: &[&str], options: &[(&str, &[&str])]) {
     for (option, values) in options {
@@ -319,7 +315,6 @@ fn run_refuses_values_out_of_range() {
     );
 }
 
-/// A minus sign begins an option, unless a number is expected.
 #[test]
 fn negative_numbers_are_values() {
     for (command, options) in [
@@ -372,7 +367,6 @@ fn errors_list_the_allowed_values() {
     }
 }
 
-/// Messages cannot be shown, but the work is done.
 #[test]
 fn unwritable_stderr_is_not_an_error() {
     let scratch = Scratch::new();

@@ -26,7 +26,6 @@ fn undamaged_artifact_is_confirmed() {
     let result = htc!["verify", &path, "--json"].run().json();
     assert_eq!(result["ok"], true);
     assert!(list(&result, "/damaged").is_empty());
-    // All tensors and sections, and the padding between them.
     let manifest = artifact.manifest;
     let items = manifest.tensors.len() + manifest.sections.len();
     assert!(result["items"].as_u64() >= Some(items as u64), "{result}");
@@ -38,7 +37,6 @@ fn flipped(artifact: &Artifact, byte: usize, bit: usize) -> Vec<u8> {
     bytes
 }
 
-/// Flips one bit at the beginning, in the middle and at the end of a part.
 fn assert_found_in(part: impl Fn(&Artifact) -> Range<usize>, named: &[&str]) {
     let scratch = Scratch::new();
     let (_, artifact) = artifact(&scratch);

@@ -22,7 +22,6 @@ const TOKENS: [u32; 12] = [1, 261, 297, 70, 280, 280, 5, 298, 264, 275, 3, 290];
 
 const WITH: [&str; 3] = ["--with-source", "--rank", "16"];
 
-/// A model whose rows are whole blocks of every type, with an untied head.
 fn tiny(dtype: DType) -> TinyModel {
     TinyModel {
         width: 256,
@@ -41,7 +40,6 @@ fn run(model: &Path) -> Htc {
     run.args(["--temp", "0", "--ignore-eos", "--threads", "2"])
 }
 
-/// Bits of the logits at every position, in one batch and token by token.
 fn bits(model: Model) -> [Vec<u32>; 2] {
     let positions: Vec<usize> = (0..TOKENS.len()).collect();
     let found = at_positions(&Arc::new(model), &TOKENS, &positions, 2);
@@ -52,7 +50,6 @@ fn source_of(artifact: &Path) -> Model {
     Model::open(artifact).unwrap().source().unwrap().unwrap()
 }
 
-/// For every type, the embedded source computes the same as the file.
 #[test]
 fn embedded_source_equals_the_file() {
     let scratch = Scratch::new();
@@ -87,7 +84,6 @@ fn embedded_source_equals_the_file() {
     }
 }
 
-/// Splits the safetensors file of a folder in two; returns the number of files.
 fn sharded(folder: &Path) -> usize {
     let bytes = fs::read(folder.join("model.safetensors")).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -124,7 +120,6 @@ fn sharded(folder: &Path) -> usize {
     shards.len()
 }
 
-/// Safetensors in several files.
 #[test]
 fn sharded_source_is_embedded() {
     let scratch = Scratch::new();
@@ -160,7 +155,6 @@ fn sharded_source_is_embedded() {
     assert_eq!(found.run().ok().stdout, expected);
 }
 
-/// A split GGUF, opened by any of its parts.
 #[test]
 fn split_gguf_source_is_embedded() {
     let scratch = Scratch::new();
@@ -182,7 +176,6 @@ fn split_gguf_source_is_embedded() {
         assert_eq!(bits(source_of(&artifact)), expected, "{name}");
         artifacts.push(Artifact::open(&artifact));
     }
-    // Tensors and sections of the source equal those of the model in a single file.
     let stored = |artifact: &Artifact| {
         let sections = artifact.manifest.sections.iter();
         let of_source = sections.filter(|s| s.name.starts_with("source."));
@@ -195,7 +188,6 @@ fn split_gguf_source_is_embedded() {
     };
     assert_eq!(stored(first), stored(one));
     assert_eq!(stored(last), stored(one));
-    // The parts are no longer needed: the artifact alone verifies a draft.
     let text = run(&whole).run().ok().stdout;
     for part in &parts {
         fs::remove_file(part).unwrap();
@@ -231,10 +223,8 @@ fn verifier_source_generates_the_sources_text() {
         .ok()
         .json();
     assert!(number(&json, "/drafted") > 0.0);
-    // Drafting with a part of itself, it generates its own text.
     let own = run(&artifact).args(["--speculate", "0.8"]).run().ok();
     assert_eq!(own.stdout, of_artifact);
-    // The learnt state is bound to both models.
     let learning = || {
         let state = ["--adapt", "gradient", "--adapt-state"];
         verified().args(state).arg(scratch.path("state"))
@@ -242,7 +232,6 @@ fn verifier_source_generates_the_sources_text() {
     for _ in 0..2 {
         assert_eq!(learning().run().ok().stdout, expected);
     }
-    // Evaluation against the embedded source equals that against the file.
     let text = scratch.file("words.txt", words(4000));
     let eval = |model: &Path, reference: &Path| {
         let eval = htc![
@@ -269,7 +258,6 @@ fn verifier_source_generates_the_sources_text() {
     assert_eq!(one["reference"]["name"], "source");
 }
 
-/// The compressed part is the same as without source, in the file and in every reported size.
 #[test]
 fn sizes_refer_to_the_compressed_part() {
     let scratch = Scratch::new();
@@ -369,7 +357,6 @@ fn verify_finds_damage_in_the_source() {
     fs::write(&artifact, bytes).unwrap();
     let says = ["section source.layers.1.down.weight", "1 of"];
     htc!["verify", &artifact].run().refused(1, &says);
-    // The damaged source is not used, so the artifact still runs.
     run(&artifact).run().ok();
 }
 
@@ -384,11 +371,9 @@ fn bytes_do_not_depend_on_threads_or_runs() {
         bytes.push(fs::read(path).unwrap());
     }
     assert!(bytes[0] == bytes[1] && bytes[0] == bytes[2]);
-    // No work is left.
     assert_eq!(fs::read_dir(scratch.path("")).unwrap().count(), 3);
 }
 
-/// Measurements of the artifact, also at active fractions, are included.
 #[test]
 fn quality_and_active_fractions_are_preserved() {
     let scratch = Scratch::new();
@@ -423,12 +408,10 @@ fn quality_and_active_fractions_are_preserved() {
         let found = run(&path).args(["--verifier", "source", "--speculate", fraction]);
         assert_eq!(found.run().ok().stdout, expected, "{fraction}");
     }
-    // Resuming after a kill gives identical bytes.
     let whole = fs::read(&path).unwrap();
     for part in 1..4 {
         let mut child = elastic("killed.htz").arg("--with-source").spawn();
         sleep(Duration::from_millis(400 * part));
-        // It may have ended already.
         _ = child.kill();
         child.wait().unwrap();
     }
@@ -437,7 +420,6 @@ fn quality_and_active_fractions_are_preserved() {
     assert!(!scratch.path(".killed.htz.htc-work").exists());
 }
 
-/// The whole file is mapped, but only executed parts are read.
 #[cfg(target_os = "linux")]
 #[test]
 fn source_is_not_read_without_a_draft() {
@@ -501,7 +483,6 @@ fn missing_source_is_refused_in_one_line() {
         ];
         eval.run().refused(2, &["--with-source", "no source"]);
     }
-    // A path distinguishes a file of that name.
     let refused = run(&with).args(["--verifier", "./source"]);
     refused.run().refused(1, &["./source"]);
     let both = run(&with).args(["--verifier", "source", "--speculate"]);

@@ -21,7 +21,6 @@ use crate::request::CalibrationOptions;
 /// Tolerance for f16, relative to the energy of a head.
 const ROUNDED: f64 = 2e-3;
 
-/// Collects queries, keys and values of a layer.
 #[derive(Default)]
 struct Seen([Vec<f32>; 3]);
 
@@ -36,7 +35,6 @@ impl Tap for Seen {
     }
 }
 
-/// Returns the activations of each layer on the windows of a calibration.
 fn seen(model: &Arc<Model>, calibration: &Calibration) -> Vec<Seen> {
     let hyper = model.hyper().clone();
     let cpu = Cpu::with_threads(1).unwrap();
@@ -65,7 +63,6 @@ fn of_heads(x: &[f32], size: usize, heads: usize, first: usize, count: usize) ->
         .collect()
 }
 
-/// Asserts that a basis `[n, n]` diagonalises the moment of vectors, with the given energies.
 fn diagonalises(what: &str, vectors: &[Vec<f64>], basis: &[f32], energies: &[f32]) {
     let n = energies.len();
     let mut moment = vec![0.0; n * n];
@@ -116,7 +113,6 @@ fn orthonormality(what: &str, basis: &[f32], n: usize) -> f64 {
     worst
 }
 
-/// Decodes the tensors of a layer.
 fn numbers(hyper: &HyperParameters, layer: usize, made: &[(Role, Vec<u8>)]) -> [Vec<f32>; 4] {
     let expected = stored(hyper, layer);
     let of = |at: usize| {
@@ -233,7 +229,6 @@ fn stored_bases_of_a_trained_model_are_orthonormal() {
     let worst = check("demo", &model, &calibration, None);
     println!("orthonormal to {worst:.2e}");
     assert!(worst > 0.0 && worst < 1e-3, "{worst}");
-    // The size estimate agrees.
     let hyper = model.hyper();
     let size = hyper.head_size as u64;
     let of_head = 2 * (2 * size * size + 4 * size);

@@ -32,7 +32,6 @@ impl Bad {
         }
     }
 
-    /// Asserts that every command that opens artifacts refuses these bytes.
     #[track_caller]
     fn refused_by_all(&self, bytes: &[u8], words: &[&str]) {
         let path = self.scratch.file("bad.htz", bytes);
@@ -52,7 +51,6 @@ impl Bad {
         assert!(!output.exists());
     }
 
-    /// Returns the artifact with a changed manifest and matching digests and lengths.
     fn with_manifest(&self, change: impl FnOnce(&mut Value)) -> Vec<u8> {
         let place = self.artifact.manifest_place();
         let mut bytes = self.artifact.bytes.clone();
@@ -103,7 +101,6 @@ fn flipped_bit_in_the_manifest() {
     }
 }
 
-/// Opening reads no tensor; `verify` reads them all.
 #[test]
 fn flipped_bit_in_the_data() {
     let bad = Bad::new();
@@ -219,7 +216,6 @@ fn absent_tokenizer() {
     }
 }
 
-/// Manifests with valid digests but invalid contents.
 #[test]
 fn inconsistent_manifest() {
     let bad = Bad::new();
@@ -292,7 +288,6 @@ fn absurd_lengths_in_the_header() {
     }
 }
 
-/// The decoded tokenizer is declared larger than memory.
 #[test]
 fn absurd_length_of_a_section() {
     let bad = Bad::new();

@@ -9,7 +9,6 @@ use htc_tests::{Scratch, TinyModel, htc};
 
 use super::{BadModel, refused};
 
-/// 2^60, and its decimal form.
 const ABSURD: (u64, &str) = (1 << 60, "1152921504606846976");
 
 fn tiny() -> Vec<u8> {
@@ -29,7 +28,6 @@ fn missing() {
     refused(htc!["verify", &bad.model], 1, &words);
     refused(htc!["plan", &bad.model, "--ratio", "0.5"], 1, &words);
     refused(htc!["analyse", &bad.model], 1, &words);
-    // A path below a file does not exist either.
     let below = bad.scratch.path("text.txt").join("model.htz");
     let words = ["model.htz: no such file or folder; check the path"];
     refused(htc!["inspect", below], 1, &words);
@@ -141,7 +139,6 @@ fn truncated_at_some_bytes() {
     BadModel::new(&bytes[..length / 2]).is_refused_by_all(&["truncated", "copy or download"]);
 }
 
-/// One command at many positions: every byte where the header's structure is dense.
 #[test]
 fn truncated_anywhere() {
     let bytes = tiny();
@@ -163,7 +160,6 @@ fn absurd_count_of_tensors() {
     BadModel::new(bytes).is_refused_by_all(&["tensors", "18446744073709551615"]);
 }
 
-/// Within the limit on tensors, but more than fit into the file.
 #[test]
 fn more_tensors_than_bytes() {
     let bytes = RawGguf::new(3, 1 << 20, 0).zeros(1000).bytes;
@@ -332,7 +328,6 @@ fn too_many_dimensions() {
     }
 }
 
-/// Names from a file are shown whole, escaped, and on one line.
 #[test]
 fn names_with_line_ends_and_control_characters() {
     let raw = RawGguf::new(3, 0, 1)
@@ -357,7 +352,6 @@ fn names_with_line_ends_and_control_characters() {
     bad.tokenize().refused(1, &["tokenizer"]);
 }
 
-/// Paths are shown as typed, but on one line.
 #[test]
 fn a_path_with_a_line_end() {
     let scratch = Scratch::new();
@@ -367,7 +361,6 @@ fn a_path_with_a_line_end() {
     refused(htc!["run", &missing, "-p", "the"], 1, &["such.gguf"]);
 }
 
-/// A name of 60 kB does not fill the terminal.
 #[test]
 fn messages_have_a_bounded_length() {
     let long = "x".repeat(60_000);

@@ -17,7 +17,6 @@ use htc_tests::{Htc, Outcome, Scratch, htc};
 /// The memory limit assumes few threads, however many cores there are.
 const THREADS: [&str; 2] = ["--threads", "2"];
 
-/// A folder with an invalid model file.
 struct BadModel {
     scratch: Scratch,
     model: PathBuf,
@@ -69,7 +68,6 @@ impl BadModel {
         outcome
     }
 
-    /// Asserts that the commands that need the model refuse it.
     #[track_caller]
     fn is_no_model(&self, words: &[&str]) {
         let words = [&["model.gguf"], words].concat();
@@ -78,7 +76,6 @@ impl BadModel {
         self.compile().refused(1, &words);
     }
 
-    /// Asserts that every command refuses it.
     #[track_caller]
     fn is_refused_by_all(&self, words: &[&str]) {
         self.is_no_model(words);
@@ -92,7 +89,6 @@ impl BadModel {
     }
 }
 
-/// Asserts that a run fails with the exit code and a message with these words.
 #[track_caller]
 fn refused(run: Htc, code: i32, words: &[&str]) {
     run.hostile().run().refused(code, words);

@@ -21,7 +21,6 @@ fn rank_zero() {
     scratch.holds_only(&["model.gguf"]);
 }
 
-/// The error names the largest rank, which is accepted.
 #[test]
 fn rank_larger_than_the_slot() {
     let (scratch, model) = model();
@@ -54,7 +53,6 @@ fn ratio_out_of_range() {
     scratch.holds_only(&["model.gguf"]);
 }
 
-/// The error names the smallest possible ratio, which is accepted.
 #[test]
 fn ratio_impossibly_small() {
     let (scratch, model) = model();

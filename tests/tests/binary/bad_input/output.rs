@@ -89,7 +89,6 @@ fn writing_fails_in_the_middle() {
         let run = htc!["compile", &model, "-o", &output, "--rank", "16"];
         let outcome = run.file_blocks(blocks).run();
         outcome.refused(1, &["out.htz"]);
-        // The message and the kept work agree.
         if outcome.stderr.contains("kept in") {
             scratch.holds_only(&[".out.htz.htc-work", "model.gguf"]);
         } else {
@@ -163,7 +162,6 @@ fn output_exists() {
     scratch.holds_only(&["model.gguf", "out.htz"]);
 }
 
-/// A failed compilation keeps the file that `--force` would have replaced.
 #[test]
 fn failing_with_force_keeps_the_old_output() {
     let scratch = Scratch::new();
@@ -205,7 +203,6 @@ fn output_equal_to_input() {
     scratch.holds_only(&["folder", "link.htz", "model.gguf"]);
 }
 
-/// No file of a model in several files is overwritten by the artifact or the report.
 #[test]
 fn output_is_a_file_of_the_model() {
     let scratch = Scratch::new();
@@ -257,7 +254,6 @@ fn output_is_a_device() {
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
 }
 
-/// A bare name means the current folder.
 #[test]
 fn output_in_the_current_folder() {
     let scratch = Scratch::new();
@@ -267,7 +263,6 @@ fn output_in_the_current_folder() {
     scratch.holds_only(&["model.gguf", "out.htz"]);
 }
 
-/// The longest possible name: temporary names must not be longer.
 #[test]
 fn output_name_of_the_greatest_length() {
     let scratch = Scratch::new();
@@ -283,7 +278,6 @@ fn output_name_of_the_greatest_length() {
     scratch.holds_only(&["model.gguf", &longest]);
 }
 
-/// The report is written next to a complete artifact, or refused before there is one.
 #[test]
 fn report_that_cannot_be_written() {
     let scratch = Scratch::new();
@@ -302,7 +296,6 @@ fn report_that_cannot_be_written() {
     }
 }
 
-/// A typing mistake must not cost the source model.
 #[test]
 fn report_equal_to_input_or_output() {
     let scratch = Scratch::new();

@@ -19,7 +19,6 @@ fn pipe(path: &Path) {
     assert!(made.success());
 }
 
-/// A folder in Hugging Face's layout that `htc tokenize` reads.
 fn folder(scratch: &Scratch) -> PathBuf {
     let folder = scratch.path("model");
     fs::create_dir(&folder).unwrap();
@@ -135,7 +134,6 @@ fn pipes_for_texts_plans_and_reports() {
     scratch.holds_only(&["model.gguf", "pipe"]);
 }
 
-/// Pipes opened by a shell are read: `<(command)`, and standard input by name.
 #[test]
 fn pipes_that_are_open_are_read() {
     let scratch = Scratch::new();
@@ -190,7 +188,6 @@ fn links_out_of_a_folder() {
     );
 }
 
-/// All parts of a split model must be in the folder of the named one.
 #[test]
 fn links_in_place_of_a_part() {
     let scratch = Scratch::new();
@@ -234,7 +231,6 @@ fn links_within_a_cache() {
     assert_eq!(run.stdout, expected.stdout);
 }
 
-/// A file that shrinks while it is mapped ends the program with a line that names it.
 #[cfg(target_os = "linux")]
 #[test]
 fn model_that_shrinks_while_mapped() {

@@ -14,7 +14,6 @@ fn model() -> (Scratch, PathBuf) {
     (scratch, model)
 }
 
-/// Every command that reads a text.
 fn readers(model: &PathBuf, text: &PathBuf) -> [Htc; 3] {
     [
         htc!["eval", model, "--text", text, "--context", "16"],
@@ -76,7 +75,6 @@ fn text_that_is_not_utf8() {
     refused(run, 1, &["standard input", "UTF-8", "3"]);
 }
 
-/// An endless text is refused before it fills the memory.
 #[test]
 fn text_without_end() {
     let (_scratch, model) = model();

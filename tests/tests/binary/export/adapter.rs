@@ -24,8 +24,6 @@ fn matrix(gguf: &Gguf, name: &str) -> Matrix {
     Matrix::new(tensor.rows(), tensor.cols(), &values)
 }
 
-/// Base plus product equals the artifact's matrix. Factors and bases of residuals are copied, and
-/// the base of plain factors is zero.
 #[test]
 fn base_plus_adapter_equals_the_artifact() {
     let scratch = Scratch::new();

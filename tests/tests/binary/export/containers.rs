@@ -12,7 +12,6 @@ fn json(path: &std::path::Path) -> Json {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// A folder has all files that transformers needs, and tokenizes identically.
 #[test]
 fn folder_is_complete() {
     let scratch = Scratch::new();
@@ -57,7 +56,6 @@ fn folder_is_complete() {
     }
 }
 
-/// Scalings of the rotary embedding keep their published form.
 #[test]
 fn rope_scalings_keep_their_published_form() {
     let scratch = Scratch::new();
@@ -78,7 +76,6 @@ fn rope_scalings_keep_their_published_form() {
     }
 }
 
-/// Templates, end-of-turn tokens and flags are in both containers.
 #[test]
 fn tokenizer_is_complete() {
     let scratch = Scratch::new();
@@ -104,8 +101,6 @@ fn tokenizer_is_complete() {
     assert_eq!(generation["eos_token_id"], serde_json::json!([2, 298]));
 }
 
-/// Correcting biases need an architecture with biases. In a Llama folder all attention biases are
-/// present, zero if not stored.
 #[test]
 fn missing_biases_are_zero_or_refused() {
     let scratch = Scratch::new();
@@ -152,7 +147,6 @@ fn missing_biases_are_zero_or_refused() {
         let difference = super::difference(exported, &artifact, &tokens);
         assert!(difference < 1e-4, "{difference:.2e}");
     }
-    // Gemma has none.
     let gemma = fixture("gemma2").join("model.gguf");
     let text = scratch.file("text.txt", "the white rabbit ran away ".repeat(200));
     let artifact = compiled(&gemma, &biased(&text, "32"));

@@ -20,7 +20,6 @@ use serde_json::Value;
 
 use super::{compile, eval, list, number, text};
 
-/// Models of every architecture, each as a folder and as GGUF.
 const ARCHITECTURES: [&str; 9] = [
     "llama",
     "llama-linear-rope",
@@ -38,20 +37,17 @@ fn fixture(name: &str) -> PathBuf {
     root.join("fixtures/architectures").join(name)
 }
 
-/// A plan that keeps every tensor as in the source.
 const AS_IT_IS: &str = r#"{
   "format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32",
   "units": [{"layer": 0, "slots": ["v"], "form": "dense"}]
 }"#;
 
-/// An artifact with the source's tensors byte for byte.
 fn as_it_is(scratch: &Scratch, model: &Path, name: &str) -> PathBuf {
     let plan = scratch.file("as-it-is.json", AS_IT_IS);
     let options = ["--plan", plan.to_str().unwrap(), "--force"];
     compile(scratch, model, name, &options).0
 }
 
-/// Exports an artifact and returns the JSON report.
 #[track_caller]
 fn export(artifact: &Path, options: &[&str]) -> Value {
     let run = htc!["export", artifact, "--json"].args(options);
@@ -74,12 +70,10 @@ fn to_folder(scratch: &Scratch, artifact: &Path, name: &str, options: &[&str]) -
     path
 }
 
-/// Logits at some positions.
 fn logits(model: &Path, tokens: &[u32], positions: &[usize]) -> [Vec<f32>; 2] {
     at_positions(&Arc::new(Model::open(model).unwrap()), tokens, positions, 2)
 }
 
-/// Largest difference of the logits of two models, in standard deviations.
 fn difference(model: &Path, other: &Path, tokens: &[u32]) -> f64 {
     let positions: Vec<usize> = (0..tokens.len()).step_by(5).collect();
     let (found, expected) = (
@@ -92,7 +86,6 @@ fn difference(model: &Path, other: &Path, tokens: &[u32]) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// Every architecture, from and to both containers, in every form, keeps its logits.
 #[test]
 fn exports_preserve_logits_for_every_architecture_and_form() {
     let scratch = Scratch::new();
@@ -192,7 +185,6 @@ fn numbers(file: &ModelFile, tensor: &htc_formats::source::ModelTensor) -> Vec<f
     values
 }
 
-/// Matrices in GGUF types are copied block by block, with vocabulary and template.
 #[test]
 fn gguf_types_are_copied_unchanged() {
     let scratch = Scratch::new();
@@ -221,7 +213,6 @@ fn gguf_types_are_copied_unchanged() {
                 tensor.name
             );
         }
-        // A tied head stays tied.
         assert_eq!(found.tensor("output.weight").is_some(), output);
         let vocabulary = |gguf: &Gguf| htc_formats::vocab::Vocabulary::from_gguf(gguf).unwrap();
         assert!(vocabulary(&found) == vocabulary(&expected));
@@ -236,7 +227,6 @@ fn gguf_types_are_copied_unchanged() {
     }
 }
 
-/// The bytes do not depend on the number of threads, and no temporary files remain.
 #[test]
 fn same_artifact_gives_identical_bytes() {
     let (source, scratch) = (Scratch::new(), Scratch::new());
@@ -252,7 +242,6 @@ fn same_artifact_gives_identical_bytes() {
     scratch.holds_only(&["1.gguf", "2.gguf", "5.gguf"]);
 }
 
-/// A row that is not whole blocks gets the nearest fitting type, which is reported.
 #[test]
 fn fallback_types_are_reported() {
     let scratch = Scratch::new();
@@ -284,7 +273,6 @@ fn fallback_types_are_reported() {
     );
 }
 
-/// Memory is bounded by the largest tensor, copied or decoded.
 #[test]
 fn memory_stays_at_the_largest_tensor() {
     let scratch = Scratch::new();
@@ -309,7 +297,6 @@ fn memory_stays_at_the_largest_tensor() {
     }
 }
 
-/// Bytes of a file, or of all files of a folder.
 fn size_of(path: &Path) -> u64 {
     let bytes = |path: &Path| fs::metadata(path).unwrap().len();
     match path.is_dir() {

@@ -77,7 +77,6 @@ fn existing_outputs_are_kept_without_force() {
     let again = || htc!["export", &artifact, "--to-safetensors", &folder];
     again().run().refused(1, &["out", "not empty", "--force"]);
     again().arg("--force").run().ok();
-    // Foreign files are never removed.
     fs::write(folder.join("thesis.txt"), "mine").unwrap();
     again().arg("--force").run().refused(1, &["thesis.txt"]);
     assert_eq!(fs::read(folder.join("thesis.txt")).unwrap(), b"mine");
@@ -125,7 +124,6 @@ fn damage_and_other_files_are_refused() {
     assert_eq!(scratch.names(), before);
 }
 
-/// The error for a value beyond f16 names a remedy.
 #[test]
 fn values_out_of_range_are_refused() {
     let scratch = Scratch::new();
@@ -147,7 +145,6 @@ fn values_out_of_range_are_refused() {
         .ok();
 }
 
-/// Ctrl-C leaves neither a file nor a folder.
 #[test]
 fn interrupted_export_leaves_no_files() {
     let (source, target) = (Scratch::new(), Scratch::new());

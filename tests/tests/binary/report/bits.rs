@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::super::{compile, list, number, text};
 use super::{is_sound, page, sections};
 
-/// The page has a map of bits with tooltips, and predicted and measured divergence.
 #[test]
 fn bits_and_costs_are_shown() {
     let scratch = Scratch::new();
@@ -59,8 +58,6 @@ fn bits_and_costs_are_shown() {
     inspected(&artifact, &report);
 }
 
-/// `htc inspect` shows bits of the file and of every matrix, the divergence with its interval, and
-/// the limit.
 fn inspected(artifact: &Path, report: &Value) {
     let shown = htc!["inspect", artifact].run().ok().stderr;
     for word in ["bits for each", "bits   error", "KL divergence", "95 %"] {

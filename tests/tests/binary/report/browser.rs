@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 
 use super::{made, page};
 
-/// Returns the browser, if installed.
 fn chromium() -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     let found = std::env::split_paths(&folders)
@@ -20,7 +19,6 @@ fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// Runs the browser on a file with a separate profile; returns its output and its log.
 fn run(browser: &Path, profile: &Path, options: &[&str], file: &Path) -> (String, String) {
     let output = Command::new(browser)
         .args([

@@ -25,7 +25,6 @@ fn clean(subject: &Subject, options: &[&str]) -> Htc {
 fn old_work_and_statistics_are_removed() {
     let subject = Subject::new();
     let precious = Precious::new(&subject.scratch);
-    // No leftovers, and no cache.
     let said = clean(&subject, &[]).run().ok().stderr;
     assert!(said.contains("nothing is 30 days old"), "{said}");
     subject.calibrated().run().ok();
@@ -35,7 +34,6 @@ fn old_work_and_statistics_are_removed() {
     let file = File::create(subject.scratch.path(unfinished)).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(7200))
         .unwrap();
-    // Links with matching names lead to foreign folders.
     let link = subject.scratch.path(".link.htc-work");
     std::os::unix::fs::symlink(&precious.0, &link).unwrap();
     set_age(&subject.scratch.path(WORK), 10);
@@ -59,7 +57,6 @@ fn old_work_and_statistics_are_removed() {
         fs::read_dir(subject.scratch.path("cache")).unwrap().count(),
         0
     );
-    // A running process holds a lock.
     let lock = File::open(subject.scratch.path(WORK).join("lock")).unwrap();
     lock.lock().unwrap();
     let said = clean(&subject, &["--older-than", "0"]).run().ok().stderr;

@@ -10,7 +10,6 @@ use htc_tests::{Scratch, TinyModel, htc};
 
 use super::{SOON, Subject, WORK, fail_halfway};
 
-/// Any error, here a disk that is full midway.
 #[test]
 fn errors_keep_finished_work() {
     let subject = Subject::new();
@@ -18,7 +17,6 @@ fn errors_keep_finished_work() {
     let blocks = subject.fail_halfway(|| subject.compile());
     let journal = fs::read(subject.left("journal")).unwrap();
     assert!(!journal.is_empty());
-    // Again, and a little further.
     let further = subject.compile().file_blocks(blocks + 1).run();
     further.refused(1, &["same command goes on", WORK]);
     assert!(
@@ -56,7 +54,6 @@ fn without_a_state_folder_work_is_not_resumed() {
     subject.is_complete(&expected);
 }
 
-/// The sealed files are those now in the folder.
 #[test]
 fn edited_model_files_are_read_again() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures/llama");
@@ -91,7 +88,6 @@ fn edited_model_files_are_read_again() {
     assert!(fs::read(&again).unwrap() != resumed);
 }
 
-/// The recorded digest must match the bytes that were read.
 #[test]
 fn source_changed_during_compilation_is_refused() {
     let scratch = Scratch::new();
@@ -132,7 +128,6 @@ fn source_changed_during_compilation_is_refused() {
     std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains("model.gguf: it changed while"), "{said}");
-    // Work made from both versions is not resumed either.
     scratch.holds_only(&["model.gguf"]);
 }
 

@@ -15,10 +15,8 @@ use std::time::Duration;
 use htc_tests::material::words;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 
-/// The work folder of `out.htz`.
 const WORK: &str = ".out.htz.htc-work";
 
-/// Deadline that detects hangs.
 const SOON: Duration = Duration::from_secs(30);
 
 fn pipe(path: &Path) {
@@ -26,7 +24,6 @@ fn pipe(path: &Path) {
     assert!(made.success());
 }
 
-/// A model with the command that compiles it to `out.htz`.
 struct Subject {
     scratch: Scratch,
     model: PathBuf,
@@ -50,7 +47,6 @@ impl Subject {
         run.deadline(SOON)
     }
 
-    /// The same on a text, with a cache in the folder.
     fn calibrated(&self) -> Htc {
         let text = self.scratch.file("text.txt", words(200));
         let run = self.compile().args(["--context", "16", "--calibration"]);
@@ -58,14 +54,12 @@ impl Subject {
         run.args(["--gauge", "activation", "--bias", "off"])
     }
 
-    /// Fails after some work is finished.
     fn fail_halfway(&self, run: impl Fn() -> Htc) -> u64 {
         let blocks = fail_halfway(run);
         assert!(!self.output.exists());
         blocks
     }
 
-    /// The artifact of an uninterrupted run.
     fn expected(&self, run: impl Fn(&Subject) -> Htc) -> Vec<u8> {
         run(self).run().ok();
         let bytes = fs::read(&self.output).unwrap();
@@ -73,7 +67,6 @@ impl Subject {
         bytes
     }
 
-    /// The file in the work folder with this extension.
     fn left(&self, extension: &str) -> PathBuf {
         let entries = fs::read_dir(self.scratch.path(WORK)).unwrap();
         let mut paths = entries.map(|entry| entry.unwrap().path());
@@ -81,7 +74,6 @@ impl Subject {
         found.unwrap_or_else(|| panic!("no {extension}"))
     }
 
-    /// The only calibration in the cache.
     fn entry(&self) -> PathBuf {
         let mut found = fs::read_dir(self.scratch.path("cache")).unwrap();
         let one = found.next().unwrap().unwrap().path();
@@ -109,7 +101,6 @@ fn fail_halfway(run: impl Fn() -> Htc) -> u64 {
     panic!("nothing was finished");
 }
 
-/// A foreign folder with files named like the program's own.
 struct Precious(PathBuf);
 
 impl Precious {
@@ -135,7 +126,6 @@ impl Precious {
         self.0.join("file")
     }
 
-    /// Asserts that nothing was written, created or removed.
     #[track_caller]
     fn is_untouched(&self) {
         assert_eq!(

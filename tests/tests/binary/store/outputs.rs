@@ -10,7 +10,6 @@ use htc_tests::{Scratch, TinyModel, htc};
 
 use super::Subject;
 
-/// A full disk leaves no empty file that would block the next run.
 #[test]
 fn plans_and_analyses_are_complete_or_absent() {
     let subject = Subject::new();
@@ -30,7 +29,6 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// Files readable only by their owner stay so.
 #[test]
 fn replaced_files_keep_their_permissions() {
     let subject = Subject::new();
@@ -52,7 +50,6 @@ fn replaced_files_keep_their_permissions() {
         assert_eq!(mode(path), 0o600, "{}", path.display());
         assert!(fs::metadata(path).unwrap().len() > 3);
     }
-    // New files have default permissions.
     let other = subject.scratch.path("other.htz");
     let any = subject.scratch.file("any", "");
     htc!["compile", &subject.model, "-o", &other, "--rank", "8"]
@@ -61,7 +58,6 @@ fn replaced_files_keep_their_permissions() {
     assert_eq!(mode(&other), mode(&any));
 }
 
-/// Invalid names are found before the work; names of maximum length are possible.
 #[test]
 fn long_report_names_are_accepted_or_refused_early() {
     let subject = Subject::new();
@@ -77,7 +73,6 @@ fn long_report_names_are_accepted_or_refused_early() {
     assert!(!subject.output.exists());
 }
 
-/// The pipe has no reader.
 #[test]
 fn pipe_in_place_of_a_report_is_refused() {
     let subject = Subject::new();
@@ -93,7 +88,6 @@ fn pipe_in_place_of_a_report_is_refused() {
     htc!["verify", &subject.output].run().ok();
 }
 
-/// Outputs are possible in a folder that is writable but not readable.
 #[test]
 fn unreadable_output_folder_works() {
     let (source, target) = (Scratch::new(), Scratch::new());

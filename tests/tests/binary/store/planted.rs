@@ -26,8 +26,6 @@ fn link_in_place_of_a_folder_is_refused() {
     assert!(!subject.output.exists());
 }
 
-/// Files opened for writing: links are not followed, files with other hard links are not touched,
-/// and pipes are not waited for.
 #[test]
 fn links_and_pipes_in_place_of_files_are_refused() {
     let subject = Subject::new();
@@ -69,7 +67,6 @@ fn links_and_pipes_in_place_of_files_are_refused() {
         precious.is_untouched();
     }
     fs::remove_file(&lock).unwrap();
-    // Statistics are recomputed with a warning; hard links are fine for reading.
     for what in [0, 2] {
         plant(&subject.entry().join("layer-0001"), what);
         let outcome = subject.calibrated().deadline(SOON).run().ok();
@@ -80,7 +77,6 @@ fn links_and_pipes_in_place_of_files_are_refused() {
     }
 }
 
-/// A complete, consistent work folder of another user, for example from an archive.
 #[test]
 fn foreign_work_folder_is_not_resumed() {
     let subject = Subject::new();
@@ -95,7 +91,6 @@ fn foreign_work_folder_is_not_resumed() {
         "{said}"
     );
     subject.is_complete(&expected);
-    // With the secret that sealed it, it is resumed without a warning.
     fs::remove_file(&subject.output).unwrap();
     subject.fail_halfway(theirs);
     let outcome = theirs().run().ok();
@@ -103,7 +98,6 @@ fn foreign_work_folder_is_not_resumed() {
     subject.is_complete(&expected);
 }
 
-/// A complete and undamaged artifact under the name of the one to be made.
 #[test]
 fn foreign_artifact_is_not_used() {
     let subject = Subject::new();
@@ -123,7 +117,6 @@ fn foreign_artifact_is_not_used() {
     }
 }
 
-/// The tensors of a journal, replaced by others.
 #[test]
 fn replaced_tensors_are_not_used() {
     let subject = Subject::new();

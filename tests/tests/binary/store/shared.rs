@@ -5,7 +5,6 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 
 use super::Subject;
 
-/// A process that does not release the lock.
 #[test]
 fn lock_timeout_limits_the_wait() {
     let subject = Subject::new();
@@ -33,7 +32,6 @@ fn lock_timeout_limits_the_wait() {
     subject.calibrated().run().ok();
 }
 
-/// Statistics affect every factor, so their author must be trusted.
 #[test]
 fn statistics_of_another_user_require_trust_cache() {
     let subject = Subject::new();
@@ -50,7 +48,6 @@ fn statistics_of_another_user_require_trust_cache() {
     subject.calibrated().args(["--trust-cache"]).run().ok();
     subject.is_complete(&expected);
     fs::remove_file(&subject.output).unwrap();
-    // A foreign file in the user's own folder.
     chown(&entry, Some(0), None).unwrap();
     let outcome = subject.calibrated().run().ok();
     let said = outcome.stderr;
@@ -61,7 +58,6 @@ fn statistics_of_another_user_require_trust_cache() {
     subject.is_complete(&expected);
 }
 
-/// Folders writable by others are restricted.
 #[test]
 fn folders_are_private() {
     let subject = Subject::new();
