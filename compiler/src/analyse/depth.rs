@@ -7,7 +7,6 @@ use super::record::{DepthSink, rounded};
 use crate::calibrate::{Calibration, Moment};
 use crate::math::{Algebra, FactoriseError, symmetric_eigen, symmetric_eigenvalues};
 
-/// Minimum tolerance of the plateau, also for flat curves.
 const TOLERANCE: f64 = 1e-3;
 
 /// Maximum mean step on the plateau, relative to the mean step of the curve. An evenly rising curve
@@ -38,7 +37,6 @@ pub(super) fn weight(moment: &Moment) -> f64 {
 
 /// Cumulated covariance of all layers.
 pub(super) struct Whole {
-    /// `A_{L−1}`, both triangles.
     matrix: Mat<f64>,
     trace: f64,
     /// Fewest eigenvectors with 95 % of the trace.
@@ -47,7 +45,7 @@ pub(super) struct Whole {
 
 impl Whole {
     /// # Errors
-    /// Statistics that no activations have.
+    /// Invalid statistics.
     pub(super) fn new(mut lower: Mat<f64>, algebra: &dyn Algebra) -> Result<Whole, FactoriseError> {
         let n = lower.nrows();
         let rank = components_for(&symmetric_eigenvalues(lower.clone(), algebra)?, ENERGY);
@@ -66,7 +64,7 @@ impl Whole {
     /// Returns the fraction of the trace that the leading eigenvectors of `part` explain.
     ///
     /// # Errors
-    /// Statistics that no activations have.
+    /// Invalid statistics.
     pub(super) fn explained(
         &self,
         part: Mat<f64>,
@@ -160,13 +158,11 @@ mod tests {
         let early = sink_of(&[0.95; 12]);
         assert_eq!((early.layer, early.agrees), (Some(0), Some(false)));
         assert_eq!(early.tolerance, 1e-3);
-        // The scale of a curve does not matter, down to the tolerance of a flat one.
         let bent = [0.0, 0.5, 0.81, 0.9, 0.95, 1.0];
         for (scale, layer) in [(1.0, 2), (0.1, 2), (0.01, 2), (0.001, 0)] {
             let curve = bent.map(|value| scale * value);
             assert_eq!(sink_of(&curve).layer, Some(layer), "{scale}");
         }
-        // Curve of the demo model.
         let measured = [
             0.894769, 0.904954, 0.917041, 0.927848, 0.933866, 0.943072, 0.947617, 0.950888,
         ];
@@ -176,7 +172,6 @@ mod tests {
     #[test]
     fn rising_curve_has_no_depth_sink() {
         for curve in [
-            // Even, accelerating, in steps, and with a jump at the end.
             (0..8).map(|i| f64::from(i) / 10.0).collect::<Vec<_>>(),
             (0..8).map(|i| f64::from(i * i) / 50.0).collect(),
             vec![0.0, 0.5],
@@ -221,7 +216,6 @@ mod tests {
         }
     }
 
-    /// Each layer up to the fourth adds one direction; the scale of a layer does not matter.
     #[test]
     fn curve_is_flat_without_new_directions() {
         let layer = |layer: usize| {

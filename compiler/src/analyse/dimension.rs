@@ -23,19 +23,15 @@ pub(super) const REPLICATES: usize = 1000;
 /// left out. The cost per layer is 200 decompositions of a matrix with at most 512 columns.
 pub(super) const PCA_REPLICATES: usize = 200;
 
-/// Minimum number of windows for resampling.
 const BLOCKS: usize = 8;
 
 /// Seed of all random choices; a layer adds its index.
 pub(super) const SEED: u64 = 0x6874_635f_616e_616c;
 
-/// Vectors of a small sample, as in the published measurements.
 const SMALL: usize = 64;
 
-/// Number of small samples.
 const SUBSAMPLES: usize = 5;
 
-/// Maximum distance from the median for stable small samples.
 const STABLE: f64 = 1.0;
 
 /// Fraction of the largest ratios that the TwoNN fit leaves out: distant vectors do not follow the
@@ -78,7 +74,7 @@ pub(super) fn covariance(moment: &Moment) -> Mat<f64> {
 /// Computes the dimensions of one stream from its second moment and sample.
 ///
 /// # Errors
-/// Statistics that no activations have.
+/// Invalid statistics.
 pub(super) fn of_layer(
     layer: usize,
     moment: &Moment,
@@ -115,7 +111,6 @@ pub(super) fn of_layer(
     })
 }
 
-/// Draws `blocks` blocks with replacement; returns the count of each.
 fn drawn(blocks: usize, random: &mut Rng) -> Vec<usize> {
     let mut times = vec![0; blocks];
     for _ in 0..blocks {
@@ -124,7 +119,6 @@ fn drawn(blocks: usize, random: &mut Rng) -> Vec<usize> {
     times
 }
 
-/// An interval and the median of its replicates.
 type Resampled = ((usize, usize), usize);
 
 /// Returns the interval of `value` (fewest principal components with 95 % of the variance) by
@@ -168,7 +162,6 @@ fn pca(sample: &Sample) -> Result<usize, FactoriseError> {
     Ok(components_for(&sample.variances()?, ENERGY))
 }
 
-/// Returns the ends of the middle [`CONFIDENCE`] of sorted values.
 fn ends<T: Copy>(sorted: &[T]) -> Option<(T, T)> {
     let outside = ((1.0 - CONFIDENCE) / 2.0 * sorted.len() as f64) as usize;
     let low = sorted.get(outside)?;
@@ -243,7 +236,6 @@ fn two_nn_interval(
     Some((rounded(low), rounded(high)))
 }
 
-/// Compares small samples, disjoint if there are enough vectors.
 fn stability(sample: &Sample, random: &mut Rng) -> Result<Option<Stability>, FactoriseError> {
     if sample.count() < SMALL {
         return Ok(None);
@@ -316,7 +308,6 @@ mod tests {
         assert!((0.9..1.1).contains(&found), "{found}");
     }
 
-    /// Ratios with `F(μ) = 1 − μ^(−d)`, the law of the estimator, are fitted exactly.
     #[test]
     fn the_fit_is_exact_where_the_law_holds() {
         for d in [0.5, 4.0, 17.0] {
@@ -351,7 +342,6 @@ mod tests {
         assert!(found.twonn.is_none() && found.stability.is_none());
     }
 
-    /// Ten directions of equal variance: every subsample has 10, and so has the interval.
     #[test]
     fn planted_dimensions_are_found_and_stable() {
         let plant = |point: &[f64]| {
@@ -462,7 +452,6 @@ mod tests {
         );
         let again = resampled_pca(31, &sample, &blocks, &mut Rng(1)).unwrap();
         assert_eq!(again, found);
-        // Too few windows.
         let few = resampled_pca(31, &sample, &blocks[..7], &mut Rng(1)).unwrap();
         assert!(few.is_none());
     }

@@ -51,9 +51,9 @@ use sample::Sample;
 /// Input of an analysis.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// The model.
+    /// Model.
     pub source: &'a ModelFile,
-    /// Digest of the model.
+    /// Model digest.
     pub digest: Digest,
     /// Calibration, if any.
     pub calibration: Option<&'a Calibration>,
@@ -68,11 +68,11 @@ pub enum AnalyseError {
     /// The statistics of a layer are invalid.
     #[error("{}: statistics of layer {layer}: {error}; calibrate again with another `cache`", path.display())]
     Statistics {
-        /// Path of the model.
+        /// Model path.
         path: PathBuf,
-        /// Index of the layer.
+        /// Layer index.
         layer: usize,
-        /// The numerical error.
+        /// Numerical error.
         error: FactoriseError,
     },
     /// A variance is invalid.
@@ -81,7 +81,7 @@ pub enum AnalyseError {
     /// No thread can be started.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),
-    /// The user cancelled.
+    /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
@@ -149,10 +149,8 @@ pub fn analyse(subject: Subject, threads: usize, watch: Watch) -> Result<Analysi
     })
 }
 
-/// Properties of the residual streams after all layers.
 struct Streams {
     sinks: Sinks,
-    /// Sink direction after each layer.
     directions: Vec<Option<Vec<f64>>>,
     dimension: Dimension,
     manifold: Manifold,
@@ -200,7 +198,6 @@ fn streams(
     Ok(found)
 }
 
-/// Properties of the residual stream after one layer.
 type Stream = (SinkLayer, Option<Vec<f64>>, DimensionLayer, ManifoldLayer);
 
 fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseError> {
@@ -260,7 +257,6 @@ pub fn depth_sink(
     Ok(depth::depth_sink(&curve, whole.rank, weights.collect()))
 }
 
-/// Adds the layer to a numerical error.
 fn statistics(source: &ModelFile, layer: usize) -> impl Fn(FactoriseError) -> AnalyseError {
     move |error| AnalyseError::Statistics {
         path: source.path.clone(),
@@ -269,17 +265,13 @@ fn statistics(source: &ModelFile, layer: usize) -> impl Fn(FactoriseError) -> An
     }
 }
 
-/// Weights of a model with its calibration.
 struct Weights<'a> {
     source: &'a ModelFile,
     calibration: Option<&'a Calibration>,
-    /// Sink direction after each layer.
     directions: &'a [Option<Vec<f64>>],
 }
 
 impl Weights<'_> {
-    /// Computes the spectra of all projections; adds the coverage of sink directions by shared
-    /// bases to `sinks`.
     fn spectra(
         &self,
         mut sinks: Option<&mut [SinkLayer]>,
@@ -314,7 +306,6 @@ impl Weights<'_> {
         Ok(spectra)
     }
 
-    /// Returns the sink direction at the input of a layer's attention.
     fn sink(&self, layer: usize) -> Result<Option<Vec<f64>>, UnitError> {
         let before = layer.checked_sub(1).and_then(|l| self.directions.get(l));
         match before {

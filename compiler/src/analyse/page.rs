@@ -8,10 +8,8 @@ use htc_formats::model::Slot;
 
 use super::record::{Analysis, Profile, SharedMember, Spectrum, Tails};
 
-/// Fraction of the full rank at which errors are shown.
 const SHOWN: f64 = 0.5;
 
-/// Maximum number of tokens shown.
 const TOKENS: usize = 8;
 
 impl fmt::Display for Analysis {
@@ -167,7 +165,6 @@ impl Analysis {
         Ok(())
     }
 
-    /// Writes the tokens with the largest norms, each once.
     fn write_tokens(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let layers = self.sinks.iter().flat_map(|sinks| &sinks.layers);
         let found = layers.clone().flat_map(|layer| {
@@ -297,7 +294,6 @@ impl Analysis {
     }
 }
 
-/// Formats `lowest-highest`, or one number if both print alike; empty without values.
 fn range(values: impl Iterator<Item = f64>, digits: usize) -> String {
     let ends = values.fold(None, |ends: Option<(f64, f64)>, value| {
         let (low, high) = ends.unwrap_or((value, value));
@@ -313,7 +309,6 @@ fn range(values: impl Iterator<Item = f64>, digits: usize) -> String {
     }
 }
 
-/// Formats four significant digits.
 fn short(number: f64) -> String {
     match (1e-3..1e6).contains(&number) {
         true => format!(
@@ -325,7 +320,6 @@ fn short(number: f64) -> String {
     }
 }
 
-/// Formats `mix 0-2, compress 3-7`, or the reason for no phases.
 fn runs(profile: &Profile) -> String {
     let Some(phases) = &profile.phases else {
         return format!("none: {}", profile.reason.as_deref().unwrap_or_default());

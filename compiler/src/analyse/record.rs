@@ -36,24 +36,24 @@ pub struct Analysis {
     pub source_sha256: Digest,
     /// Shape of the model.
     pub shape: Shape,
-    /// Calibration data; absent without a calibration.
+    /// Calibration data; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<CalibratedOn>,
     /// Singular values of the weights.
     pub spectra: Spectra,
-    /// Phases over the depth; absent without a calibration.
+    /// Phases over the depth; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phases: Option<PhaseProfiles>,
-    /// Sink directions and massive channels; absent without a calibration.
+    /// Sink directions and massive channels; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sinks: Option<Sinks>,
-    /// Depth sink; absent without a calibration.
+    /// Depth sink; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depth: Option<DepthSink>,
-    /// Intrinsic dimensions; absent without a calibration.
+    /// Intrinsic dimensions; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dimension: Option<Dimension>,
-    /// Symmetry, curvature and axioms of the residual stream; absent without a calibration.
+    /// Symmetry, curvature and axioms of the residual stream; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifold: Option<Manifold>,
 }
@@ -80,11 +80,11 @@ pub struct Shape {
 /// Description of the calibration data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibratedOn {
-    /// Name of the text, without its folder.
+    /// File name of the text.
     pub text: String,
-    /// Digest of the text.
+    /// Text digest.
     pub text_sha256: Digest,
-    /// Number of tokens processed.
+    /// Tokens processed.
     pub tokens: usize,
     /// Tokens per window.
     pub context: usize,
@@ -97,7 +97,7 @@ pub struct Spectra {
     pub energies: Vec<f64>,
     /// Fractions of the full rank for [`Spectrum::tails`], and of the width `d` for [`Shared`].
     pub fractions: Vec<f64>,
-    /// One entry per layer and projection, in the order of execution.
+    /// One entry per layer and projection, in execution order.
     pub slots: Vec<Spectrum>,
     /// One entry per layer and group.
     pub groups: Vec<Shared>,
@@ -106,9 +106,9 @@ pub struct Spectra {
 /// Spectrum of one projection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spectrum {
-    /// Index of the block.
+    /// Block index.
     pub layer: usize,
-    /// The projection.
+    /// Projection.
     pub slot: Slot,
     /// Outputs.
     pub rows: usize,
@@ -136,10 +136,10 @@ pub struct Spectrum {
 pub struct Tails {
     /// Of the weight itself.
     pub none: Vec<f64>,
-    /// Under the gauge `activation`; absent without a calibration.
+    /// Under the gauge `activation`; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation: Option<Vec<f64>>,
-    /// Under the gauge `whiten`, i.e. of the outputs; absent without a calibration.
+    /// Under the gauge `whiten`, i.e. of the outputs; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whiten: Option<Vec<f64>>,
 }
@@ -147,9 +147,9 @@ pub struct Tails {
 /// Cost of a basis shared by a group of projections, without a gauge and with equal weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shared {
-    /// Index of the block.
+    /// Block index.
     pub layer: usize,
-    /// The group.
+    /// Group.
     pub group: InputGroup,
     /// Ranks `k = max(1, round(f · d))` of the basis for each of [`Spectra::fractions`] `f`.
     pub ranks: Vec<usize>,
@@ -160,7 +160,7 @@ pub struct Shared {
 /// Cost of a shared basis `P [d, k]` for one projection, by [`Shared::ranks`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SharedMember {
-    /// The projection.
+    /// Projection.
     pub slot: Slot,
     /// `‖W − W P Pᵀ‖_F / ‖W‖_F`.
     pub errors: Vec<f64>,
@@ -205,7 +205,7 @@ pub struct Sinks {
 /// Attention sink of a layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SinkLayer {
-    /// Index of the block.
+    /// Block index.
     pub layer: usize,
     /// Fraction of `E‖h₀‖²` along the sink direction `ŝ`, the top eigenvector of `E[h₀ h₀ᵀ]` after
     /// the layer at the first position of a window.
@@ -218,7 +218,7 @@ pub struct SinkLayer {
     pub positions: Vec<SinkPosition>,
     /// Number of such positions.
     pub positions_found: usize,
-    /// Tokens with outlier norms, first positions left out; absent from records of version 1.
+    /// Tokens with outlier norms, first positions left out; absent from version 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<SinkTokens>,
     /// Coverage of the sink direction, as read by this layer's attention, by the shared basis of Q,
@@ -281,7 +281,7 @@ pub struct SinkCoverage {
     /// `max_k |⟨ŝ, v_k⟩|`, the form of the literature.
     pub largest: f64,
     /// `(k/d)^½`, the expected coverage by a random basis of that rank. Below it the basis avoids
-    /// the direction, and a compilation completes it. 0 in records of version 1.
+    /// the direction, and a compilation completes it. 0 in version 1.
     #[serde(default)]
     pub random: f64,
 }
@@ -310,8 +310,7 @@ pub struct Channel {
 pub struct DepthSink {
     /// Explained fraction, by layer.
     pub curve: Vec<f64>,
-    /// `1 / tr C_ℓ`, the weight of each layer; 0 for a constant stream. Absent from records of
-    /// version 1.
+    /// `1 / tr C_ℓ`, the weight of each layer; 0 for a constant stream. Absent from version 1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<f64>,
     /// Fewest eigenvectors of `A_{L−1}` with 95 % of its trace.
@@ -342,10 +341,10 @@ pub struct Dimension {
     pub confidence: f64,
     /// Bootstrap replicates for TwoNN.
     pub replicates: usize,
-    /// Bootstrap replicates for PCA; 0 in records of version 1.
+    /// Bootstrap replicates for PCA; 0 in version 1.
     #[serde(default)]
     pub pca_replicates: usize,
-    /// Seed of all random choices.
+    /// Random seed.
     pub seed: u64,
     /// One entry per layer.
     pub layers: Vec<DimensionLayer>,
@@ -354,7 +353,7 @@ pub struct Dimension {
 /// Intrinsic dimension of the stream after one layer, by two estimators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DimensionLayer {
-    /// Index of the block.
+    /// Block index.
     pub layer: usize,
     /// Fewest principal components with 95 % of the variance.
     pub pca: Pca,
@@ -380,7 +379,7 @@ pub struct Pca {
     pub sample_value: usize,
     /// Vectors of the sample.
     pub sample_samples: usize,
-    /// Windows of the sample; 0 in records of version 1.
+    /// Windows of the sample; 0 in version 1.
     #[serde(default)]
     pub windows: usize,
     /// Median of the bootstrap replicates; absent with [`interval`](Self::interval).
@@ -470,7 +469,7 @@ pub struct AxiomRule {
 /// Manifold of one layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ManifoldLayer {
-    /// Index of the block.
+    /// Block index.
     pub layer: usize,
     /// Phase 1, sampling: distinct vectors of the stored sample.
     pub samples: usize,

@@ -13,7 +13,6 @@ use crate::system::random::Rng;
 pub(super) struct Sample {
     /// `[n, width]`.
     rows: Mat<f64>,
-    /// Window of each row, ascending.
     windows: Vec<usize>,
 }
 
@@ -85,7 +84,7 @@ impl Sample {
     /// Returns the variances along the principal directions, decreasing, up to a common factor.
     ///
     /// # Errors
-    /// Vectors whose products exceed float64.
+    /// Overflow of float64.
     pub(super) fn variances(&self) -> Result<Vec<f64>, FactoriseError> {
         let centred = self.centred();
         if centred.nrows() == 0 || centred.ncols() == 0 {
@@ -100,7 +99,7 @@ impl Sample {
     /// variances of [`variances`](Self::variances); directions without variance are left out.
     ///
     /// # Errors
-    /// Vectors whose products exceed float64.
+    /// Overflow of float64.
     pub(super) fn directions(
         &self,
         count: impl FnOnce(&[f64]) -> usize,
@@ -165,7 +164,7 @@ impl<'a> Weighted<'a> {
     /// occurs `times[i]` times, decreasing, up to a common factor.
     ///
     /// # Errors
-    /// Vectors whose products exceed float64.
+    /// Overflow of float64.
     pub(super) fn variances(&self, times: &[f64]) -> Result<Vec<f64>, FactoriseError> {
         let drawn: Vec<usize> = (0..times.len()).filter(|&i| times[i] > 0.0).collect();
         let all: f64 = times.iter().sum();
@@ -204,7 +203,6 @@ impl<'a> Weighted<'a> {
     }
 }
 
-/// Subtracts the mean.
 fn centred(mut rows: Mat<f64>) -> Mat<f64> {
     let n = rows.nrows().max(1) as f64;
     for column in rows.col_iter_mut() {
@@ -248,10 +246,8 @@ mod tests {
         assert_eq!(Sample::new(&[], 4, &[]).count(), 0);
     }
 
-    /// Both paths to the principal directions, against known variances.
     #[test]
     fn variances_and_directions_are_those_of_the_covariance() {
-        // ±a along three axes: variances a² · 2 up to the common factor.
         for width in [4, 40] {
             let mut values = Vec::new();
             for (axis, a) in [(1, 3.0f32), (0, 2.0), (3, 1.0)] {
@@ -266,7 +262,6 @@ mod tests {
             for (found, expected) in variances.iter().zip([18.0, 8.0, 2.0, 0.0]) {
                 assert!((found - expected).abs() < 1e-12, "{variances:?}");
             }
-            // The first two pairs alone.
             let part = sample.chosen(&[0, 1, 2, 3]).variances().unwrap();
             assert!((part[0] - 18.0).abs() < 1e-12 && part[2].abs() < 1e-12);
             let directions = sample.directions(|_| 99).unwrap();
@@ -277,7 +272,6 @@ mod tests {
         }
     }
 
-    /// A weight of 2 equals two copies, for both forms of the product.
     #[test]
     fn weights_are_repetitions() {
         let mut random = Rng(2);

@@ -15,20 +15,17 @@ use crate::unit::UnitError;
 /// Threshold for outlier norms, in standard deviations above the mean.
 pub(super) const DEVIATIONS: f64 = 3.0;
 
-/// Maximum number of positions and tokens listed.
 const POSITIONS: usize = 16;
 
-/// Maximum characters of a token.
 const CHARACTERS: usize = 64;
 
-/// Maximum number of channels listed.
 const CHANNELS: usize = 8;
 
 /// Returns the sink of a layer and its direction `ŝ`, absent if the stream is zero at the first
 /// position. The coverage is added later.
 ///
 /// # Errors
-/// Statistics that no activations have.
+/// Invalid statistics.
 pub(super) fn of_layer(
     layer: usize,
     stored: &StoredLayer,
@@ -175,7 +172,6 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Returns the channels of largest energy, largest first.
 fn channels(diagonal: &[f64]) -> Result<Vec<Channel>, FactoriseError> {
     let total: f64 = diagonal.iter().sum();
     let mut largest = largest_moments(diagonal, CHANNELS.min(diagonal.len()))?;
@@ -214,8 +210,6 @@ mod tests {
         assert!(outliers(&[3.0; 40]).positions.is_empty() && outliers(&[]).positions.is_empty());
     }
 
-    /// Found at any position even if the position's mean is inconspicuous; the first positions
-    /// neither count nor hide it.
     #[test]
     fn outlier_tokens_are_found_at_any_position() {
         let (context, windows) = (16, 8);
@@ -243,7 +237,6 @@ mod tests {
         let even = tokens(&[3.0; 64], 16);
         assert_eq!((even.found, even.norm_deviation), (0, 0.0));
         assert_eq!(tokens(&[], 16).found, 0);
-        // Many are counted, the largest listed.
         let many: Vec<f32> = (0..4096)
             .map(|i| if i % 100 == 50 { 9.0 + i as f32 } else { 1.0 })
             .collect();

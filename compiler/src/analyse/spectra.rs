@@ -28,10 +28,8 @@ pub(super) const FRACTIONS: [f64; 8] = [
     7.0 / 8.0,
 ];
 
-/// Ranks relative to the width at which the coverage of the sink direction is measured.
 const COVERED: [f64; 2] = [1.0 / 4.0, 1.0 / 2.0];
 
-/// Steps of a curve; it has one point more.
 const STEPS: usize = 32;
 
 /// Energy fraction below rounding: the singular values are from the eigenvalues of a Gram matrix.
@@ -47,7 +45,7 @@ pub(super) fn none() -> Spectra {
     }
 }
 
-/// Returns the projections of every layer grouped by common input, in the order of execution.
+/// Returns the projections of every layer grouped by common input, in execution order.
 pub(super) fn units(source: &ModelFile) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
     for layer in 0..source.hyper.layers {
@@ -170,7 +168,6 @@ pub(super) fn rank_at(fraction: f64, full: usize) -> usize {
     ((fraction * full as f64).round() as usize).max(1)
 }
 
-/// Summarises decreasing singular values of a projection.
 fn spectrum_of((layer, slot): (usize, Slot), member: &Member, values: &[f64]) -> Spectrum {
     let lost = lost_energy(values);
     let largest = values.first().copied().unwrap_or_default();
@@ -209,7 +206,6 @@ fn tails(values: &[f64]) -> Vec<f64> {
     FRACTIONS.into_iter().map(at).collect()
 }
 
-/// Computes the cost of the basis of `components` for projections with these singular values.
 fn shared(unit: &Unit, group: InputGroup, components: &Components, values: &[Vec<f64>]) -> Shared {
     let ranks: Vec<usize> = FRACTIONS.map(|f| rank_at(f, unit.cols)).to_vec();
     let energies = unit.members.iter().zip(&components.energies).zip(values);
@@ -242,7 +238,6 @@ fn shared(unit: &Unit, group: InputGroup, components: &Components, values: &[Vec
     }
 }
 
-/// Computes the coverage of a direction by the leading components.
 fn covered(
     components: &Components,
     direction: &[f64],

@@ -38,7 +38,6 @@ fn demo() -> (ModelFile, Calibration) {
     (source, found)
 }
 
-/// Outlier tokens carry the text of the vocabulary, escaped for display.
 #[test]
 fn outlier_tokens_are_named() {
     let (source, found) = demo();
@@ -61,7 +60,6 @@ fn outlier_tokens_are_named() {
         named += 1;
     }
     assert!(named > 0);
-    // Every window begins alike; no other position has the same token in all windows.
     for position in layers.iter().flat_map(|l| &l.positions) {
         let begins = (position.position == 0).then(|| "<s>".to_owned());
         assert_eq!(position.text, begins);

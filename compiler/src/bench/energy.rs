@@ -24,7 +24,6 @@ use crate::event::Cancel;
 /// Duration of the idle measurement: five readings of a sensor polled every 500 ms.
 pub const IDLE: Duration = Duration::from_secs(2);
 
-/// Time between readings of sensors that allow any rate.
 const OFTEN: Duration = Duration::from_millis(50);
 
 /// Error returned when the energy sensor cannot be opened.
@@ -54,23 +53,18 @@ pub struct SensorRecord {
     pub seconds_between_readings: f64,
 }
 
-/// Observations since the start of a run.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    /// Of the latest reading, if any.
     temperature: Option<f64>,
     highest: Option<f64>,
-    /// Error of the latest failed reading.
     fault: Option<String>,
 }
 
-/// Sensor that records temperatures.
 struct Watched {
     sensor: Box<dyn Sensor>,
     seen: Arc<Mutex<Seen>>,
 }
 
-/// Locks `seen`; it stays valid after a panic.
 fn locked(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -115,18 +109,14 @@ impl Sensor for Watched {
 /// Running energy measurement.
 pub struct Metered {
     governor: Governor,
-    /// Drives a simulated device.
     plant: Arc<Follow>,
     seen: Arc<Mutex<Seen>>,
     name: String,
     notes: Vec<String>,
     interval: Duration,
     idle: Duration,
-    /// Active fractions of subject and baseline.
     fractions: [f64; 2],
-    /// State before the run.
     before: (Option<Energy>, Option<f64>),
-    /// State at the first token.
     marked: Option<Energy>,
 }
 

@@ -25,24 +25,21 @@ use thiserror::Error;
 
 use super::record::{Phase, Record};
 
-/// Maximum bytes of a file of gates.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Maximum number of gates in a file.
 const MAX_GATES: usize = 1000;
 
-/// Built-in sets by name.
 const BUILT_IN: [(&str, &str); 1] = [("paper", include_str!("gates/paper.json"))];
 
 /// Error returned when gates cannot be read or do not apply.
 #[derive(Debug, Error)]
 pub enum GateError {
-    /// The file cannot be read.
+    /// Unreadable file.
     #[error("{}: cannot be read: {error}; give a file of gates, or `paper`, the built-in set", path.display())]
     Read {
-        /// Path of the file.
+        /// File path.
         path: PathBuf,
-        /// The error of the operating system.
+        /// I/O error.
         error: std::io::Error,
     },
     /// The file has too many bytes or gates.
@@ -56,23 +53,23 @@ pub enum GateError {
         "{}: expected a list of gates such as {{\"metric\": \"decode_ratio\", \"at_least\": 0.95}}, found at line {line}, column {column}: {what}", path.display()
     )]
     Schema {
-        /// Path of the file.
+        /// File path.
         path: PathBuf,
-        /// Line of the error.
+        /// Line.
         line: usize,
-        /// Column of the error.
+        /// Column.
         column: usize,
-        /// Description of the error.
+        /// Message.
         what: String,
     },
     /// The benchmark does not measure the metric of a gate.
     #[error("`gates`: {metric} {missing}; {remedy}, or leave this gate out")]
     Unmeasured {
-        /// The metric.
+        /// Metric.
         metric: Metric,
         /// The missing input.
         missing: &'static str,
-        /// The remedy.
+        /// Remedy.
         remedy: &'static str,
     },
     /// All gates are for other ranks.
@@ -130,7 +127,6 @@ impl Metric {
         phases.chain([Metric::PerplexityIncrease])
     }
 
-    /// Returns the value of the metric in `record`.
     fn of(self, record: &Record) -> Option<f64> {
         match self {
             Metric::PerplexityIncrease => {
@@ -266,7 +262,7 @@ pub enum Outcome {
 /// Gate with its measured value and outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Judged {
-    /// The gate.
+    /// Gate.
     #[serde(flatten)]
     pub gate: Gate,
     /// Value of the metric, if measured.

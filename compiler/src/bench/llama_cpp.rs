@@ -25,13 +25,10 @@ use crate::event::Cancel;
 /// Name of the program.
 pub const PROGRAM: &str = "llama-bench";
 
-/// Maximum bytes of output; a result has two thousand.
 const MAX_OUTPUT: u64 = 1 << 20;
 
-/// Maximum characters of the build description.
 const MAX_BUILD: usize = 80;
 
-/// Time limit for printing the help.
 const HELP_LIMIT: Duration = Duration::from_secs(30);
 
 /// Errors of running llama.cpp.
@@ -45,9 +42,9 @@ pub enum LlamaCppError {
     /// The program cannot be started.
     #[error("{}: cannot be started: {error}; give a {PROGRAM} that this machine executes", path.display())]
     Start {
-        /// Path of the program.
+        /// Program path.
         path: PathBuf,
-        /// The error of the operating system.
+        /// I/O error.
         error: std::io::Error,
     },
     /// The program is not `llama-bench`.
@@ -56,7 +53,7 @@ pub enum LlamaCppError {
     /// The program failed.
     #[error("{}: ended with {status}: {said}; try it by itself: {command}", path.display())]
     Failed {
-        /// Path of the program.
+        /// Program path.
         path: PathBuf,
         /// Exit status.
         status: String,
@@ -68,9 +65,9 @@ pub enum LlamaCppError {
     /// The program exceeded the time limit.
     #[error("{}: not finished after {} s; ask for less, or give `time_limit` more", path.display(), limit.as_secs())]
     TooLong {
-        /// Path of the program.
+        /// Program path.
         path: PathBuf,
-        /// The limit.
+        /// Limit.
         limit: Duration,
     },
     /// The output is not the expected JSON.
@@ -78,7 +75,7 @@ pub enum LlamaCppError {
         "{}: expected JSON with a result of -p {prompt} -n {tokens}, found {found}; give a {PROGRAM} of llama.cpp", path.display()
     )]
     Garbage {
-        /// Path of the program.
+        /// Program path.
         path: PathBuf,
         /// Prompt tokens.
         prompt: usize,
@@ -94,7 +91,6 @@ pub struct LlamaCpp {
     program: PathBuf,
     model: PathBuf,
     name: String,
-    /// Counts the prompt tokens.
     tokenizer: Tokenizer,
     threads: usize,
     kv_type: KvType,
@@ -112,7 +108,6 @@ struct Found {
     backends: Option<String>,
 }
 
-/// Finds the program at `path`, or in the folder of a build.
 fn program(path: &Path) -> Result<PathBuf, LlamaCppError> {
     let tries = [
         path.to_owned(),
@@ -236,7 +231,6 @@ impl LlamaCpp {
         Ok(time)
     }
 
-    /// Runs the command and returns its standard output.
     fn output(
         &self,
         command: &mut Command,
@@ -324,7 +318,6 @@ impl LlamaCpp {
     }
 }
 
-/// Process that is killed when dropped.
 struct Running {
     child: Child,
     /// Already waited for: the process id may be reused.
@@ -346,7 +339,6 @@ impl Drop for Running {
     }
 }
 
-/// Reads at most [`MAX_OUTPUT`] bytes on a separate thread, so that the process never blocks.
 fn read(stream: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

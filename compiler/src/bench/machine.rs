@@ -55,7 +55,6 @@ pub struct Ticks {
     all: u64,
     busy: u64,
     stolen: u64,
-    /// Used by this process and its waited-for children.
     own: u64,
 }
 

@@ -57,7 +57,6 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// Tasks in turn: every kind at the first length, then at the next.
     fn cells(&self) -> Vec<(Kind, usize)> {
         let kinds = |&tokens: &usize| self.prompts.iter().map(move |&kind| (kind, tokens));
         self.tokens.iter().flat_map(kinds).collect()
@@ -146,9 +145,9 @@ pub enum BenchError {
         "{model}: {task} with {tokens} tokens to write takes {needed} positions, and the model has {context}; give `{option}` fewer"
     )]
     TooLong {
-        /// Name of the model.
+        /// Model name.
         model: String,
-        /// Description of the task.
+        /// Task description.
         task: String,
         /// Tokens to write.
         tokens: usize,
@@ -162,17 +161,17 @@ pub enum BenchError {
     /// Generation failed in this process.
     #[error("{model}: {error}")]
     Generate {
-        /// Name of the model.
+        /// Model name.
         model: String,
-        /// The cause.
+        /// Cause.
         error: GenerateError,
     },
     /// The model cannot be executed in this process.
     #[error("{model}: {error}")]
     Exec {
-        /// Name of the model.
+        /// Model name.
         model: String,
-        /// The cause.
+        /// Cause.
         error: ExecError,
     },
     /// The clock did not advance during a run.
@@ -180,9 +179,9 @@ pub enum BenchError {
         "{model}: {task} took no time that this system's clock shows; ask for more tokens with `tokens`"
     )]
     NoTime {
-        /// Name of the model.
+        /// Model name.
         model: String,
-        /// Description of the task.
+        /// Task description.
         task: String,
     },
     /// The sensor does not answer any more.
@@ -191,7 +190,7 @@ pub enum BenchError {
     /// llama.cpp failed.
     #[error(transparent)]
     LlamaCpp(#[from] LlamaCppError),
-    /// The user cancelled.
+    /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
@@ -349,10 +348,8 @@ fn cancelled(cancel: &Cancel) -> Result<(), Cancelled> {
     }
 }
 
-/// Interval at which waits check for cancellation.
 const LOOKS_APART: Duration = Duration::from_millis(20);
 
-/// Sleeps for `time`, unless cancelled.
 fn pause(time: Duration, cancel: &Cancel) -> Result<(), Cancelled> {
     let started = Instant::now();
     loop {

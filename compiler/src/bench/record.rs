@@ -38,7 +38,7 @@ impl Phase {
         }
     }
 
-    /// Returns the name for display.
+    /// Returns the display name.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::EndToEnd => "end to end",
@@ -62,7 +62,7 @@ impl PerJoule {
     /// All variants.
     pub const ALL: [PerJoule; 3] = [PerJoule::Run, PerJoule::Net, PerJoule::Decode];
 
-    /// Returns the name for display.
+    /// Returns the display name.
     pub const fn name(self) -> &'static str {
         match self {
             PerJoule::Run => "end to end",
@@ -227,9 +227,9 @@ pub struct Pair {
 /// Measurements at one context length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContextPoint {
-    /// Tokens read before the first is written.
+    /// Context length in tokens.
     pub length: usize,
-    /// The pairs.
+    /// Pairs.
     pub pairs: Vec<Pair>,
 }
 
@@ -241,7 +241,7 @@ pub struct Quantity {
     /// Baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Spread>,
-    /// Comparison of the two.
+    /// Comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
 }
@@ -277,7 +277,6 @@ pub struct PerJoules {
 }
 
 impl PerJoules {
-    /// Returns `None` without a sensor.
     fn of(pairs: &[Pair], seed: u64) -> Option<PerJoules> {
         let mut runs = pairs.iter().map(|pair| &pair.subject);
         runs.find(|run| run.energy.is_some())?;
@@ -339,14 +338,14 @@ impl Phases {
 /// One context length of the sweep with its statistics.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Swept {
-    /// Tokens read before the first is written.
+    /// Context length in tokens.
     pub length: usize,
-    /// The pairs.
+    /// Pairs.
     pub pairs: Vec<Pair>,
-    /// Statistics of the phases.
+    /// Phase statistics.
     #[serde(flatten)]
     pub phases: Phases,
-    /// Statistics of energy; absent without a sensor.
+    /// Energy statistics, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<PerJoules>,
 }
@@ -354,9 +353,9 @@ pub struct Swept {
 /// Description of the subject or the baseline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measuree {
-    /// Name of the model, without its folder.
+    /// File name of the model.
     pub name: String,
-    /// Size of its files in bytes.
+    /// File size in bytes.
     pub bytes: u64,
     /// Program that executed it, with version or build.
     pub engine: String,
@@ -371,21 +370,21 @@ pub struct Measuree {
 /// Perplexity of the subject compared with the baseline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quality {
-    /// Name of the text, without its folder.
+    /// File name of the text.
     pub text: String,
     /// The evaluation; its reference is the baseline's model, executed by htc.
     #[serde(flatten)]
     pub evaluation: Evaluation,
 }
 
-/// Conditions of the measurement.
+/// Measurement conditions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Conditions {
     /// Start of the measurement in UTC (ISO 8601).
     pub date: String,
     /// The command line.
     pub command: Vec<String>,
-    /// The machine.
+    /// Machine.
     pub machine: Machine,
     /// Load by other programs; absent on other systems than Linux.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -423,7 +422,7 @@ pub struct Record {
     pub schema: u32,
     /// Name and version of this program.
     pub program: String,
-    /// Conditions of the measurement.
+    /// Measurement conditions.
     #[serde(flatten)]
     pub conditions: Conditions,
     /// The measured model.
@@ -433,10 +432,10 @@ pub struct Record {
     pub baseline: Option<Measuree>,
     /// All pairs, in the order of measurement.
     pub pairs: Vec<Pair>,
-    /// Statistics of the phases.
+    /// Phase statistics.
     #[serde(flatten)]
     pub phases: Phases,
-    /// Statistics of energy; absent without a sensor.
+    /// Energy statistics, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<PerJoules>,
     /// Sweep over context lengths.
@@ -489,7 +488,6 @@ impl Record {
         record
     }
 
-    /// Returns notes on phases in which one side varied more than on a quiet machine.
     fn contaminations(&self) -> Vec<String> {
         let prompts = (String::new(), &self.phases, &Phase::ALL[..]);
         // End to end adds nothing in a sweep over contexts.

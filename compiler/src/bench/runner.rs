@@ -71,7 +71,7 @@ impl<B: Backend> Own<B> {
     /// Creates a session of at most `context` positions.
     ///
     /// # Errors
-    /// [`BenchError::Exec`] if memory is insufficient.
+    /// [`BenchError::Exec`] if out of memory.
     pub fn new(
         name: String,
         model: &Arc<Model<B>>,

@@ -150,7 +150,6 @@ fn speeds(spread: &Spread) -> String {
     }
 }
 
-/// Descriptions of the available tests.
 fn tests(comparison: &Comparison) -> Vec<String> {
     let t = comparison
         .paired_t

@@ -27,30 +27,26 @@ use super::statistics::SAMPLES;
 use crate::request::MeasuredEnergy;
 use crate::system::random::Rng;
 
-/// Maximum bytes of a record; a thousand pairs take two million.
 const MAX_FILE: u64 = 1 << 24;
 
-/// Maximum pairs of a record, as in a benchmark.
 const MAX_PAIRS: usize = 1000;
 
 /// Maximum number of records.
 pub const MAX_FILES: usize = 16;
 
-/// Minimum relative difference of the bytes of a pair for a slope.
 const APART: f64 = 0.01;
 
-/// Maximum characters of a string from a file in messages.
 const MAX_NAME: usize = 120;
 
 /// Error returned when no slope can be computed.
 #[derive(Debug, Error)]
 pub enum SlopeError {
-    /// The file cannot be read.
+    /// Unreadable file.
     #[error("{}: cannot be read: {error}; give the `json` of `htc bench`", path.display())]
     Read {
-        /// Path of the file.
+        /// File path.
         path: PathBuf,
-        /// The error of the operating system.
+        /// I/O error.
         error: std::io::Error,
     },
     /// The record has too many bytes or pairs.
@@ -67,33 +63,33 @@ pub enum SlopeError {
         "{}: expected the JSON of `htc bench`, found at line {line}, column {column}: {what}; measure again", path.display()
     )]
     Schema {
-        /// Path of the file.
+        /// File path.
         path: PathBuf,
-        /// Line of the error.
+        /// Line.
         line: usize,
-        /// Column of the error.
+        /// Column.
         column: usize,
-        /// Description of the error.
+        /// Message.
         what: String,
     },
     /// The record lacks the data for a slope.
     #[error("{}: expected {expected}, found {found}; {remedy}", path.display())]
     Other {
-        /// Path of the file.
+        /// File path.
         path: PathBuf,
         /// Required content.
         expected: &'static str,
         /// Actual content.
         found: String,
-        /// The remedy.
+        /// Remedy.
         remedy: &'static str,
     },
     /// Two records differ in machine, program or sensor.
     #[error("{}: its {what} is {found}, and that of {} is {expected}; give records of one machine, program and sensor", path.display(), first.display())]
     Differs {
-        /// Path of the file.
+        /// File path.
         path: PathBuf,
-        /// Path of the first file.
+        /// First file path.
         first: PathBuf,
         /// Property that differs.
         what: &'static str,
@@ -108,7 +104,7 @@ pub enum SlopeError {
          longer outputs, or sizes that are further apart", path.display()
     )]
     NoSlope {
-        /// Path of the first file.
+        /// First file path.
         path: PathBuf,
         /// The slope.
         slope: f64,
@@ -123,7 +119,7 @@ struct Record {
     schema: u32,
     threads: usize,
     kv_type: String,
-    /// Absent in older records, which are of the CPU.
+    /// Absent in older records (CPU).
     #[serde(default)]
     device: String,
     machine: Machine,
@@ -163,7 +159,6 @@ struct Run {
 }
 
 impl Run {
-    /// Joules per token after the first.
     fn joules(&self) -> Option<f64> {
         let joules = self.decode_joules.filter(|&j| j.is_finite() && j > 0.0)?;
         (self.tokens > 1).then(|| joules / (self.tokens - 1) as f64)
@@ -222,7 +217,6 @@ pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
     }))
 }
 
-/// Shortens and escapes a string from a file for a message.
 fn short(text: &str) -> String {
     let text: String = text.chars().take(MAX_NAME).collect();
     escaped(&text).into_owned()
@@ -281,7 +275,6 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Record, SlopeError> {
     Ok(record)
 }
 
-/// Returns the pairs of a record that have energy.
 fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[At; 2]>, SlopeError> {
     let other = |expected, found: String, remedy| SlopeError::Other {
         path: path.into(),
@@ -331,7 +324,6 @@ fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[At; 2]>, SlopeError> {
     }
 }
 
-/// Checks that two records are of one machine, program and sensor.
 fn same(path: &Path, record: &Record, first: &Path, of: &Record) -> Result<(), SlopeError> {
     let sensor = |r: &Record| {
         r.sensor
@@ -375,7 +367,6 @@ fn same(path: &Path, record: &Record, first: &Path, of: &Record) -> Result<(), S
     }
 }
 
-/// Returns intercept and slope.
 fn line(pairs: &[[At; 2]]) -> (f64, f64) {
     let (mut products, mut squares, mut sum) = (0.0, 0.0, (0.0, 0.0));
     for [one, other] in pairs {
@@ -390,7 +381,6 @@ fn line(pairs: &[[At; 2]]) -> (f64, f64) {
     ((sum.1 - slope * sum.0) / runs, slope)
 }
 
-/// Returns the 95 % interval of the slope, over pairs; `None` for one pair.
 fn interval(pairs: &[[At; 2]]) -> Option<(f64, f64)> {
     if pairs.len() < 2 {
         return None;

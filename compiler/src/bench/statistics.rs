@@ -15,7 +15,6 @@ use crate::system::random::Rng;
 /// Number of bootstrap samples.
 pub const SAMPLES: usize = 10_000;
 
-/// Maximum number of nonzero differences for which Wilcoxon's distribution is enumerated.
 const EXACT: usize = 25;
 
 /// Probability that two equally steady programs are called contaminated.

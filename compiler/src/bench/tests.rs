@@ -5,7 +5,6 @@ use super::record::{Conditions, Measuree, Phase, Record};
 use super::runner::{Mark, Timing};
 use super::*;
 
-/// Returns the given times and logs every task.
 struct Told<'a> {
     name: &'static str,
     milliseconds: Vec<u64>,
@@ -115,8 +114,6 @@ fn pairs_take_tasks_in_turn_and_alternate_who_is_first() {
     let mut baseline = Told::new("baseline", &[200], &log);
     let measured = measure(&protocol(8), &mut subject, Some(&mut baseline));
     let log = log.borrow();
-    // A warm-up of the longest output, then pairs; the first side alternates when a task comes
-    // again.
     assert_eq!(log.len(), 2 * 9);
     assert_eq!(log[0].1.tokens(), 21);
     let first: Vec<_> = log[2..]
@@ -167,7 +164,6 @@ fn left_out_lists_combinations_without_a_pair() {
     assert_eq!(protocol(9).left_out(), []);
 }
 
-/// In a full context the only token comes from prefill.
 #[test]
 fn a_full_context_has_no_decode() {
     let log = RefCell::default();
@@ -191,8 +187,6 @@ fn a_full_context_has_no_decode() {
     assert!(full.prefill.is_some() && full.decode.is_none() && full.end_to_end.is_none());
 }
 
-/// Logs all calls. Runs of the subject take 5.5 J, of the baseline 11 J, half of it for decode.
-/// Power and idle power are unknown.
 struct Sensing(Vec<String>);
 
 impl Sensors for Sensing {
@@ -244,7 +238,6 @@ fn sensor_readings_are_recorded_per_run_and_unknown_values_are_null() {
     let run = serde_json::to_value(measured.pairs[0].subject).unwrap();
     let found = ["joules", "tokens_per_joule", "decode_tokens_per_joule"].map(|k| run[k].as_f64());
     assert_eq!(found, [Some(5.5), Some(2.0), Some(10.0 / 2.75)]);
-    // Present, but null.
     for absent in [
         "net_joules",
         "net_tokens_per_joule",
@@ -263,7 +256,6 @@ fn sensor_readings_are_recorded_per_run_and_unknown_values_are_null() {
         .unwrap();
     assert_eq!(ratio.ratio, 2.0);
     assert_eq!(energy.net_tokens_per_joule, None);
-    // A pair with an unknown value is not compared; the other pairs keep their partners.
     let mut holed = measured;
     holed.pairs[0].baseline.as_mut().unwrap().energy = Some(Default::default());
     let energy = record(holed).energy.unwrap();
@@ -386,7 +378,6 @@ fn gates_are_judged_on_measured_values() {
         .iter()
         .map(|gate| gate.judge(&record, Some(5)).outcome);
     let judged: Vec<Outcome> = judged.collect();
-    // A metric that was not measured fails.
     assert_eq!(
         judged[..],
         [Passed, Failed, Passed, OtherRank, Passed, Failed, Failed]

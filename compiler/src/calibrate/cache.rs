@@ -30,7 +30,6 @@ pub(super) enum Kind {
 impl Kind {
     const ALL: [Kind; 2] = [Kind::Calibration, Kind::Gradients];
 
-    /// Returns the prefix of entry names.
     const fn prefix(self) -> &'static str {
         match self {
             Kind::Calibration => "calibration-",
@@ -108,7 +107,7 @@ pub struct IdleEntry {
     parent: Folder,
     folder: Folder,
     name: OsString,
-    /// Path of the entry.
+    /// Entry path.
     pub path: PathBuf,
     /// Size in bytes.
     pub bytes: u64,

@@ -77,7 +77,6 @@ mod tests {
         Tokenizer::new(file.vocabulary.unwrap()).unwrap()
     }
 
-    /// The demo model's vocabulary has English and some German; six parts have other scripts.
     #[test]
     fn scripts_outside_the_vocabulary_are_skipped() {
         let tokenizer = demo_tokenizer();
@@ -91,7 +90,6 @@ mod tests {
         assert_eq!(contents.text, without);
     }
 
-    /// The shipped text fills the default windows and a quarter as many held out.
     #[test]
     fn shipped_text_fills_the_default_windows() {
         let tokenizer = demo_tokenizer();

@@ -22,7 +22,6 @@ pub enum Stage {
     Head,
 }
 
-/// Formats e.g. `layer 3`.
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -45,7 +44,7 @@ pub enum CalibrateError {
     /// The text is shorter than a window.
     #[error("{text}: {error}")]
     TooShort {
-        /// The text.
+        /// Text.
         text: TextSource,
         /// Its length.
         error: TextTooShort,
@@ -53,37 +52,37 @@ pub enum CalibrateError {
     /// The tokenizer cannot be created.
     #[error("{}: {error}", path.display())]
     Tokenizer {
-        /// Path of the model.
+        /// Model path.
         path: PathBuf,
-        /// The cause.
+        /// Cause.
         error: TokenizerError,
     },
     /// The model cannot be executed.
     #[error("{}: {error}", path.display())]
     Load {
-        /// Path of the model.
+        /// Model path.
         path: PathBuf,
-        /// The cause.
+        /// Cause.
         error: LoadError,
     },
     /// A forward pass failed.
     #[error("{}: {stage}: {error}", path.display())]
     Exec {
-        /// Path of the model.
+        /// Model path.
         path: PathBuf,
-        /// Stage of the error.
+        /// Stage.
         stage: Stage,
-        /// The cause.
+        /// Cause.
         error: ExecError,
     },
     /// The device failed to sum the moments.
     #[error("{}: {stage}: {error}; give another `device`", path.display())]
     Sums {
-        /// Path of the model.
+        /// Model path.
         path: PathBuf,
-        /// Stage of the error.
+        /// Stage.
         stage: Stage,
-        /// The cause.
+        /// Cause.
         error: FactoriseError,
     },
     /// An activation is infinite or not a number.
@@ -92,9 +91,9 @@ pub enum CalibrateError {
         path.display()
     )]
     NotFinite {
-        /// Path of the model.
+        /// Model path.
         path: PathBuf,
-        /// Stage of the first one.
+        /// Stage.
         stage: Stage,
     },
     /// Fewer tokens are requested than a window has.
@@ -119,7 +118,7 @@ pub enum CalibrateError {
     /// The disk space is insufficient.
     #[error("{}: no space: {needed} bytes of statistics are needed, {free} are free there; free some, or give another `cache` DIR", path.display())]
     NoSpace {
-        /// Path of the folder.
+        /// Folder path.
         path: PathBuf,
         /// Bytes of all layers and of two residual streams.
         needed: u64,
@@ -129,7 +128,7 @@ pub enum CalibrateError {
     /// The memory is insufficient.
     #[error("{}: no memory: calibrating takes about {needed} bytes for the sums of a layer, {available} are available; end other programs, or do without `calibration`", path.display())]
     NoMemory {
-        /// Path of the model.
+        /// Model path.
         path: PathBuf,
         /// Bytes of the sums and of a session.
         needed: u64,
@@ -157,7 +156,7 @@ pub enum CalibrateError {
         "{}: these statistics are of another user ({owner}), who may have laid anything there; take them all the same with `trust_cache`, or give another folder with `cache`", path.display()
     )]
     Foreign {
-        /// Path of the folder.
+        /// Folder path.
         path: PathBuf,
         /// User id of the owner.
         owner: u32,
@@ -170,12 +169,12 @@ pub enum CalibrateError {
     /// A file of the cache cannot be written or read.
     #[error("{}: {error}; give another folder with `cache` DIR", path.display())]
     Cache {
-        /// Path of the file or folder.
+        /// Path.
         path: PathBuf,
-        /// The error of the operating system.
+        /// I/O error.
         error: io::Error,
     },
-    /// The user cancelled.
+    /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }

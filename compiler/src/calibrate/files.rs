@@ -157,7 +157,6 @@ impl Files {
         self.entry.sweep(&needed)
     }
 
-    /// Opens the statistics of a layer if valid.
     fn stored(&self, layer: usize, hyper: &HyperParameters, watch: Watch) -> Option<StoredLayer> {
         let name = layer_name(layer);
         let identity = self.identity(layer);
@@ -166,7 +165,6 @@ impl Files {
         StoredLayer::open(folder, name, identity, hyper, extent, damaged)
     }
 
-    /// Opens the statistics of the head's input if valid.
     fn stored_head(&self, hyper: &HyperParameters, watch: Watch) -> Option<StoredHead> {
         let identity = self.identity(hyper.layers);
         let damaged = |why: &str| self.tell_damaged(HEAD, why, watch);
@@ -226,7 +224,6 @@ impl Files {
         stored.ok_or_else(|| failed(&path)(io::Error::other(WRITTEN_DAMAGED)))
     }
 
-    /// Removes the input stream of a finished layer.
     fn remove_stream_before(&self, layer: usize) -> Result<(), CalibrateError> {
         let Some(before) = layer.checked_sub(1) else {
             return Ok(());

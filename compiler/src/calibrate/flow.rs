@@ -20,18 +20,13 @@ use crate::device::{Device, Sequence};
 use crate::event::{Event, Watch};
 use crate::math::{Algebra, FactoriseError};
 
-/// Residual stream of the previous layer.
 type Source = Hashed<BufReader<File>>;
 
-/// Step of the residual stream for all windows, with its statistics.
 trait Pass {
-    /// Returns the stage for error messages.
     fn stage(&self) -> Stage;
 
-    /// Multiplies the weight of all sums so far by `factor`, before a text of another weight.
     fn reweigh(&mut self, factor: f64);
 
-    /// Returns the first error of a device.
     fn check(&self) -> Result<(), FactoriseError>;
 
     /// Processes positions of a window from `position` on; `x [n, width]` is the residual stream.
@@ -43,7 +38,6 @@ trait Pass {
     ) -> Result<(), ExecError>;
 }
 
-/// One block.
 struct Block<'s, 'a> {
     layer: usize,
     sums: &'s mut LayerSums<'a>,
@@ -75,7 +69,6 @@ impl Pass for Block<'_, '_> {
     }
 }
 
-/// The norm before the head.
 struct HeadNorm<'s> {
     cpu: &'s Cpu,
     sums: &'s mut Moments,
@@ -112,11 +105,9 @@ pub(super) struct Flow<'a> {
     text: &'a Mixture,
     model: &'a Arc<Model>,
     cpu: Cpu,
-    /// Device that sums products of activations, if not the CPU.
     algebra: Option<&'a dyn Algebra>,
     sequence: Box<dyn Sequence + 'a>,
     watch: Watch<'a>,
-    /// Activations of a batch, and scratch space.
     x: Vec<f32>,
     bytes: Vec<u8>,
 }
@@ -208,7 +199,6 @@ impl<'a> Flow<'a> {
         files.store_head(hyper, &sums, self.watch)
     }
 
-    /// Checks the digest of the stream that was read.
     fn check_read(
         &self,
         layer: usize,
@@ -234,7 +224,6 @@ impl<'a> Flow<'a> {
         })
     }
 
-    /// Writes the stream after a layer; returns its digest.
     fn write_stream(
         &mut self,
         layer: usize,
@@ -261,7 +250,6 @@ impl<'a> Flow<'a> {
         Ok(digest)
     }
 
-    /// Runs all windows through one layer or the head norm.
     fn pass(
         &mut self,
         layer: usize,
@@ -336,7 +324,6 @@ fn read_numbers(from: &mut impl Read, out: &mut [f32], bytes: &mut Vec<u8>) -> i
     Ok(())
 }
 
-/// `bytes` is scratch space.
 fn write_numbers(to: &mut impl Write, x: &[f32], bytes: &mut Vec<u8>) -> io::Result<()> {
     bytes.resize(4 * x.len(), 0);
     for (bytes, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(x) {

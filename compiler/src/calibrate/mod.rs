@@ -47,7 +47,6 @@ pub use statistics::site_width;
 use store::Extent;
 pub use store::{Moment, StoredHead, StoredLayer};
 
-/// Version of the statistics; part of the cache key.
 const VERSION: u32 = 4;
 
 impl CalibrationOptions {
@@ -107,8 +106,6 @@ impl CalibrationOptions {
     }
 }
 
-/// Returns a description of the arithmetic on which the last bits depend: execution of the model
-/// and summation.
 fn arithmetic(device: &dyn Device) -> String {
     match device.own_algebra() {
         Some(algebra) => format!("{}; sums by {}", device.arithmetic(), algebra.name()),
@@ -119,11 +116,11 @@ fn arithmetic(device: &dyn Device) -> String {
 /// Text used for calibration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CalibratedText {
-    /// Name without its folder.
+    /// File name.
     pub name: String,
-    /// Digest of the text.
+    /// Text digest.
     pub sha256: Digest,
-    /// Number of tokens processed.
+    /// Tokens processed.
     pub tokens: usize,
     /// Weight of each token.
     pub weight: f64,
@@ -149,7 +146,7 @@ impl CalibratedText {
 pub enum Place {
     /// Input of the projections of a block that share an activation point.
     Site {
-        /// Index of the block.
+        /// Block index.
         layer: usize,
         /// Activation point within the block.
         site: Site,
@@ -315,15 +312,10 @@ pub fn text_of(model: &Model, options: &CalibrationOptions) -> Result<Mixture, C
     Ok(Read::of(model, options)?.text)
 }
 
-/// Content of the texts.
 struct Read {
-    /// Calibration windows.
     text: Mixture,
-    /// One entry per text.
     texts: Vec<CalibratedText>,
-    /// Held-out windows.
     held_out: Option<HeldOut>,
-    /// Digest of a separate held-out text.
     held_out_text: Option<Digest>,
 }
 

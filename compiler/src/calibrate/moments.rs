@@ -9,13 +9,11 @@ use crate::math::{Algebra, FactoriseError, Gram};
 /// that the sums do not depend on the number of threads.
 const TILE: usize = MOST_COLUMNS;
 
-/// Neighbouring tiles per task, which share a strip of the vectors.
 const TILES_PER_TASK: usize = 4;
 
 /// Vectors whose products are summed in float32 before they are added to the float64 sums.
 const ROWS: usize = 512;
 
-/// Numbers per cache line.
 const LINE: usize = 16;
 
 /// `Σ 1`, `Σ x` and the lower triangle of `Σ x xᵀ` of vectors of one length, in float64. On the CPU
@@ -24,25 +22,19 @@ const LINE: usize = 16;
 pub struct Moments {
     order: usize,
     count: u64,
-    /// Sum of the vectors' weights.
     weight: f64,
     strips: Vec<Strip>,
     products: Products,
 }
 
-/// `Σ x xᵀ`.
 #[derive(Debug)]
 enum Products {
-    /// On the CPU.
     Tiles(Vec<Tile>),
-    /// On a device, or its first error.
     Device(Result<Box<dyn Gram>, FactoriseError>),
 }
 
-/// Neighbouring components of the vectors.
 #[derive(Clone, Debug)]
 struct Strip {
-    /// Index of the first component.
     first: usize,
     /// Number of components; zero-padded to a multiple of [`COLUMN_STEP`].
     width: usize,
@@ -51,14 +43,11 @@ struct Strip {
     numbers: Vec<f32>,
     /// Start of a cache line, for aligned loads.
     start: usize,
-    /// `[padded]`.
     sum: Vec<f64>,
 }
 
-/// Tile of the lower triangle.
 #[derive(Clone, Debug)]
 struct Tile {
-    /// Strips of its rows and columns.
     row: usize,
     col: usize,
     /// `[padded, padded]` of the two strips.
@@ -292,7 +281,6 @@ fn strips(order: usize) -> Vec<Strip> {
     (0..order).step_by(TILE).map(strip).collect()
 }
 
-/// Creates all tiles of the lower triangle, zeroed.
 fn tiles(strips: &[Strip]) -> Vec<Tile> {
     let tile = |(row, col): (usize, usize)| Tile {
         row,
@@ -304,7 +292,6 @@ fn tiles(strips: &[Strip]) -> Vec<Tile> {
 }
 
 impl Strip {
-    /// Copies its components of the vectors and adds them to the sums.
     fn take<'x>(&mut self, cpu: &Cpu, vectors: impl ExactSizeIterator<Item = &'x [f32]>) {
         let count = vectors.len() * self.padded;
         self.numbers.resize(count + LINE, 0.0);
@@ -320,14 +307,12 @@ impl Strip {
         debug_assert!(added.is_ok(), "rows are as long as their sum");
     }
 
-    /// `[n, padded]`.
     fn numbers(&self) -> &[f32] {
         &self.numbers[self.start..self.start + self.numbers.len().saturating_sub(LINE)]
     }
 }
 
 impl Tile {
-    /// Copies the tile from the columns of a strip, lower triangle only.
     fn take(&mut self, rows: &Strip, cols: &Strip, columns: &Mat<f64>) {
         let values = self.values.chunks_exact_mut(cols.padded);
         for (row, values) in (rows.first..rows.first + rows.width).zip(values) {
@@ -380,7 +365,6 @@ mod tests {
             for threads in [1, 3] {
                 let cpu = Cpu::with_threads(threads).unwrap();
                 let mut moments = Moments::new(order);
-                // In two parts, neither a whole number of batches.
                 let (a, b) = x.split_at(n / 3 * order);
                 moments.add(&cpu, a);
                 moments.add(&cpu, b);
@@ -398,7 +382,6 @@ mod tests {
         }
     }
 
-    /// Device sums match, with weights and at the edges of tiles.
     #[test]
     fn device_products_match_the_cpu() {
         let cpu = Cpu::with_threads(2).unwrap();
@@ -423,7 +406,6 @@ mod tests {
         }
     }
 
-    /// A device that is out of memory.
     #[derive(Debug)]
     struct Full;
 
@@ -455,14 +437,12 @@ mod tests {
         moments.reweigh(2.0);
         moments.add(&cpu, &numbers(3));
         let told = moments.check().unwrap_err();
-        // Incomplete sums are not stored.
         assert!(!moments.fits_float32());
         let error = moments.settle().unwrap_err();
         assert!(error.to_string().ends_with(": full"), "{error}");
         assert_eq!(told, error);
     }
 
-    /// A vector of weight 3 counts as three of weight 1.
     #[test]
     fn weights_are_repetitions() {
         let cpu = Cpu::with_threads(1).unwrap();
@@ -481,7 +461,6 @@ mod tests {
         assert!(close(weighted.second_moment(), repeated.second_moment()));
     }
 
-    /// The estimate is equal or slightly larger.
     #[test]
     fn memory_estimate_covers_the_sums() {
         for order in [1, 7, TILE, TILE + 1, 3 * TILE + 5] {

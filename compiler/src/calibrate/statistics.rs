@@ -8,14 +8,12 @@ use super::moments::Moments;
 use super::store::Extent;
 use crate::math::{Algebra, FactoriseError};
 
-/// First positions that are added in one batch.
 const FIRST_ROWS: usize = 64;
 
 /// Activation points that read the residual stream through a norm; their input at the first
 /// position is the direction of the attention sink.
 pub const FIRST_SITES: [Site; 2] = [Site::Attention, Site::Ffn];
 
-/// Maximum number of stored vectors of the residual stream.
 const SAMPLE: usize = 512;
 
 /// Returns the number of stored vectors of a text, limited by its positions that are not the first
@@ -24,7 +22,6 @@ pub fn sample_count(extent: Extent) -> usize {
     later_positions(extent).min(SAMPLE)
 }
 
-/// Number of positions that are not the first of their window.
 fn later_positions(extent: Extent) -> usize {
     extent
         .context
@@ -83,9 +80,7 @@ pub struct LayerSums<'a> {
     head_size: usize,
     query_heads: usize,
     extent: Extent,
-    /// Rows of [`stream`](Self::stream) so far.
     later: usize,
-    /// Position in the window of the next row.
     position: usize,
 }
 
@@ -246,7 +241,6 @@ impl<'a> LayerSums<'a> {
                 .all(|x| x.is_finite())
     }
 
-    /// Splits off the row of a window's first position.
     fn without_first<'x>(&self, x: &'x [f32]) -> (&'x [f32], &'x [f32]) {
         let first = if self.position == 0 { self.width } else { 0 };
         x.split_at(first.min(x.len()))
@@ -307,7 +301,6 @@ fn squared_norm(x: &[f32]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Every window gives the same number of vectors, up to rounding.
     #[test]
     fn samples_are_spread_evenly_over_windows() {
         for (context, windows) in [(512, 128), (4, 3), (2, 4096), (1000, 7), (1, 5)] {
@@ -318,7 +311,6 @@ mod tests {
             let mut counts = vec![0usize; windows];
             found.iter().for_each(|&window| counts[window] += 1);
             let (most, least) = (counts.iter().max(), counts.iter().min());
-            // Vectors are anywhere in stretches of equal length, which may cross ends of windows.
             assert!(most.unwrap() - least.unwrap() <= 2, "{counts:?}");
         }
     }

@@ -92,7 +92,6 @@ impl Moment {
     }
 }
 
-/// Returns the orders of all moments of a layer, in file order.
 fn orders(hyper: &HyperParameters) -> Vec<usize> {
     let sites = Site::ALL.map(|site| site_width(hyper, site));
     let mut orders = sites.to_vec();
@@ -103,12 +102,10 @@ fn orders(hyper: &HyperParameters) -> Vec<usize> {
     orders
 }
 
-/// Bytes of a moment: count, mean, triangle.
 fn moment_bytes(order: usize) -> usize {
     8 + 8 * order + 4 * (order * (order + 1) / 2)
 }
 
-/// Positions of all windows.
 fn positions(extent: Extent) -> usize {
     extent.context.saturating_mul(extent.windows)
 }
@@ -258,7 +255,6 @@ impl<W: Write> Write for Hashed<W> {
 #[derive(Debug)]
 pub struct StoredLayer {
     file: MappedFile,
-    /// Offset and order of each moment.
     moments: Vec<(usize, usize)>,
     extent: Extent,
     kv_heads: usize,
@@ -367,12 +363,11 @@ impl StoredLayer {
         self.float32(start, positions(self.extent))
     }
 
-    /// Returns the tokens per window.
+    /// Returns the window length.
     pub fn context(&self) -> usize {
         self.extent.context
     }
 
-    /// Bytes of the mean inputs at the first position.
     fn first_inputs(&self) -> usize {
         8 * FIRST_SITES.len() * self.width
     }
@@ -464,7 +459,6 @@ pub(crate) fn open_sealed(
     checked.map_err(|why| damaged(&why)).ok()
 }
 
-/// Reads the moment of `order` numbers at a byte offset.
 fn moment_at(file: &[u8], start: usize, order: usize) -> Moment {
     let mean = start + 8;
     Moment {
@@ -484,7 +478,6 @@ fn float64(file: &[u8], at: usize, count: usize) -> Vec<f64> {
     numbers.map(|bytes| f64::from_le_bytes(*bytes)).collect()
 }
 
-/// Returns `N` bytes from `at` on.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     let (parts, _) = bytes[at..at + N].as_chunks::<N>();
     &parts[0]

@@ -55,7 +55,6 @@ pub(crate) fn hyper() -> HyperParameters {
     }
 }
 
-/// Mean and second moment of vectors of `order` numbers.
 fn moments(x: &[f32], order: usize) -> (Vec<f64>, Vec<f64>) {
     let n = (x.len() / order) as f64;
     let (mut mean, mut second) = (vec![0.0; order], vec![0.0; order * order]);
@@ -77,7 +76,6 @@ fn close(found: &[f64], expected: &[f64]) {
     }
 }
 
-/// Head `index` of `heads` of each row.
 fn head(x: &[f32], index: usize, heads: usize) -> Vec<f32> {
     let size = hyper().head_size;
     let rows = x.chunks_exact(heads * size);
@@ -85,7 +83,6 @@ fn head(x: &[f32], index: usize, heads: usize) -> Vec<f32> {
         .collect()
 }
 
-/// The rows that are not the first of their window.
 fn later(x: &[f32], width: usize) -> Vec<f32> {
     let rows = x.chunks_exact(width).enumerate();
     let later = rows.filter(|(index, _)| index % CONTEXT != 0);
@@ -111,7 +108,6 @@ fn statistics_match_the_observed_vectors() {
     let mut random = Rng(3);
     let mut seen: Vec<Vec<f32>> = vec![Vec::new(); widths.len() + 1];
     for _ in 0..WINDOWS {
-        // Two batches; only one has the first position.
         for (position, n) in [(0, 3), (3, 2)] {
             let mut rows = |width: usize, seen: &mut Vec<f32>| {
                 let x: Vec<f32> = (0..n * width)
@@ -216,7 +212,6 @@ fn statistics_match_the_observed_vectors() {
     close(&stored.sink().lower(), &second);
     let values = head(of(Point::Values), 1, 2);
     close(&stored.head(1)[2].lower(), &moments(&values, 3).1);
-    // All vectors, since there are fewer than the maximum.
     assert_eq!(stored.sample(), later(stream, 12));
     let of_windows = (0..WINDOWS).flat_map(|window| [window; CONTEXT - 1]);
     assert_eq!(stored.sample_windows(), of_windows.collect::<Vec<_>>());
@@ -259,7 +254,6 @@ fn values_beyond_float32_are_not_stored() {
     }
 }
 
-/// Samples are spread evenly for any batch size.
 #[test]
 fn sample_is_spread_evenly_over_later_positions() {
     let cpu = Cpu::with_threads(1).unwrap();
@@ -296,7 +290,6 @@ fn sample_is_spread_evenly_over_later_positions() {
 
 #[test]
 fn variance_with_combines_two_moments() {
-    // The numbers 10, 14 and 1, 2, 3 in one channel, 0 in the other.
     let first = Moment {
         count: 2,
         mean: vec![12.0, 0.0],
@@ -312,7 +305,6 @@ fn variance_with_combines_two_moments() {
     assert!((later.variance() - 1.0 / 3.0).abs() < 1e-6);
 }
 
-/// Feeds one window of random numbers to a layer.
 fn feed(sums: &mut LayerSums, seed: u64) {
     let mut random = Rng(seed);
     let points = [
@@ -335,7 +327,6 @@ fn feed(sums: &mut LayerSums, seed: u64) {
     sums.behind(&rows(12));
 }
 
-/// A text of weight 3 counts as three copies of it.
 #[test]
 fn a_weight_counts_as_repetitions() {
     let hyper = hyper();
@@ -371,7 +362,6 @@ fn a_weight_counts_as_repetitions() {
         &repeated.first_inputs.concat(),
     );
     assert_eq!(weighted.sink.weight(), repeated.sink.weight());
-    // Stored values are divided by weights, not by counts.
     let folder = tempfile::tempdir().unwrap();
     let identity = Identity {
         key: Digest::of(b"key"),

@@ -72,7 +72,6 @@ impl Windows {
         (self, held)
     }
 
-    /// Returns every second window, starting at index `from`.
     fn every_other(&self, from: usize) -> Windows {
         Windows {
             tokens: self
@@ -86,7 +85,6 @@ impl Windows {
         }
     }
 
-    /// Joins windows of equal length; `None` if there are none.
     fn joined(texts: impl IntoIterator<Item = Windows>) -> Option<Windows> {
         let joined = texts.into_iter().reduce(|mut all, text| {
             all.tokens.extend(text.tokens);
@@ -124,7 +122,7 @@ impl Windows {
         self.tokens.len()
     }
 
-    /// Returns the tokens per window.
+    /// Returns the window length.
     pub fn context(&self) -> usize {
         self.context
     }
@@ -134,7 +132,6 @@ impl Windows {
 #[derive(Clone, Debug)]
 pub struct Mixture {
     windows: Windows,
-    /// Windows and weight of each text.
     shares: Vec<(usize, f64)>,
 }
 
@@ -255,16 +252,13 @@ mod tests {
 
     #[test]
     fn held_out_windows_follow_the_calibration_windows() {
-        // Surplus text: half as many, or the rest; at least a quarter.
         assert_eq!(split(30, 16), ((0..32).collect(), Some((32..48).collect())));
         assert_eq!(split(22, 16), ((0..32).collect(), Some((32..44).collect())));
         assert_eq!(split(20, 16), ((0..32).collect(), Some((32..40).collect())));
-        // At most 64, or a quarter if that is more.
         for (most, held) in [(140, 64), (200, 64), (300, 75)] {
             let (used, found) = split(1000, most);
             assert_eq!((used.len(), found.unwrap().len()), (2 * most, 2 * held));
         }
-        // Surplus below a quarter, and none.
         assert_eq!(split(17, 16), ((0..26).collect(), Some((26..34).collect())));
         assert_eq!(split(16, 16), ((0..24).collect(), Some((24..32).collect())));
         assert_eq!(split(3, 16), ((0..2).collect(), Some((2..6).collect())));
@@ -273,7 +267,6 @@ mod tests {
         assert_eq!(split(0, 16), (vec![], None));
     }
 
-    /// The two splits are disjoint and complete.
     #[test]
     fn validation_and_test_splits_are_disjoint() {
         let text = |tokens: std::ops::Range<u32>| Windows {
@@ -290,7 +283,6 @@ mod tests {
         let reporting = vec![2, 3, 6, 7, 22, 23];
         assert_eq!(tokens(found.reporting()), Some(reporting));
         assert_eq!(tokens(found.all()), Some((0..10).chain(20..26).collect()));
-        // A single window is for validation.
         let one = HeldOut::new(vec![text(0..2)]).unwrap();
         assert_eq!(tokens(one.choosing()), Some(vec![0, 1]));
         assert_eq!(tokens(one.reporting()), None);
@@ -316,7 +308,6 @@ mod tests {
         assert!(Mixture::new(Vec::new()).is_none());
     }
 
-    /// Every text keeps its share, its weight and its order.
     #[test]
     fn thinned_windows_are_spread_over_every_text() {
         let text = |tokens: Range<u32>| Windows {

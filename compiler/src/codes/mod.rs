@@ -52,7 +52,6 @@ pub fn has_feedback(dtype: DType) -> bool {
     BlockFit::TYPES.contains(&dtype)
 }
 
-/// GGUF block type.
 #[derive(Clone, Copy, Debug)]
 struct Ggml(DType);
 
@@ -96,7 +95,6 @@ pub struct BlockCoder<'a> {
     feedback: &'a Feedback,
     sweeps: usize,
     carried: Carried<'a>,
-    /// Number of coded rows.
     done: usize,
 }
 
@@ -158,7 +156,6 @@ impl<'a> BlockCoder<'a> {
         Ok(())
     }
 
-    /// Codes a group of rows without feedback among them.
     fn step(
         &mut self,
         exact: &[f32],
@@ -200,7 +197,6 @@ mod tests {
     use crate::math::random::Rng;
     use crate::math::{SecondMoment, dense_energies, weighted_dense_energies};
 
-    /// Second moment of `n` autocorrelated inputs.
     fn moment(n: usize) -> Vec<f64> {
         let entry = |i: usize, j: usize| 0.9f64.powi(i.abs_diff(j) as i32);
         (0..n * n).map(|at| entry(at / n, at % n)).collect()
@@ -240,7 +236,6 @@ mod tests {
         }
     }
 
-    /// Second moment of the gradients of `n` correlated outputs.
     fn outputs(n: usize) -> Vec<f64> {
         let entry = |i: usize, j: usize| if i == j { 1.0 } else { 0.7 };
         (0..n * n).map(|at| entry(at / n, at % n)).collect()

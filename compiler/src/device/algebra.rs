@@ -18,7 +18,6 @@ pub fn panel_rows(width: usize) -> usize {
 #[derive(Debug)]
 pub(super) struct OnDevice(pub Box<dyn Linear>);
 
-/// Converts a device error.
 fn refused(error: LinearError) -> FactoriseError {
     match error {
         LinearError::NoConvergence { order } => FactoriseError::NoConvergence { order },
@@ -29,7 +28,6 @@ fn refused(error: LinearError) -> FactoriseError {
 }
 
 impl OnDevice {
-    /// Computes `X Y`, column-major.
     fn product(&self, x: MatRef<'_, f64>, y: MatRef<'_, f64>) -> Result<Vec<f64>, FactoriseError> {
         let shape = ProductShape {
             rows: x.nrows(),
@@ -157,7 +155,6 @@ pub(super) mod tests {
     use crate::math::Host;
     use crate::system::random::Rng;
 
-    /// A device with the host's linear algebra.
     #[derive(Debug)]
     pub(in crate::device) struct Plain;
 
@@ -265,7 +262,6 @@ pub(super) mod tests {
         assert!(difference < 1e-10, "{difference}");
     }
 
-    /// Uses non-symmetric matrices to detect transposition errors.
     #[test]
     fn device_algebra_matches_the_host() {
         let device = OnDevice(Box::new(Plain));
@@ -293,7 +289,6 @@ pub(super) mod tests {
         assert_eq!(found.values, expected.values);
         assert_eq!(found.vectors, expected.vectors);
 
-        // A submatrix has gaps between its columns; a transposed one is row-major.
         let y = random(9, 4);
         let part = y.as_ref().submatrix(2, 1, 5, 3);
         for accumulate in [Accum::Replace, Accum::Add] {

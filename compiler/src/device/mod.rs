@@ -51,7 +51,7 @@ pub struct Matrices {
 
 /// Device that executes models.
 pub trait Device: Sync {
-    /// Returns the name for display.
+    /// Returns the display name.
     fn name(&self) -> String;
 
     /// Returns a description of the arithmetic for the provenance: instruction set and GPU.
@@ -81,7 +81,7 @@ pub trait Device: Sync {
     /// Creates a sequence of at most `context` positions.
     ///
     /// # Errors
-    /// [`ExecError`] if memory is insufficient for the model or its KV cache.
+    /// [`ExecError`] if out of memory for the model or its KV cache.
     fn sequence<'d>(
         &'d self,
         model: &Arc<Model>,
@@ -171,7 +171,6 @@ impl<B: Backend> Sequence for Session<B> {
     }
 }
 
-/// A model, and its copy on a backend.
 type Loaded<B> = (Weak<Model>, Arc<Model<B>>);
 
 /// Device of an executor.
@@ -195,8 +194,6 @@ impl<'e, E: Executor> On<'e, E> {
         }
     }
 
-    /// Creates a device with linear algebra, if available and if memory suffices for it and
-    /// `sessions`.
     fn compressing(
         executor: &'e E,
         pool: &Arc<Pool>,
@@ -221,7 +218,6 @@ impl<'e, E: Executor> On<'e, E> {
         }
     }
 
-    /// Locks the loaded models, after unloading dropped ones.
     fn loaded(&self) -> MutexGuard<'_, Vec<Loaded<E::Backend>>> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.retain(|(of, _)| of.strong_count() > 0);
@@ -397,7 +393,6 @@ mod tests {
         gives_way(&OnReference, 1);
     }
 
-    /// Executor with linear algebra and the given free memory.
     struct Decomposes(Option<u64>);
 
     impl Executor for Decomposes {
@@ -465,7 +460,6 @@ mod tests {
         };
         assert_eq!(decided(120, 20, 50), Ok("plain".to_owned()));
         assert_eq!(decided(119, 20, 50), Err(120));
-        // The decomposition alone.
         assert_eq!(decided(130, 20, 130), Ok("plain".to_owned()));
         assert_eq!(decided(129, 20, 130), Err(130));
         assert_eq!(decided(u64::MAX - 1, u64::MAX, 0), Err(u64::MAX));

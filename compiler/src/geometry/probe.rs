@@ -33,17 +33,17 @@ pub enum ProbeError {
     /// The blocks of a tensor do not decode.
     #[error("tensor {tensor}: {source}; copy the file again or compile it anew")]
     Block {
-        /// Role of the tensor.
+        /// Tensor role.
         tensor: Role,
-        /// The codec error.
+        /// Codec error.
         source: BlockError,
     },
     /// The column groups of a matrix do not decode.
     #[error("tensor {tensor}: {source}; copy the file again or compile it anew")]
     Bands {
-        /// Role of the tensor.
+        /// Tensor role.
         tensor: Role,
-        /// The codec error.
+        /// Codec error.
         source: BandsError,
     },
     /// No thread can be started.
@@ -186,14 +186,12 @@ pub fn agree(one: &SpectrumRecord, other: &SpectrumRecord) -> bool {
         && near(one.energy, other.energy)
 }
 
-/// Axis of the component vectors of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Axis {
     Rows,
     Columns,
 }
 
-/// Returns `None` for tensors outside of the spectrum.
 fn axis(role: Role) -> Option<Axis> {
     match role {
         Role::Basis { .. } => Some(Axis::Rows),
@@ -206,7 +204,6 @@ fn axis(role: Role) -> Option<Axis> {
     }
 }
 
-/// Squared norms of rows in column groups, which are never factors.
 fn of_bands(entry: &TensorEntry, bytes: &[u8], rows: Range<usize>) -> Result<Vec<f64>, BandsError> {
     let Some(codes) = &entry.codes else {
         return Ok(Vec::new());
@@ -220,7 +217,6 @@ fn of_bands(entry: &TensorEntry, bytes: &[u8], rows: Range<usize>) -> Result<Vec
     .collect()
 }
 
-/// Squared norms of the rows, or of the columns, in these bytes.
 fn squares(dtype: DType, cols: usize, bytes: &[u8], axis: Axis) -> Result<Vec<f64>, BlockError> {
     let row_bytes = dtype
         .row_bytes(cols)
@@ -268,7 +264,6 @@ fn q8_squared_norm(row: &[u8], scales: &mut Q8Scales) -> Result<f64, BlockError>
 /// Bytes of a q8_0 block: a scale of two bytes and 32 codes.
 const Q8_BYTES: usize = 34;
 
-/// Buffers for the scales of a row.
 struct Q8Scales {
     bytes: Vec<u8>,
     values: Vec<f32>,
@@ -284,7 +279,6 @@ impl Q8Scales {
     }
 }
 
-/// `Σ x²`, in as many partial sums as SIMD lanes.
 fn squared_norm(values: &[f32]) -> f64 {
     const LANES: usize = 16;
     let (whole, rest) = values.as_chunks::<LANES>();

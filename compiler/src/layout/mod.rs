@@ -17,7 +17,7 @@ use crate::plan::{Budget, Form, Plan, Request, UnitPlan};
 use crate::request::{GaugeKind, Shrinkage, SinkProtection, Treatment};
 use crate::unit::{kv_bases, stored_tensors};
 
-/// Step of writing the artifact, in the order of execution.
+/// Step of writing the artifact, in execution order.
 #[derive(Clone, Copy, Debug)]
 pub enum Job<'a> {
     /// Copies a tensor in its source format.
@@ -58,7 +58,6 @@ fn replaced(plan: &Plan, role: Role) -> Option<(&UnitPlan, MatrixId)> {
     (unit.form != Form::Kept).then_some((unit, matrix))
 }
 
-/// Returns true for the bias of a factorised projection.
 fn is_corrected(plan: &Plan, role: Role) -> bool {
     match MatrixId::of(role) {
         Some((matrix, Part::Bias)) => plan.unit_of(matrix).is_some_and(|u| u.rank().is_some()),
@@ -66,8 +65,8 @@ fn is_corrected(plan: &Plan, role: Role) -> bool {
     }
 }
 
-/// Returns the tensors of the artifact in the order of execution. A unit's tensors need not be
-/// adjacent: if Q and V share a basis, K is between them.
+/// Returns the tensors of the artifact in execution order. A unit's tensors need not be adjacent:
+/// if Q and V share a basis, K is between them.
 fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
     let mut entries = Vec::new();
     let kept = |tensor: &&ModelTensor| !(biases && is_corrected(plan, tensor.role));
@@ -187,7 +186,6 @@ pub fn reserve_tuning(mut draft: Manifest, tuned: bool) -> Manifest {
     draft
 }
 
-/// Creates the record of a calibration.
 fn calibration_record(calibration: &Calibration, gauge: GaugeKind) -> CalibrationRecord {
     CalibrationRecord {
         text_sha256: calibration.text_digest(),
@@ -197,7 +195,6 @@ fn calibration_record(calibration: &Calibration, gauge: GaugeKind) -> Calibratio
     }
 }
 
-/// Creates the record of a treatment, unless the calibration record covers it.
 fn treatment_record(treatment: &Treatment) -> Option<TreatmentRecord> {
     let Treatment {
         gauge,
@@ -265,7 +262,6 @@ pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
     }
 }
 
-/// Creates the record of the allocation, unless it is the default.
 fn allocation(plan: &Plan) -> Option<AllocationRecord> {
     let Request {
         budget, allocation, ..

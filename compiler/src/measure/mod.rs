@@ -27,7 +27,6 @@ use crate::event::Cancelled;
 use score::{Score, compare, score};
 use statistics::Clustered;
 
-/// Maximum number of logits in memory.
 const LOGITS: usize = 1 << 22;
 
 /// Measurement protocol.
@@ -68,13 +67,13 @@ pub type Interval = (f64, f64);
 pub struct Evaluation {
     /// Perplexity of the second half of each window.
     pub perplexity: f64,
-    /// Standard error of `perplexity`, over windows.
+    /// Standard error of `perplexity`.
     pub stderr: Option<f64>,
     /// Interval of `perplexity`: that of the mean loss, exponentiated.
     pub perplexity_interval: Option<Interval>,
     /// Perplexity of all positions.
     pub perplexity_all: f64,
-    /// Standard error of `perplexity_all`, over windows.
+    /// Standard error of `perplexity_all`.
     pub stderr_all: Option<f64>,
     /// Positions scored for `perplexity`.
     pub tokens: u64,
@@ -94,19 +93,19 @@ pub struct Evaluation {
 pub struct Distance {
     /// Mean Kullback–Leibler divergence of the model's distribution from the reference's, in nats.
     pub kl: f64,
-    /// Standard error of `kl`, over windows.
+    /// Standard error of `kl`.
     pub kl_stderr: Option<f64>,
     /// Interval of `kl`.
     pub kl_interval: Option<Interval>,
     /// Fraction of positions with the same most likely token.
     pub top1: f64,
-    /// Standard error of `top1`, over windows.
+    /// Standard error of `top1`.
     pub top1_stderr: Option<f64>,
     /// Perplexity of the reference in the same protocol.
     pub reference_perplexity: f64,
     /// Perplexity of the model over the reference's.
     pub perplexity_ratio: f64,
-    /// Standard error of `perplexity_ratio`, over windows.
+    /// Standard error of `perplexity_ratio`.
     #[serde(default)]
     pub perplexity_ratio_stderr: Option<f64>,
     /// Interval of `perplexity_ratio`: that of the paired differences of the losses, exponentiated.
@@ -128,7 +127,7 @@ pub struct Record {
     /// The reference model, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<Named>,
-    /// Name of the text, without its folder.
+    /// File name of the text.
     pub text: String,
     /// Active fraction; absent for the complete model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -150,9 +149,9 @@ pub struct Touched {
 /// Name and size of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
-    /// Name, without its folder.
+    /// File name.
     pub name: String,
-    /// Size of its files in bytes.
+    /// File size in bytes.
     pub bytes: u64,
 }
 
@@ -176,7 +175,7 @@ pub enum EvaluateError {
     /// A forward pass of the reference failed.
     #[error(transparent)]
     Reference(ExecError),
-    /// The user cancelled.
+    /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
@@ -312,7 +311,6 @@ fn score_batch<'d>(
 struct Totals {
     all: Clustered,
     second_half: Clustered,
-    /// Comparison with the reference, if any.
     compared: Option<Compared>,
 }
 
@@ -326,7 +324,6 @@ struct Compared {
 }
 
 impl Totals {
-    /// Begins the next window.
     fn begin(&mut self) {
         self.all.begin();
         self.second_half.begin();

@@ -11,7 +11,6 @@ pub(super) struct Score {
     pub distance: Option<(f64, bool)>,
 }
 
-/// Returns the largest logit and its first index.
 fn largest(logits: &[f32]) -> (f64, usize) {
     let mut top = 0;
     for (i, &x) in logits.iter().enumerate() {
@@ -78,8 +77,6 @@ mod tests {
         assert_eq!(compare(&p, &p, 0).distance, Some((0.0, true)));
     }
 
-    /// For logits that differ in their last bits the divergence is half the variance of the
-    /// differences, and never negative.
     #[test]
     fn divergence_of_nearly_equal_logits_is_small_and_not_negative() {
         let p: Vec<f32> = (0..5000).map(|i| (i as f32 * 0.37).sin() * 9.0).collect();

@@ -14,13 +14,11 @@
 
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, PI};
 
-/// Confidence level of the intervals.
 const CONFIDENCE: f64 = 0.95;
 
 /// Mean of values grouped by window.
 #[derive(Clone, Debug, Default)]
 pub struct Clustered {
-    /// Sum and count of every window.
     windows: Vec<(f64, u64)>,
 }
 
@@ -75,7 +73,6 @@ impl Clustered {
         Some((mean - half, mean + half))
     }
 
-    /// Windows with values.
     fn clusters(&self) -> usize {
         self.windows.iter().filter(|(_, count)| *count > 0).count()
     }
@@ -206,7 +203,6 @@ mod tests {
         assert!((high + low - 7.5).abs() < 1e-12);
     }
 
-    /// For windows of equal length only their means matter.
     #[test]
     fn equal_windows_count_by_their_means() {
         let found = clustered(&[&[0.0, 2.0, 4.0], &[5.0, 5.0, 5.0], &[9.0, 0.0, 0.0]]);
@@ -267,7 +263,6 @@ mod tests {
         }
     }
 
-    /// Variance between windows equals that within them.
     fn simulated(random: &mut Rng, windows: usize) -> Vec<Vec<f64>> {
         let window = |_| {
             let about = random.normal();
@@ -276,8 +271,6 @@ mod tests {
         (0..windows).map(window).collect()
     }
 
-    /// Fraction of 2000 simulated texts whose interval with half width `half` contains the true
-    /// mean of zero.
     fn coverage(windows: usize, half: impl Fn(&[Vec<f64>], &Clustered) -> f64) -> f64 {
         let mut random = Rng(7);
         let holds = (0..2000).filter(|_| {
@@ -289,8 +282,6 @@ mod tests {
         holds.count() as f64 / 2000.0
     }
 
-    /// 95 of 100 intervals cover the mean when windows differ; intervals of independent tokens
-    /// would cover it in a third of the cases.
     #[test]
     fn intervals_cover_the_mean_when_windows_differ() {
         let by_window = |_: &[Vec<f64>], found: &Clustered| found.half_width().unwrap();
@@ -309,13 +300,10 @@ mod tests {
             let held = coverage(windows, by_token);
             assert!(held < 0.45, "{windows}: {held}");
         }
-        // With three windows the normal distribution is insufficient.
         let normal = |_: &[Vec<f64>], found: &Clustered| 1.96 * found.standard_error().unwrap();
         assert!(coverage(3, normal) < 0.85);
     }
 
-    /// The tail is the complement of the quantile and precise far out: closed forms for one and two
-    /// degrees of freedom.
     #[test]
     fn student_tails_match_closed_forms() {
         for degrees in [1, 2, 3, 7, 8, 30, 999] {
@@ -345,7 +333,6 @@ mod tests {
         }
     }
 
-    /// Published p of 1024 and 1536 components against none; the first is one-sided.
     #[test]
     fn published_t_give_the_published_p() {
         for (t, p) in [
@@ -370,7 +357,6 @@ mod tests {
             let found = normal_beyond(z);
             assert!((found / p - 1.0).abs() < 1e-9, "{z}: {found}");
         }
-        // At the switch between the two series.
         let (below, above) = (normal_beyond(3.535_533_90), normal_beyond(3.535_533_91));
         assert!((below / above - 1.0).abs() < 1e-7, "{below} {above}");
     }

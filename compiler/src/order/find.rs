@@ -10,7 +10,6 @@ use crate::calibrate::{Calibration, Place};
 use crate::event::{Cancelled, Event, Measurement, Watch};
 use crate::system::ordered;
 
-/// Rows decoded at a time.
 const ROWS: usize = 64;
 
 /// Error returned when no permutation can be computed.
@@ -24,20 +23,18 @@ pub enum FindError {
     Block {
         /// Name in the source.
         tensor: String,
-        /// The codec error.
+        /// Codec error.
         source: BlockError,
     },
     /// No thread can be started.
     #[error("no thread can be started: {0}")]
     Thread(#[from] std::io::Error),
-    /// The user cancelled.
+    /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
 
-/// Contributions of the inputs of a layer's matrices.
 struct Contributions {
-    /// Of the stream, relative to the mean.
     stream: Vec<f64>,
     hidden: Vec<f64>,
     heads: Vec<f64>,
@@ -92,7 +89,6 @@ impl Order {
     }
 }
 
-/// Computes the contributions of the inputs of a layer's matrices.
 fn contributions(
     source: &ModelFile,
     calibration: &Calibration,
@@ -173,7 +169,6 @@ fn product(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
-/// Divides by the mean, if it is positive.
 fn shares(mut numbers: Vec<f64>) -> Vec<f64> {
     let mean = numbers.iter().sum::<f64>() / numbers.len().max(1) as f64;
     if mean > 0.0 {
@@ -182,7 +177,6 @@ fn shares(mut numbers: Vec<f64>) -> Vec<f64> {
     numbers
 }
 
-/// Returns the indices in decreasing order.
 fn decreasing(numbers: &[f64]) -> Vec<u32> {
     let mut places: Vec<u32> = (0..numbers.len() as u32).collect();
     places.sort_by(|&a, &b| {

@@ -30,7 +30,6 @@ pub struct Order {
     layers: Vec<OfLayer>,
 }
 
-/// Permutations of one layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OfLayer {
     /// `[ffn]`: hidden units.

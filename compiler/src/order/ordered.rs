@@ -17,7 +17,6 @@ use super::{Axes, Order};
 pub struct Ordered<'a> {
     file: &'a ModelFile,
     order: Option<&'a Order>,
-    /// Artifact to subtract, if any.
     base: Option<&'a ModelFile>,
 }
 
@@ -31,12 +30,11 @@ pub enum OrderError {
         block = dtype.block_len()
     )]
     Blocks {
-        /// The type.
+        /// Type.
         dtype: DType,
     },
 }
 
-/// Returns the norm before a matrix, if any.
 fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
     let (matrix, Part::Weight) = MatrixId::of(role)? else {
         return None;

@@ -79,7 +79,6 @@ fn largest_contributions_come_first_and_ties_keep_their_order() {
     assert!(found.heads.is_sorted() && found.values.is_sorted());
 }
 
-/// Values and bytes of every tensor are checked number by number.
 #[test]
 fn tensors_are_permuted_as_values_and_bytes() {
     let mut rng = Rng(7);

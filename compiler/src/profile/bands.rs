@@ -19,7 +19,6 @@ use crate::math::{Feedback, rotate_moment};
 use crate::plan::{Form, Member, Point};
 use crate::unit::UnitError;
 
-/// Approximate number of plans of a matrix.
 const PLANS: usize = 40;
 
 /// Intermediate plans between two plans of row classes, where one group of most rows is a large
@@ -58,11 +57,9 @@ pub(super) struct Class<'a> {
     pub loss: &'a dyn Fn(&[f32]) -> f64,
 }
 
-/// Size and loss of a code used for all rows of a class.
 #[derive(Clone, Copy, Debug)]
 struct Whole {
     code: Code,
-    /// Bytes of a column group.
     bytes: u64,
     loss: f64,
 }
@@ -152,7 +149,6 @@ pub(super) fn points(
     Ok(points)
 }
 
-/// Returns size and loss of every code for a class of rows.
 fn wholes(matrix: &Matrix<'_>, class: &Class<'_>) -> Result<Vec<Whole>, UnitError> {
     let refused = |source| UnitError::Bands {
         tensor: matrix.tensor.to_owned(),
@@ -191,7 +187,6 @@ fn wholes(matrix: &Matrix<'_>, class: &Class<'_>) -> Result<Vec<Whole>, UnitErro
     Ok(whole)
 }
 
-/// Measures the loss of a class of rows with these codes on its sample.
 fn lost(matrix: &Matrix<'_>, class: &Class<'_>, codes: &Codes) -> Result<f64, BandsEncodeError> {
     let sample = class.sample;
     let weight = sample.weight(&sample.values);
@@ -212,7 +207,6 @@ fn lost(matrix: &Matrix<'_>, class: &Class<'_>, codes: &Codes) -> Result<f64, Ba
     Ok((class.loss)(&stored))
 }
 
-/// Returns the bytes of a column group of `rows` rows, with the scales of its columns.
 fn bytes_of_band(code: Code, rows: usize) -> u64 {
     let scales = match code.kind() {
         Kind::Levels => 0,
@@ -286,12 +280,10 @@ fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
     })
 }
 
-/// Returns the mean squares of the inputs.
 fn diagonal(n: usize, moment: &[f64]) -> Vec<f64> {
     (0..n).map(|col| moment[col * n + col]).collect()
 }
 
-/// Returns the mean squares of the rotated inputs.
 fn rotated_diagonal(cost: &Cost) -> Vec<f64> {
     let n = cost.order;
     let entry = |at: usize| {
@@ -303,7 +295,6 @@ fn rotated_diagonal(cost: &Cost) -> Vec<f64> {
     diagonal(n, &whole)
 }
 
-/// Returns the lower convex hull, smallest first.
 fn hull(mut all: Vec<Whole>) -> Vec<Whole> {
     all.sort_by(|a, b| a.bytes.cmp(&b.bytes).then(a.loss.total_cmp(&b.loss)));
     let mut hull: Vec<Whole> = Vec::with_capacity(all.len());
@@ -325,23 +316,18 @@ fn hull(mut all: Vec<Whole>) -> Vec<Whole> {
     hull
 }
 
-/// Loss reduction per byte between two codes.
 fn gain(from: &Whole, to: &Whole) -> f64 {
     (from.loss - to.loss) / (to.bytes - from.bytes) as f64
 }
 
-/// Codes of all column groups of every class, and the total loss.
 type Shared = (Vec<Vec<Code>>, f64);
 
-/// Step of one column group to the next code.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     class: usize,
     band: usize,
-    /// Index in the hull of the current code.
     from: usize,
     bytes: u64,
-    /// Loss reduction for the group.
     gain: f64,
 }
 
@@ -442,10 +428,8 @@ mod tests {
         let code = |bits| Code::levels(bits).unwrap();
         let all = vec![
             whole(code(2), 10, 1.0),
-            // Above the line from 2 to 4.
             whole(code(3), 15, 0.8),
             whole(code(4), 20, 0.2),
-            // Worse and larger.
             whole(code(5), 25, 0.3),
             whole(code(6), 40, 0.1),
         ];
@@ -470,7 +454,6 @@ mod tests {
             let bytes: u64 = codes.iter().map(|code| at(code).bytes).sum();
             let sum: f64 = codes.iter().zip(worth).map(|(c, w)| at(c).loss * w).sum();
             assert!((sum - loss).abs() < 1e-12, "{sum} {loss}");
-            // Exhaustive search over all plans of no more bytes.
             let mut least = f64::INFINITY;
             for index in 0..3usize.pow(5) {
                 let of = |band: u32| &hull[index / 3usize.pow(band) % 3];
@@ -484,11 +467,9 @@ mod tests {
         }
     }
 
-    /// One class has so many rows that its steps are longer than the distance between plans.
     #[test]
     fn intermediate_plans_fill_large_gaps() {
         let code = |bits| Code::levels(bits).unwrap();
-        // A byte gains the same in both classes.
         let hull = |rows: u64| -> Vec<Whole> {
             let of = |bits: u8| {
                 let loss = rows as f64 * 4f64.powi(-i32::from(bits));
@@ -516,7 +497,6 @@ mod tests {
         };
         let coarse: Vec<(u64, f64)> = plans.iter().map(measured).collect();
         let finer: Vec<(u64, f64)> = between.iter().map(measured).collect();
-        // A budget between two plans can use the rest.
         let (small, large) = (coarse[coarse.len() / 2], coarse[coarse.len() / 2 + 1]);
         let gap = large.0 - small.0;
         assert!(gap >= 100_000);

@@ -20,7 +20,6 @@ use crate::plan::{self, Form, Member};
 use crate::request::Work;
 use crate::unit::UnitError;
 
-/// Types of factors, longest first; replaced as usual if rows are no whole blocks.
 const TYPES: [DType; 5] = [
     DType::F16,
     DType::Q8_0,
@@ -29,10 +28,8 @@ const TYPES: [DType; 5] = [
     DType::IQ4NL,
 ];
 
-/// Maximum number of sampled rows for the bound.
 const MOST_ROWS: usize = 1024;
 
-/// Maximum number of multiplications; limits the rows for wide inputs.
 const MOST_PRODUCTS: usize = 1 << 34;
 
 /// Fraction of the sampled rows up to which ranks can be bounded; beyond it the spectrum of the
@@ -74,7 +71,6 @@ impl Closest {
     }
 }
 
-/// One line.
 impl fmt::Display for Closest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Closest {
@@ -109,7 +105,6 @@ pub(crate) fn rows_for_bound(rows: usize, cols: usize) -> usize {
 pub(super) struct Spectrum {
     /// Loss per component in nats per token, decreasing.
     energies: Vec<f64>,
-    /// Number of ranks that the sample covers.
     told: usize,
 }
 
@@ -252,8 +247,6 @@ fn ranks(limit: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns the factored forms at a rank: separate factors for one projection, a shared basis for
-/// several.
 fn forms(members: &[Member], rank: usize) -> Vec<Form> {
     let cols = members.first().map_or(0, |member| member.cols);
     let mut forms: Vec<Form> = Vec::with_capacity(TYPES.len());
@@ -280,7 +273,6 @@ mod tests {
         }
     }
 
-    /// Codes of 2 to 8 bits with the losses of Gaussian numbers, scaled to this energy.
     fn codes(members: &[Member], energy: f64) -> Vec<(u64, f64)> {
         let numbers: u64 = members.iter().map(Member::parameters).sum();
         let of = |bits: u64| (numbers * bits / 8, energy * 4f64.powi(-(bits as i32)));
@@ -303,7 +295,6 @@ mod tests {
             "{}",
             flat.closest
         );
-        // Spectrum of random numbers.
         let falls = |i: usize| (1.0 - i as f64 / 512.0).powi(2);
         let random: Vec<f64> = (0..512).map(falls).collect();
         let energy: f64 = random.iter().sum();
@@ -314,10 +305,8 @@ mod tests {
         let found = screened(&one, of_rank.clone(), 512.0);
         let ranks: Vec<usize> = found.forms.iter().filter_map(Form::rank).collect();
         assert!(found.closest < 0.01, "{}", found.closest);
-        // Every type at its rank; higher ranks gain nothing.
         assert_eq!(ranks.last(), Some(&32));
         assert!(ranks.iter().filter(|rank| **rank == 32).count() >= 4);
-        // With a tail, higher ranks too, until factors are as large as better codes.
         of_rank[32..].fill(1e-3);
         let tailed = screened(&one, of_rank, 512.0);
         assert!(tailed.largest() > 32 && tailed.largest() < 256);
@@ -355,7 +344,6 @@ mod tests {
         let gained = 1.0 - lost_by_codes(&lossy, m * n, base.0 + more) / base.1;
         let law = 1.386 * bits * (m + n) / (m * n);
         assert!((gained / law - 1.0).abs() < 0.02, "{gained} {law}");
-        // Below the smallest code as well.
         let less = lost_by_codes(&lossy, m * n, lossy[0].0 / 2);
         assert!((less / lossy[0].1 - 4.0).abs() < 1e-9);
     }

@@ -23,7 +23,7 @@ use crate::unit::{ModelTreatment, SiteInputs, UnitError, UnitsError, classes};
 /// Inputs of the curves.
 #[derive(Clone, Copy)]
 pub struct Looked<'a> {
-    /// The model.
+    /// Model.
     pub source: &'a Ordered<'a>,
     /// Matrices to measure.
     pub members: &'a [Member],
@@ -163,7 +163,6 @@ pub(super) fn failed(tensor: &ModelTensor, source: FactoriseError) -> UnitError 
     }
 }
 
-/// Returns the curve of a shared basis, and the ratio of its bound to the codes' loss.
 fn of_group(
     looked: Looked<'_>,
     members: &[Member],
@@ -287,7 +286,6 @@ fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>)
     Ok((curve, closest))
 }
 
-/// Returns the rows of each class of a vocabulary matrix; empty for a single class.
 fn row_classes(
     source: &Ordered<'_>,
     tensor: &ModelTensor,

@@ -26,7 +26,7 @@ use crate::unit::{ModelTreatment, spectrum};
 /// Inputs of the measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'a> {
-    /// The model.
+    /// Model.
     pub source: &'a ModelFile,
     /// Units in plan order.
     pub units: &'a [Unit],
@@ -208,7 +208,6 @@ pub fn is_measured(request: &Request, target: &Target, calibrated: bool) -> bool
     }
 }
 
-/// Computes the singular values of all units, one unit per thread at a time.
 fn spectra(
     measured: Measured,
     request: &Request,

@@ -134,7 +134,6 @@ fn weight_of<'a>(member: &Member, values: &'a [f32]) -> Weight<'a> {
     }
 }
 
-/// Returns the gauge for the factors of a projection.
 fn gauge(looked: Looked<'_>, read: &Read<'_>) -> Result<std::sync::Arc<Gauge>, UnitError> {
     let gauge = read.place.map(|place| looked.treatment.gauge(place));
     let gauge = gauge.transpose();
@@ -176,7 +175,6 @@ impl Factors<'_> {
     }
 }
 
-/// Rounds numbers to a type; `None` if out of range.
 fn rounded(dtype: DType, values: &[f32]) -> Option<Vec<f32>> {
     let mut bytes = vec![0; dtype.matrix_bytes(1, values.len())?];
     block::encode(dtype, values, &mut bytes).ok()?;
@@ -216,7 +214,6 @@ mod tests {
         let found = groups(&all);
         let names: Vec<String> = found.iter().map(|group| plan::label(group)).collect();
         assert_eq!(names, ["layer 1: q+k+v", "layer 1: gate+up"]);
-        // A head without a layer is in no group.
         assert!(groups(&all[3..4]).is_empty());
     }
 
@@ -259,7 +256,6 @@ mod tests {
         let lost = stored.iter().zip(&coarse).map(|(a, b)| (a - b).powi(2));
         let energy: f32 = stored.iter().map(|a| a * a).sum();
         let part = lost.sum::<f32>() / energy;
-        // More than the bound assumes.
         assert!(f64::from(part) > 2.0 * rounding(DType::IQ4NL) && part < 0.05);
         assert!(factors.stored(&form(41, DType::F32), &sample).is_none());
         let huge = vec![1e6; rank * cols];

@@ -99,7 +99,6 @@ pub(super) struct Sample {
     pub sweeps: usize,
 }
 
-/// Limit of the exponent, beyond which a row is too expensive in any case.
 const LARGEST_EXPONENT: f64 = 30.0;
 
 /// Fraction of a sample that is drawn uniformly, since costs are estimates.
@@ -280,7 +279,6 @@ impl Sample {
 mod tests {
     use super::*;
 
-    /// Costs follow word frequencies (Zipf), in a mixed row order.
     fn vocabulary(rows: usize) -> Cost {
         let h = |row: usize| 1.0 / (1.0 + (row * 7919 % rows) as f32).powf(1.3);
         Cost {
@@ -344,7 +342,6 @@ mod tests {
         cost.of_logits = true;
         let likelier = 2.0 * (0.25_f64.exp() - 1.0) + 10.0 * 0.25 * (1.0_f64.exp() - 1.0);
         assert!((sample.cost(&stored, &cost) - likelier).abs() < 1e-12);
-        // So far off that the exponential would overflow.
         let far = sample.cost(&[1e6, 3.0], &cost);
         assert!(far.is_finite() && far > 1e12, "{far}");
     }

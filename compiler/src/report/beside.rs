@@ -15,7 +15,7 @@ pub struct FileBeside {
     /// Type or code.
     #[serde(rename = "type")]
     pub dtype: DenseType,
-    /// Size of the file in bytes.
+    /// File size in bytes.
     pub bytes: u64,
     /// Evaluation on the same windows as the artifact's quality.
     pub evaluation: Evaluation,
@@ -37,7 +37,6 @@ impl FileBeside {
     }
 }
 
-/// One line of text.
 impl fmt::Display for FileBeside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (dtype, bytes) = (self.dtype, bytes_for_people(self.bytes));

@@ -14,14 +14,14 @@ use crate::request::GaugeKind;
 /// Calibration texts, and output errors on them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Calibrated {
-    /// Names of the texts, without their folders, with weights other than 1.
+    /// File names of the texts, with weights other than 1.
     pub text: String,
     /// Digest of the text; for several, see [`Calibration::text_digest`].
     pub text_sha256: Digest,
     /// One entry per text.
     #[serde(default)]
     pub texts: Vec<CalibratedText>,
-    /// Number of tokens processed.
+    /// Tokens processed.
     pub tokens: usize,
     /// Tokens per window.
     pub context: usize,
@@ -50,7 +50,7 @@ pub struct HeadError {
 /// Output errors of one kind of projection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OutputError {
-    /// The projection.
+    /// Projection.
     pub slot: Slot,
     /// Root mean square over the layers of `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` of the stored matrices.
     pub error: f64,

@@ -14,9 +14,9 @@ use crate::system::show::bytes_for_people;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Forecast {
-    /// Name of the source file, without its folder.
+    /// Source file name.
     pub source: String,
-    /// Name of the artifact, without its folder.
+    /// File name of the artifact.
     pub artifact: String,
     /// Bytes of the source and of the artifact; exact unless a limit decides.
     pub bytes: BeforeAfter,

@@ -8,7 +8,7 @@ use crate::request::DenseType;
 /// Estimated losses in nats of KL divergence per token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Foreseen {
-    /// Matrices of the artifact in the order of execution.
+    /// Matrices of the artifact in execution order.
     pub matrices: Vec<ForeseenMatrix>,
     /// Files that store every matrix in one type, if it fits and is smaller.
     pub plain: Vec<PlainFile>,
@@ -31,7 +31,7 @@ pub struct PlainFile {
     /// Type or code.
     #[serde(rename = "type")]
     pub dtype: DenseType,
-    /// Size of the file in bytes.
+    /// File size in bytes.
     pub bytes: u64,
     /// Total added KL divergence.
     pub kl: f64,

@@ -34,11 +34,11 @@ pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// Name of the source file, without its folder.
+    /// Source file name.
     pub source: String,
-    /// Digest of the source file.
+    /// Source digest.
     pub source_sha256: Digest,
-    /// Name of the artifact, without its folder.
+    /// File name of the artifact.
     pub artifact: String,
     /// Bytes of the source file and of the artifact.
     pub bytes: BeforeAfter,
@@ -55,7 +55,7 @@ pub struct Report {
     /// Outcome of the treatment for factorised projections.
     #[serde(flatten)]
     pub treated: TreatmentReport,
-    /// Evaluation on held-out text; absent without a calibration.
+    /// Evaluation on held-out text; absent if uncalibrated.
     pub quality: Option<Quality>,
     /// Limit on the quality, as typed, if it decided on the size.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,7 +136,7 @@ pub struct Seconds {
 /// Inputs of a report.
 #[derive(Debug)]
 pub struct Made<'a> {
-    /// Digest of the source.
+    /// Source digest.
     pub digest: Digest,
     /// Calibration section.
     pub calibration: Option<Calibrated>,

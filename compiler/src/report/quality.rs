@@ -14,7 +14,7 @@ use crate::system::show::{interval, name_of};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Quality {
-    /// Names of the texts, without their folders.
+    /// File names of the texts.
     pub text: String,
     /// Windows of the validation split, which are not measured here: every second one, starting
     /// with the first; 0 if nothing was chosen by them.

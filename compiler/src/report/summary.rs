@@ -20,7 +20,6 @@ use crate::unit::{kv_bases, stored_tensors};
 pub struct Summary {
     /// The request.
     pub request: RequestRecord,
-    /// The request as command-line options.
     #[serde(skip)]
     asked: String,
     /// Parameters of all tensors.
@@ -35,7 +34,6 @@ pub struct Summary {
     pub slots: Vec<SlotSummary>,
     /// Shared bases.
     pub bases: Bases,
-    /// Embedding and head, unless stored as in the source.
     #[serde(skip)]
     matrices: Vec<MatrixRecord>,
     /// Correcting biases of factorised projections; not counted in the ratio.
@@ -93,7 +91,7 @@ impl Biases {
 /// All projections of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlotSummary {
-    /// The projection.
+    /// Projection.
     pub slot: Slot,
     /// Layers in which it is factorised.
     pub factorised: usize,
@@ -237,7 +235,7 @@ fn summarise(plan: &PlanRecord, slot: Slot) -> SlotSummary {
     }
 }
 
-/// Collects notes on the whole, then on projections.
+/// -
 fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
     let Request {
         method,

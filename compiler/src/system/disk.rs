@@ -15,7 +15,7 @@ pub fn free(folder: &Path) -> Option<u64> {
     (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// Unknown on this system.
+/// Unknown here.
 #[cfg(not(unix))]
 pub fn free(_: &Path) -> Option<u64> {
     None
@@ -43,7 +43,6 @@ pub(crate) fn same_place(a: &Path, b: &Path) -> bool {
     a == b || same_inode(a, b) || place(a).is_some_and(|a| Some(a) == place(b))
 }
 
-/// Returns true if two names are hard links of one file.
 #[cfg(unix)]
 fn same_inode(a: &Path, b: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
@@ -53,7 +52,6 @@ fn same_inode(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// Unknown on this system.
 #[cfg(not(unix))]
 fn same_inode(_: &Path, _: &Path) -> bool {
     false
@@ -134,7 +132,6 @@ fn special(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a device for writing.
 #[cfg(not(unix))]
 fn special(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).open(path)

@@ -5,7 +5,6 @@ use std::io::{self, ErrorKind};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Interval between attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Waits for the lock on a file, at most `timeout`. Calls `held` once if another process has it;

@@ -23,7 +23,6 @@ pub struct Resident {
 #[derive(Clone, Debug, Default)]
 pub struct Peak(Arc<AtomicU64>);
 
-/// Sampling interval; shorter peaks may be missed.
 const LOOKS_APART: Duration = Duration::from_millis(200);
 
 /// Sampling thread, stopped on drop.
@@ -116,7 +115,6 @@ pub fn of_session(
     kv.saturating_add(attention).saturating_add(4 * row as u64)
 }
 
-/// Parses a line `key: number kB` to bytes.
 fn kibibytes(lines: &str, key: &str) -> Option<u64> {
     let line = lines.lines().find_map(|line| line.strip_prefix(key))?;
     let number = line.strip_prefix(':')?.trim().strip_suffix("kB")?;

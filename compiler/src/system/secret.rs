@@ -11,10 +11,8 @@ use htc_formats::folder::{self, Folder, FolderError};
 use htc_formats::htz::{Digest, Hasher};
 use thiserror::Error;
 
-/// File name in the state folder.
 const NAME: &str = "secret";
 
-/// Block size of SHA-256 in bytes.
 const BLOCK: usize = 64;
 
 /// Key for HMAC-SHA256.
@@ -32,9 +30,9 @@ pub enum SecretError {
     /// The file cannot be read or created.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Path of the file or folder.
+        /// Path.
         path: PathBuf,
-        /// The error of the operating system.
+        /// I/O error.
         error: io::Error,
     },
     /// The file is readable by others.
@@ -147,7 +145,6 @@ fn is_private(_: &std::fs::Metadata) -> bool {
     true
 }
 
-/// Returns the folder for persistent state.
 fn state_folder() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     // The XDG Base Directory Specification ignores relative paths.

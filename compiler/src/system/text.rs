@@ -13,20 +13,20 @@ pub const MAX_TEXT: u64 = 1 << 30;
 /// Error returned when a text cannot be read.
 #[derive(Debug, Error)]
 pub enum TextError {
-    /// The file cannot be read.
+    /// Unreadable file.
     #[error("{path}: cannot be read: {source}; check the path")]
     Read {
-        /// Path of the file.
+        /// File path.
         path: PathBuf,
-        /// The error of the operating system.
+        /// I/O error.
         source: io::Error,
     },
-    /// The file is not UTF-8.
+    /// Not UTF-8.
     #[error(
         "{path}: not UTF-8 text: byte {offset} begins no character; convert it to UTF-8 (iconv)"
     )]
     NotUtf8 {
-        /// Path of the file.
+        /// File path.
         path: PathBuf,
         /// Offset of the first invalid byte.
         offset: usize,
@@ -34,7 +34,7 @@ pub enum TextError {
     /// The file is larger than [`MAX_TEXT`].
     #[error("{path}: larger than {MAX_TEXT} bytes; give a part of it")]
     TooLarge {
-        /// Path of the file.
+        /// File path.
         path: PathBuf,
     },
 }

@@ -21,7 +21,7 @@ pub enum TuneError {
         "{role} is stored as {dtype}, expected f32, f16 or bf16 to tune it; `tune` 0 leaves it"
     )]
     Type {
-        /// The norm.
+        /// Norm.
         role: Role,
         /// Its type.
         dtype: DType,
@@ -29,9 +29,9 @@ pub enum TuneError {
     /// Tuned numbers are out of the range of the norm's type.
     #[error("{role}: {source}")]
     Block {
-        /// The norm.
+        /// Norm.
         role: Role,
-        /// The cause.
+        /// Cause.
         source: BlockError,
     },
     /// The state cannot be saved.
@@ -40,7 +40,7 @@ pub enum TuneError {
     /// The thread pool cannot be started.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The user cancelled.
+    /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }

@@ -39,19 +39,14 @@ use state::State;
 /// Version of a step; states of other versions are ignored.
 const VERSION: u32 = 3;
 
-/// Seed for drawing windows.
 const SEED: u64 = 0x7475_6e69_6e67;
 
-/// Approximate positions per step.
 const POSITIONS: usize = 2048;
 
-/// Maximum held-out windows per measurement.
 const MOST_WINDOWS: usize = 16;
 
-/// Number of measurements after that of the start.
 const MEASUREMENTS: usize = 8;
 
-/// Measurements without improvement after which tuning stops.
 const PATIENCE: usize = 3;
 
 /// Inputs of a tuning.
@@ -148,14 +143,12 @@ impl Course<'_> {
         tokens
     }
 
-    /// Returns some of the held-out windows, spread evenly.
     fn measured_on(&self) -> Windows {
         let all = Mixture::new(vec![(self.held_out.clone(), 1.0)]);
         let some = all.map(|all| all.thinned(MOST_WINDOWS).windows().clone());
         some.unwrap_or_else(|| self.held_out.clone())
     }
 
-    /// Returns the name of the state, in addition to the artifact's key.
     fn name(&self, held_out: &Windows) -> String {
         let calibration = self.calibration;
         let weights: Vec<f64> = calibration.texts.iter().map(|text| text.weight).collect();
@@ -242,14 +235,12 @@ impl Course<'_> {
     }
 }
 
-/// Artifact with and without its refinements, each paired with the source.
 struct Ends<'a> {
     whole: Distillation<'a>,
     bases: Option<Distillation<'a>>,
 }
 
 impl Ends<'_> {
-    /// Measures the divergences with these scales.
     fn measure(
         &mut self,
         state: &mut State,
@@ -279,7 +270,6 @@ impl Ends<'_> {
     }
 }
 
-/// Returns scales with relative changes applied.
 fn changed(base: &Scales, change: &[f32]) -> Scales {
     let mut scales = base.clone();
     let numbers = scales.values.iter_mut().flatten();
@@ -289,7 +279,6 @@ fn changed(base: &Scales, change: &[f32]) -> Scales {
     scales
 }
 
-/// Checks that the types of all norms can be tuned.
 fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), TuneError> {
     let known = [DType::F32, DType::F16, DType::BF16];
     for scale in &scales.of {
@@ -304,7 +293,6 @@ fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), TuneError> {
     Ok(())
 }
 
-/// Returns the changed tensors: norms in their types, matrices by row scales.
 fn changes(file: &ModelFile, scales: &Scales) -> Result<BTreeMap<Role, Change>, TuneError> {
     let mut changes = BTreeMap::new();
     for (&scale, values) in scales.of.iter().zip(&scales.values) {

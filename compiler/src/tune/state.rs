@@ -5,10 +5,8 @@ use serde::{Deserialize, Serialize};
 /// Decay rates of Adam (Kingma and Ba 2015), as in the prototype.
 const BETAS: [f64; 2] = [0.9, 0.98];
 
-/// Approximate maximum relative change per step.
 const RATE: f64 = 2e-3;
 
-/// Warm-up steps.
 const WARM: f64 = 5.0;
 
 /// Prevents division by zero; far below any gradient.
@@ -48,7 +46,6 @@ pub(super) struct State {
     moments: [Vec<f32>; 2],
 }
 
-/// Serialised header before the vectors.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     step: usize,
@@ -178,7 +175,6 @@ mod tests {
         assert_eq!(State::of_bytes(&bytes[..bytes.len() - 1], 3), None);
     }
 
-    /// The minimum of a quadratic is approached for any gradient scale.
     #[test]
     fn descent_converges_for_any_gradient_scale() {
         for size in [1e-9, 1.0, 1e6] {

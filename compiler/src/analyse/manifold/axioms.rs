@@ -21,13 +21,12 @@ pub(super) const HELD_OUT: f64 = 0.5;
 /// that nearly fills the space.
 pub(super) const MISSED: f64 = 0.5;
 
-/// Minimum vectors of a half: two give one direction.
 const FEWEST: usize = 2;
 
 /// Finds the axioms of a sample; `None` if it is too small or the directions fill the space.
 ///
 /// # Errors
-/// Vectors whose products exceed float64.
+/// Overflow of float64.
 pub(super) fn of_sample(layer: usize, sample: &Sample) -> Result<Option<Axioms>, FactoriseError> {
     let held_out = (HELD_OUT * sample.count() as f64) as usize;
     if held_out < FEWEST {
@@ -117,7 +116,6 @@ mod tests {
         assert!(of_sample(0, &sample(3, &[1.0; 8])).unwrap().is_none());
         assert!(of_sample(0, &sample(40, &[1.0])).unwrap().is_none());
         assert!(of_sample(0, &Sample::new(&[], 8, &[])).unwrap().is_none());
-        // Two directions of equal variance in two dimensions.
         assert!(of_sample(0, &sample(40, &[1.0; 2])).unwrap().is_none());
     }
 }

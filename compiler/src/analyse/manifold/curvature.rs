@@ -23,8 +23,6 @@ pub(super) fn of_sample(distances: &Mat<f64>) -> Option<Curvature> {
         .and_then(|graph| curvature(&graph))
 }
 
-/// Returns the adjacency matrix: either vector is one of the nearest of the other; ties go to the
-/// first.
 fn neighbours(distances: &Mat<f64>) -> Vec<Vec<bool>> {
     let n = distances.nrows();
     let mut joined = vec![vec![false; n]; n];
@@ -39,7 +37,6 @@ fn neighbours(distances: &Mat<f64>) -> Vec<Vec<bool>> {
     joined
 }
 
-/// Computes the curvature of a graph; `None` without edges.
 fn curvature(joined: &[Vec<bool>]) -> Option<Curvature> {
     let degrees: Vec<usize> = joined
         .iter()
@@ -98,13 +95,11 @@ mod tests {
         assert!(curvature(&graph(5, |_, _| false)).is_none());
     }
 
-    /// Points on a line: the neighbours are those on either side.
     #[test]
     fn graph_connects_nearest_neighbours() {
         let n = 30;
         let distances = Mat::from_fn(n, n, |i, j| (i as f64 - j as f64).powi(2));
         let joined = neighbours(&distances);
-        // Points near the ends have them all on one side.
         for (i, row) in joined.iter().enumerate().take(21).skip(9) {
             let near: Vec<usize> = (0..n).filter(|&j| row[j]).collect();
             let expected: Vec<usize> = (i - 4..=i + 4).filter(|&j| j != i).collect();

@@ -34,7 +34,7 @@ pub(super) fn none() -> Manifold {
 /// Computes the manifold after one layer.
 ///
 /// # Errors
-/// Statistics that no activations have.
+/// Invalid statistics.
 pub(super) fn of_layer(
     layer: usize,
     stored: &StoredLayer,

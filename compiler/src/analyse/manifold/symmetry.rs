@@ -19,11 +19,10 @@ pub(super) const ENERGY: f64 = 0.9;
 /// still holds nine tenths (`cos²`) of the other.
 pub(super) const THRESHOLD: f64 = 0.95;
 
-/// Maximum number of pairs listed.
 const LISTED: usize = 16;
 
 /// # Errors
-/// Statistics that no activations have.
+/// Invalid statistics.
 pub(super) fn of_layer(stored: &StoredLayer) -> Result<Vec<Symmetry>, FactoriseError> {
     let mut subspaces: [Vec<Mat<f64>>; 3] = Default::default();
     for head in 0..stored.kv_heads() {
@@ -38,7 +37,6 @@ pub(super) fn of_layer(stored: &StoredLayer) -> Result<Vec<Symmetry>, FactoriseE
         .collect()
 }
 
-/// Returns the leading eigenvectors of `E[x xᵀ]`, `[head_size, k]`.
 fn subspace(moment: &Moment) -> Result<Mat<f64>, FactoriseError> {
     let n = moment.mean.len();
     let second = moment.lower();
@@ -47,7 +45,6 @@ fn subspace(moment: &Moment) -> Result<Mat<f64>, FactoriseError> {
     Ok(found.vectors.subcols(0, k).to_owned())
 }
 
-/// Compares all pairs of subspaces, given by orthonormal columns.
 fn compare(of: &str, subspaces: &[Mat<f64>]) -> Result<Symmetry, FactoriseError> {
     let (mut pairs, mut undecided) = (0, 0);
     let mut near = Vec::new();
@@ -120,7 +117,6 @@ mod tests {
     #[test]
     fn equal_heads_are_found_in_any_basis() {
         let turned = {
-            // The span of the axes 0 and 1, turned by 30 degrees within itself.
             let (cos, sin) = (30f64.to_radians().cos(), 30f64.to_radians().sin());
             let mut turned = Mat::zeros(16, 2);
             (turned[(0, 0)], turned[(1, 0)]) = (cos, sin);
@@ -139,7 +135,6 @@ mod tests {
         assert_eq!((pair.a, pair.b, pair.cosine), (0, 2, 1.0));
         assert!((pair.chance - (2.0f64 / 16.0).sqrt()).abs() < 1e-5);
         assert_eq!(found.dimensions, [2, 2, 2, 2]);
-        // One common axis of two.
         let half = mean_cosine(&heads[1], &heads[3]).unwrap();
         assert!((half - 0.5).abs() < 1e-12);
     }
@@ -152,7 +147,6 @@ mod tests {
         assert_eq!(mean_cosine(&Mat::zeros(8, 0), &heads[0]).unwrap(), 0.0);
     }
 
-    /// A tenth of the energy is outside.
     #[test]
     fn a_subspace_holds_nine_tenths_of_the_energy() {
         let mut second = Vec::new();

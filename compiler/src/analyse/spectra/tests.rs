@@ -17,7 +17,6 @@ fn member(slot: Slot, rows: usize, cols: usize) -> Member {
 
 #[test]
 fn known_spectrum_is_summarised() {
-    // Energies 16, 4, 4, 1, 0 of 25.
     let values = [4.0, 2.0, 2.0, 1.0, 0.0];
     let found = spectrum_of((3, Slot::K), &member(Slot::K, 5, 9), &values);
     assert_eq!((found.norm, found.largest, found.layer), (5.0, 4.0, 3));
@@ -42,8 +41,6 @@ fn zero_weight_has_no_error() {
     assert_eq!(found.tails.none, [0.0; 8]);
 }
 
-/// Two projections with different directions: the one with the basis' first component loses
-/// nothing, the other everything until the second.
 #[test]
 fn shared_basis_error_is_the_energy_outside_it() {
     let unit = Unit {
@@ -65,7 +62,6 @@ fn shared_basis_error_is_the_energy_outside_it() {
     };
     assert_eq!(gate.errors[0], rounded(0.1f64.sqrt()));
     assert_eq!(gate.excess[0], Some(1.0));
-    // Its separate best approximation of rank 2 is exact.
     assert_eq!((gate.errors[3], gate.excess[3]), (gate.errors[0], None));
     assert_eq!(
         (gate.errors[5], up.errors[0], up.errors[3]),
@@ -127,7 +123,6 @@ fn published_spectra_are_reproduced() {
                 let values = values(&format!("layer{layer}.{name}"));
                 assert_eq!(values.len(), member.rows.min(member.cols));
                 let found = spectrum_of((layer.parse().unwrap(), slot), &member, &values);
-                // The published norm was summed in float32.
                 for (found, published, tolerance) in [
                     (found.norm, &published["frob_norm"], 1e-3),
                     (found.largest, &published["top_sv"], 1e-5),
@@ -163,7 +158,6 @@ fn published_spectra_are_reproduced() {
             let found = &spectra[&(value("layer").to_owned(), name.to_owned())];
             let full = found.rows.min(found.cols);
             let published: f64 = value(&format!("{name}_ey")).parse().unwrap();
-            // At or beyond the full rank nothing is left, and no fraction is listed.
             if k >= full {
                 assert_eq!(published, 0.0);
                 continue;
@@ -180,6 +174,5 @@ fn published_spectra_are_reproduced() {
             compared += 1;
         }
     }
-    // Q at four ranks, K and V at one, in three layers.
     assert_eq!(compared, 3 * (4 + 1 + 1));
 }

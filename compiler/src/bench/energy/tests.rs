@@ -36,7 +36,6 @@ fn alone(runs: Vec<Run>) -> Measured {
     }
 }
 
-/// Simulated device of 10 to 110 W, driven with the active fraction of each side.
 #[test]
 fn run_energy_excludes_pauses_and_reports_idle_power() {
     let (clock, plant) = (Clock::manual(), Follow::new());
@@ -49,7 +48,6 @@ fn run_energy_excludes_pauses_and_reports_idle_power() {
     clock.advance(seconds(10));
     metered.governor.enter(Phase::Other).unwrap();
     let mut of = |side, prefill, decode| {
-        // A pause costs nothing.
         clock.advance(seconds(5));
         metered.start(side).unwrap();
         clock.advance(seconds(prefill));
@@ -75,7 +73,6 @@ fn run_energy_excludes_pauses_and_reports_idle_power() {
         subject.temperature_celsius,
         subject.temperature_after_celsius
     );
-    // The next run counts by itself, with its own power.
     let baseline = of(Side::Baseline, 1, 2);
     close(baseline.joules, 330.0);
     close(baseline.decode_joules, 220.0);
@@ -98,7 +95,6 @@ fn run_energy_excludes_pauses_and_reports_idle_power() {
     );
 }
 
-/// Returns the given readings, or fails, at the time of its clock.
 struct Given {
     clock: Clock,
     says: Arc<Mutex<VecDeque<Option<Sensed>>>>,
@@ -149,12 +145,10 @@ fn watts(power: f64) -> Option<Sensed> {
     })
 }
 
-/// Time without readings counts with the mean power of the rest, up to half of the run.
 #[test]
 fn missed_time_is_reported_and_too_much_gives_no_energy() {
     let (mut metered, clock, say) = given();
     say(watts(100.0));
-    // The warm-up, before any work phase is known.
     metered.start(Side::Subject).unwrap();
     clock.advance(seconds(1));
     metered.mark().unwrap();
@@ -196,7 +190,6 @@ fn missed_time_is_reported_and_too_much_gives_no_energy() {
     assert!(notes[0].contains("it was told to"), "{notes:?}");
 }
 
-/// A sensor of temperatures alone reports those; nothing else becomes 0.
 #[test]
 fn temperature_only_sensor_gives_no_energy() {
     let (mut metered, clock, say) = given();
@@ -227,7 +220,6 @@ fn temperature_only_sensor_gives_no_energy() {
         (None, None)
     );
     assert_eq!(reading.without_energy(), reading);
-    // A counter that has not moved gives no energy.
     say(Some(Sensed {
         energy: Some(7.0),
         ..Sensed::default()

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A record of two sizes, with the given joules per token of subject and baseline.
 fn record(bytes: [u64; 2], joules: &[[f64; 2]]) -> Value {
     let side =
         |bytes| json!({"name": "m", "bytes": 9, "engine": "htc 0.1.0", "touched_bytes": bytes});
@@ -37,7 +36,6 @@ fn read_all(records: &[Value]) -> Result<Option<MeasuredEnergy>, SlopeError> {
 }
 
 proptest! {
-    /// The slope does not depend on the cost of the tasks; several records add sizes.
     #[test]
     fn slope_is_independent_of_task_cost(
         slope in 1e-10..1e-6_f64,
@@ -50,7 +48,6 @@ proptest! {
         });
         for records in [&records[..1], &records[1..], &records[..]] {
             let found = read_all(records).unwrap().unwrap();
-            // Rounding error of differences of values near 1 J.
             let apart = 1e-6 * slope.max(1e-8);
             prop_assert!((found.joules_per_byte - slope).abs() < apart, "{found:?}");
             let mean = tasks.iter().sum::<f64>() / tasks.len() as f64;
@@ -77,7 +74,6 @@ fn pairs_of_different_slopes_have_an_interval() {
     let one = read_all(&[record([3, 1], &[[5.0, 1.0]])]).unwrap().unwrap();
     assert_eq!((one.joules_per_byte, one.interval), (2.0, None));
     assert_ne!(one.digest, found.digest);
-    // A pair with unknown joules is skipped.
     let mut holed = record([3, 1], &[[5.0, 1.0], [9.0, 1.0]]);
     holed["pairs"][1]["baseline"]["decode_joules"] = Value::Null;
     assert_eq!(read_all(&[holed]).unwrap().unwrap().joules_per_byte, 2.0);
@@ -130,7 +126,6 @@ fn unusable_records_are_rejected_with_the_reason() {
             |r| r["pairs"][0]["subject"]["decode_joules"] = json!("much"),
             &["line 1", "much"],
         ),
-        // Fewer joules for more bytes.
         (
             |r| r["pairs"][0]["subject"]["decode_joules"] = json!(1e-3),
             &["-", "more pairs"],

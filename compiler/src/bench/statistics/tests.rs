@@ -39,11 +39,9 @@ fn published_statistics_of_1536_components() {
     let ranks = found.wilcoxon.unwrap();
     assert_eq!((ranks.plus, ranks.minus, ranks.p), (18.0, 18.0, 1.0));
     assert!(ranks.exact);
-    // The lower end depends on the one slow pair.
     let (low, high) = found.interval.unwrap();
     near(low, 0.907_102_722_002_01, 1e-3);
     assert!(low < found.ratio && found.ratio < high);
-    // One pair of the eight was 10 tokens/s slower: the published mean is of a contaminated run.
     assert!(found.variance.unwrap().contaminated);
 }
 
@@ -64,7 +62,6 @@ fn published_statistics_of_1024_components() {
     assert!(!found.variance.unwrap().contaminated);
 }
 
-/// The published runs with and without other programs on the machine, as printed.
 #[test]
 fn published_contamination_is_detected() {
     let contaminated = [37.9, 38.0, 36.7, 35.8];
@@ -77,14 +74,12 @@ fn published_contamination_is_detected() {
     assert!(!clean.contaminated, "{clean:?}");
 }
 
-/// Quantiles of F for 0.995 from tables; with many pairs the natural bound is the larger.
 #[test]
 fn thresholds_are_f_quantiles_or_the_natural_bound() {
     for (degrees, expected) in [(1, 16_210.723), (3, 47.467), (7, 8.8854), (30, 2.6278)] {
         near(chance(degrees).unwrap(), expected, 1e-4);
     }
     assert_eq!(chance(0), None);
-    // Ratios of standard deviations below and above the threshold.
     for (pairs, expected, below, above) in [
         (4, 47.467, 6.8, 7.0),
         (8, 25.0, 4.9, 5.1),
@@ -129,7 +124,6 @@ fn undefined_statistics_are_none() {
     );
 }
 
-/// Values from tables of the exact distribution: differences of one sign against the rest.
 #[test]
 fn signed_rank_p_is_exact() {
     let signed: Vec<f64> = [1.0, 2.0, -3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0].into();
@@ -178,8 +172,6 @@ fn bootstrap_matches_enumerated_samples() {
     assert_ne!(bootstrap(&values, 4), Some((low, high)));
 }
 
-/// 19 of 20 intervals contain the true value, slightly fewer for few pairs, as known for
-/// percentiles.
 #[test]
 fn bootstrap_intervals_cover_the_true_ratio() {
     let mut random = Rng(11);
@@ -195,7 +187,6 @@ fn bootstrap_intervals_cover_the_true_ratio() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Swapping the sides flips signs and turns time ratios into speed ratios.
     #[test]
     fn swapping_sides_inverts_the_comparison(pairs in prop::collection::vec((1.0..100.0_f64, 1.0..100.0_f64), 2..40)) {
         let found = compare(&pairs, 1).unwrap();

@@ -11,7 +11,6 @@ struct Stored {
 }
 
 impl Stored {
-    /// Stores numbers and returns the decoded values.
     fn push(&mut self, role: Role, dtype: DType, cols: usize, values: &[f32]) -> Vec<f32> {
         let rows = values.len() / cols;
         let mut entry = TensorEntry::new(role.to_string(), role, dtype, rows, cols);
@@ -45,13 +44,11 @@ fn normal(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| rng.normal() as f32).collect()
 }
 
-/// Squared norms of rows, reference implementation.
 fn rows(values: &[f32], cols: usize) -> Vec<f64> {
     let square = |row: &[f32]| row.iter().map(|&v| f64::from(v).powi(2)).sum();
     values.chunks(cols).map(square).collect()
 }
 
-/// Squared norms of columns.
 fn columns(values: &[f32], cols: usize) -> Vec<f64> {
     let column = |j: usize| values.iter().skip(j).step_by(cols);
     let square = |j| column(j).map(|&v| f64::from(v).powi(2)).sum();
@@ -87,11 +84,9 @@ fn factors_without_a_gauge_have_singular_values_as_weights() {
         .iter()
         .map(|v| v * v)
         .collect();
-    // Rounding of f32.
     is(&found[Slot::O as usize], &squared, 1e-6);
 }
 
-/// The rows of the base, then the components of the residual.
 #[test]
 fn residual_components_follow_the_rows_of_the_base() {
     let mut stored = Stored::default();
@@ -110,7 +105,6 @@ fn rows_of_a_dense_projection_are_components() {
     let mut stored = Stored::default();
     let values = [3.0, 4.0, 0.0, 5.0, 12.0, 0.0];
     stored.push(linear(Slot::K, Part::Weight), DType::F32, 3, &values);
-    // A bias, and the same projection of another layer.
     stored.push(linear(Slot::K, Part::Bias), DType::F32, 2, &[9.0, 9.0]);
     let (layer, slot, part) = (2, Slot::K, Part::Weight);
     let other = Role::Linear { layer, slot, part };
@@ -159,7 +153,6 @@ fn spectra_match_decoded_values_for_every_form_and_type() {
     }
 }
 
-/// More than one job, with a partial last one.
 #[test]
 fn spectra_do_not_depend_on_the_number_of_threads() {
     let (width, out, rank) = (1024, 3000, 800);
