@@ -27,7 +27,6 @@ fn main() -> ExitCode {
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                // Help goes to standard error; a failure to print it is ignored.
                 let _ = error.print();
                 ExitCode::from(commands::USAGE)
             }

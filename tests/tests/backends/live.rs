@@ -94,7 +94,7 @@ pub fn a_session_follows_between_two_tokens<B: Backend>(backends: fn() -> Vec<Na
 
 /// A full sequence restarts with its first tokens and its last half, which are read again; also
 /// with a draft.
-pub fn a_full_context_slides<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn full_context_slides<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     const CONTEXT: usize = 48;
     const TOKENS: usize = 100;
     let [source, _] = artifact(CONTEXT);
