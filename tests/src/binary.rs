@@ -253,7 +253,7 @@ fn read_all(stream: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Ve
 }
 
 /// Waits for a program, and kills it at its deadline.
-pub fn wait(child: &mut Child, deadline: Duration, what: &str) -> ExitStatus {
+pub fn wait(child: &mut Child, deadline: Duration, label: &str) -> ExitStatus {
     let started = Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -262,7 +262,7 @@ pub fn wait(child: &mut Child, deadline: Duration, what: &str) -> ExitStatus {
         if started.elapsed() > deadline {
             child.kill().unwrap();
             child.wait().unwrap();
-            panic!("{what}: not finished after {deadline:?}");
+            panic!("{label}: not finished after {deadline:?}");
         }
         thread::sleep(Duration::from_millis(2));
     }

@@ -175,21 +175,21 @@ fn rank_fraction_respects_gauges_and_sinks() {
                 ModelFile::open(scratch.path(&name)).unwrap()
             };
             let (large, small) = (made("16"), made("8"));
-            let what = format!("{method}, {gauge}, {sink}, {bias}");
+            let label = format!("{method}, {gauge}, {sink}, {bias}");
             let cpu = || Cpu::with_threads(2).unwrap();
             let half = at_fraction(&large, cpu(), 0.5);
             let oracle = at_fraction(&large, Reference, 0.5);
             let difference = largest_difference(&half, &oracle);
-            assert!(difference < 1e-4, "{what}: {difference:.2e}");
+            assert!(difference < 1e-4, "{label}: {difference:.2e}");
             let expected = at_fraction(&small, cpu(), 1.0);
             let difference = largest_difference(&half, &expected);
             // The smaller artifact's bias corrects more than that of the full rank.
             assert!(
                 (difference < 1e-3) == (bias == "off"),
-                "{what}: {difference:.2e}"
+                "{label}: {difference:.2e}"
             );
             let whole = largest_difference(&at_fraction(&large, cpu(), 1.0), &expected);
-            assert!(whole > 0.05, "{what}: {whole:.2e}");
+            assert!(whole > 0.05, "{label}: {whole:.2e}");
         }
     }
 }

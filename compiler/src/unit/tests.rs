@@ -161,14 +161,14 @@ impl Measuring {
 
 /// Asserts that each number is at most the given fraction of the one before.
 #[track_caller]
-fn assert_falls(what: &str, lost: &[f64], most: &[f64]) {
+fn assert_falls(label: &str, lost: &[f64], most: &[f64]) {
     let parts: Vec<f64> = lost.windows(2).map(|pair| pair[1] / pair[0]).collect();
-    println!("{what}: {:.3e}, then parts {parts:.3?}", lost[0]);
+    println!("{label}: {:.3e}, then parts {parts:.3?}", lost[0]);
     assert_eq!(parts.len(), most.len());
     let fall = parts.iter().zip(most).all(|(part, most)| part < most);
     assert!(
         fall,
-        "{what}: {lost:?} in parts {parts:?} of at most {most:?}"
+        "{label}: {lost:?} in parts {parts:?} of at most {most:?}"
     );
 }
 
@@ -228,8 +228,8 @@ fn each_encoding_step_reduces_the_loss_of_a_gguf_type() {
         let plain = of.lost(&plain);
         let [fed, swept] = [0, sweeps].map(|sweeps| of.of_blocks(dtype, None, sweeps));
         let of_rows = [0, sweeps].map(|sweeps| of.of_blocks(dtype, rows, sweeps));
-        let what = format!("{}, {dtype}", of.name);
-        assert_falls(&what, &[plain, fed, swept, of_rows[1]], &[0.5, 0.98, 0.8]);
-        assert_falls(&what, &[fed, of_rows[0], of_rows[1]], &[0.8, 0.98]);
+        let label = format!("{}, {dtype}", of.name);
+        assert_falls(&label, &[plain, fed, swept, of_rows[1]], &[0.5, 0.98, 0.8]);
+        assert_falls(&label, &[fed, of_rows[0], of_rows[1]], &[0.8, 0.98]);
     }
 }

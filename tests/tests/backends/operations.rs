@@ -33,10 +33,10 @@ pub fn agrees<B: Backend>(backends: &mut [Named<B>], operation: &impl Operation)
         for (i, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
             let error = (f64::from(found) - f64::from(expected)).abs();
             let allowed = bounds[i] + HALF_ULP * f64::from(expected.abs());
-            let what = operation.name();
+            let label = operation.name();
             assert!(
                 error <= allowed,
-                "{name}, {what} [{i}]: {found} for {expected}, {error:.2e} above {allowed:.2e}"
+                "{name}, {label} [{i}]: {found} for {expected}, {error:.2e} above {allowed:.2e}"
             );
         }
     }

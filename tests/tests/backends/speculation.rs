@@ -101,7 +101,7 @@ pub fn drafts_change_no_token<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                 Draft::Other(DType::Q4_0),
                 Draft::Other(DType::Q8_0),
             ] {
-                let what = format!("{name} {draft:?} {length:?}");
+                let label = format!("{name} {draft:?} {length:?}");
                 let of = |name: &str| {
                     let all = backends();
                     all.into_iter().find(|(other, _)| other == name).unwrap().1
@@ -122,17 +122,17 @@ pub fn drafts_change_no_token<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                     &prompt,
                     limits(60),
                 );
-                assert_eq!(written(generator.unwrap()), expected, "{what}");
-                assert_eq!(own.position(), prompt.len() + 59, "{what}");
-                assert_eq!(own.step(&expected.0[59..]).unwrap(), after, "{what}");
+                assert_eq!(written(generator.unwrap()), expected, "{label}");
+                assert_eq!(own.position(), prompt.len() + 59, "{label}");
+                assert_eq!(own.step(&expected.0[59..]).unwrap(), after, "{label}");
                 let done = speculator.done();
                 match draft {
-                    Draft::Own => assert_eq!(done.accepted, done.drafted, "{what}"),
-                    Draft::Other(_) => assert!(done.accepted <= done.drafted, "{what}"),
+                    Draft::Own => assert_eq!(done.accepted, done.drafted, "{label}"),
+                    Draft::Other(_) => assert!(done.accepted <= done.drafted, "{label}"),
                 }
-                assert_eq!(done.rounds + done.alone + done.accepted, 59, "{what}");
+                assert_eq!(done.rounds + done.alone + done.accepted, 59, "{label}");
                 if let DraftLength::Fixed(_) = length {
-                    assert!(done.drafted > 0, "{what}");
+                    assert!(done.drafted > 0, "{label}");
                 }
             }
         }
@@ -204,14 +204,14 @@ pub fn what_is_not_asked_for_changes_no_bit<B: Backend>(backends: fn() -> Vec<Na
         let correction = || Adaptation::gradient(&shared, AdaptOptions::gradient()).unwrap();
         let bases = AdaptOptions::oja();
         let bases = Adaptation::oja(&shared, Setting::FULL, &model, bases, &pool).unwrap();
-        for (what, speculator) in [
+        for (label, speculator) in [
             ("nothing", None),
             ("a part of it", Some(own())),
             ("one that learns", Some(own().with_adaptation(correction()))),
             ("another", Some(other().with_adaptation(correction()))),
             ("bases", Some(other().with_adaptation(bases))),
         ] {
-            assert_identical(of(), speculator, &expected, &format!("{name}, {what}"));
+            assert_identical(of(), speculator, &expected, &format!("{name}, {label}"));
         }
     }
 }
@@ -220,7 +220,7 @@ fn assert_identical<B: Backend>(
     mut session: Session<B>,
     mut speculator: Option<Speculator<B>>,
     expected: &[Text],
-    what: &str,
+    label: &str,
 ) {
     let tokenizer = session.model().tokenizer().unwrap();
     let (mut greedy, mut position) = (Sampler::greedy(), 0);
@@ -232,14 +232,14 @@ fn assert_identical<B: Backend>(
                 Generator::with_draft(&mut session, draft, &tokenizer, greedy, prompt, limits)
             }
         };
-        assert_eq!(written(generator.unwrap()).0, text.tokens, "{what}");
+        assert_eq!(written(generator.unwrap()).0, text.tokens, "{label}");
         let mut logits = |position: usize, read: &[u32]| {
             session.truncate(position).unwrap();
             bits(session.step(read).unwrap())
         };
         let end = position + prompt.len() + 1;
-        assert!(logits(end, &text.tokens[1..]) == text.logits[1], "{what}");
-        assert!(logits(position, prompt) == text.logits[0], "{what}");
+        assert!(logits(end, &text.tokens[1..]) == text.logits[1], "{label}");
+        assert!(logits(position, prompt) == text.logits[0], "{label}");
         logits(end - 1, &text.tokens[..1]);
         position = end;
     }
@@ -249,7 +249,7 @@ fn assert_identical<B: Backend>(
     let done = speculator.done();
     assert_eq!((done.drafted, done.alone), (0, expected.len() as u64));
     let learnt = speculator.adaptation().map(|of| of.learnt().updates);
-    assert_eq!(learnt.unwrap_or(0), 0, "{what}");
+    assert_eq!(learnt.unwrap_or(0), 0, "{label}");
 }
 
 /// Two consecutive texts of a session that stops within the drafted tokens, and one that fills its

@@ -235,10 +235,10 @@ fn failed_gate_fails_after_the_report() {
         let word = if code == 0 { "passed" } else { "failed" };
         assert_eq!(text(&found, "/gates/0/outcome"), word);
         assert!(fs::read_to_string(&page).unwrap().contains(word));
-        let told = outcome
+        let reported = outcome
             .stderr
             .contains("error: 1 of 1 gates failed, the first: decode_speed");
-        assert_eq!(told, code == 1, "{}", outcome.stderr);
+        assert_eq!(reported, code == 1, "{}", outcome.stderr);
     }
 }
 

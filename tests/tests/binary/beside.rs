@@ -49,9 +49,9 @@ fn nearest_uniform_files_are_measured() {
     for file in files {
         let measured = &file["evaluation"];
         assert!(number(measured, "/kl") > 0.0, "{file}");
-        for what in ["/chunks", "/reference_perplexity"] {
-            let of_artifact = number(&report["quality"]["evaluation"], what);
-            assert_eq!(number(measured, what), of_artifact, "{what}");
+        for key in ["/chunks", "/reference_perplexity"] {
+            let of_artifact = number(&report["quality"]["evaluation"], key);
+            assert_eq!(number(measured, key), of_artifact, "{key}");
         }
         let name = format!("{} throughout", text(file, "/type"));
         assert!(said.contains(&name), "{said}");

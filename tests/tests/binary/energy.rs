@@ -197,11 +197,11 @@ fn plan_uses_measured_energy() {
     let (other, _) = compile(&scratch, &model, "other.htz", &as_given);
     let [one, other] = [one, other].map(|path| fs::read(path).unwrap());
     assert!(one == other);
-    let told = |report: &Value| report["plan"].to_string();
+    let plan_text = |report: &Value| report["plan"].to_string();
     assert!(
-        told(&report).contains("J for each byte"),
+        plan_text(&report).contains("J for each byte"),
         "{}",
-        told(&report)
+        plan_text(&report)
     );
     let ratio = |file: &Path, out: &str| {
         let options = options(file);

@@ -124,8 +124,8 @@ fn cusolver_decomposes_weights() {
         assert_eq!(std::fs::read(again).unwrap(), bytes, "{method}: threads");
     }
     let called = machine.called();
-    for what in ["eigenvectors of ", "product of ", "sums of "] {
-        assert!(called.contains(what), "{what}");
+    for operation in ["eigenvectors of ", "product of ", "sums of "] {
+        assert!(called.contains(operation), "{operation}");
     }
     let failing = compile("gp", "failing.htz", "cuda", "2");
     let failing = failing.env("HTC_FAKE", Some(Path::new("no-convergence")));

@@ -64,7 +64,7 @@ fn calibrated(scratch: &Scratch, model: &Path, plan: &Path, options: &[&str]) ->
     .args(options)
 }
 
-fn told<'a>(gauge: &'a str, bias: &'a str) -> [&'a str; 6] {
+fn gauge_options<'a>(gauge: &'a str, bias: &'a str) -> [&'a str; 6] {
     ["--gauge", gauge, "--bias", bias, "--report", "json"]
 }
 
@@ -198,7 +198,7 @@ fn gauges_lower_the_logit_error_of_a_head() {
         // The head has no bias, so the option does not change its factors.
         let mut same = Vec::new();
         for bias in ["off", "on"] {
-            let run = calibrated(&scratch, &model, &plan, &told(gauge, bias));
+            let run = calibrated(&scratch, &model, &plan, &gauge_options(gauge, bias));
             let report = run.run().json();
             let head = head_of(&report);
             assert_eq!(text(&head, "/norm"), norm);
@@ -232,7 +232,7 @@ fn dense_heads_report_the_logit_error() {
     };
     let run = |model: &Path, matrix: &str| {
         let plan = dense(matrix);
-        let run = calibrated(&scratch, model, &plan, &told("whiten", "on"));
+        let run = calibrated(&scratch, model, &plan, &gauge_options("whiten", "on"));
         run.run().json()
     };
     let head = head_of(&run(&own, "head"));
@@ -263,7 +263,7 @@ fn head_statistics_are_cached_like_layers() {
     let scratch = Scratch::new();
     let model = scratch.file("untied.gguf", untied());
     let plan = plan(&scratch, FACTORS);
-    let run = || calibrated(&scratch, &model, &plan, &told("whiten", "on"));
+    let run = || calibrated(&scratch, &model, &plan, &gauge_options("whiten", "on"));
     let artifact = || fs::read(scratch.path("out.htz")).unwrap();
     run().run().ok();
     let expected = artifact();

@@ -68,12 +68,12 @@ fn bases_do_not_change_other_tensors() {
             .iter()
             .any(|name| name == "kv_bases")
     );
-    let beside = kv.manifest.tensors.len() - 8;
-    assert_eq!(beside, other.manifest.tensors.len());
+    let other_tensors = kv.manifest.tensors.len() - 8;
+    assert_eq!(other_tensors, other.manifest.tensors.len());
     for (a, b) in kv.manifest.tensors.iter().zip(&other.manifest.tensors) {
         assert_eq!((a.role, a.sha256), (b.role, b.sha256));
     }
-    assert!(kv.manifest.tensors[beside..].iter().all(|t| is_kv(t.role)));
+    assert!(kv.manifest.tensors[other_tensors..].iter().all(|t| is_kv(t.role)));
     assert_eq!(kv.manifest.plan, other.manifest.plan);
 
     // Two layers of two heads of 16, in f16 and f32.
@@ -410,7 +410,7 @@ fn bases_are_identical_on_any_threads_and_after_a_kill() {
     let output = scratch.path("kv.htz");
     run("1").run().ok();
     let expected = fs::read(&output).unwrap();
-    let beside = Artifact::open(&output).manifest.tensors.len() - 4 * slow().layers;
+    let other_tensors = Artifact::open(&output).manifest.tensors.len() - 4 * slow().layers;
     fs::remove_file(&output).unwrap();
     fs::remove_dir_all(scratch.path("cache")).unwrap();
     run("2").run().ok();
@@ -419,7 +419,7 @@ fn bases_are_identical_on_any_threads_and_after_a_kill() {
 
     let mut child = run("2").spawn();
     let started = Instant::now();
-    let enough = || journal(&scratch).is_some_and(|journal| tensors(&journal) > beside + 4);
+    let enough = || journal(&scratch).is_some_and(|journal| tensors(&journal) > other_tensors + 4);
     while !enough() {
         assert!(child.try_wait().unwrap().is_none(), "finished too soon");
         assert!(started.elapsed() < Duration::from_secs(60), "no progress");
@@ -429,7 +429,7 @@ fn bases_are_identical_on_any_threads_and_after_a_kill() {
     assert!(!child.wait().unwrap().success(), "finished too soon");
     let left = journal(&scratch).unwrap();
     let said = fs::read_to_string(&left).unwrap();
-    assert!(tensors(&left) < beside + 4 * slow().layers, "{said}");
+    assert!(tensors(&left) < other_tensors + 4 * slow().layers, "{said}");
     assert!(!output.exists());
     run("1").run().ok();
     assert!(fs::read(&output).unwrap() == expected);

@@ -177,9 +177,9 @@ fn left(scratch: &Scratch, extension: &str) -> Option<PathBuf> {
     found.find(|path| path.extension().is_some_and(|of| of == extension))
 }
 
-fn wait_for(what: impl Fn() -> bool) {
+fn wait_for(condition: impl Fn() -> bool) {
     let begun = Instant::now();
-    while !what() {
+    while !condition() {
         assert!(begun.elapsed() < Duration::from_secs(120), "no progress");
         sleep(Duration::from_millis(1));
     }

@@ -87,8 +87,8 @@ fn compare(name: &str, bos: Option<u32>, step: usize) {
     let Some(model) = shared(&format!("models/gguf-vocab/ggml-vocab-{name}.gguf")) else {
         return;
     };
-    let beside = |ending: &str| fs::read_to_string(format!("{}{ending}", model.display())).unwrap();
-    let (texts, expected) = (beside(".inp"), beside(".out"));
+    let read_with_ending = |ending: &str| fs::read_to_string(format!("{}{ending}", model.display())).unwrap();
+    let (texts, expected) = (read_with_ending(".inp"), read_with_ending(".out"));
     let texts: Vec<&str> = texts.split("\n__ggml_vocab_test__\n").collect();
     let expected: Vec<&str> = expected.lines().collect();
     assert!(texts.len() >= expected.len() && expected.len() > 40);

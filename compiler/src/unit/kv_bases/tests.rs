@@ -63,7 +63,7 @@ fn of_heads(x: &[f32], size: usize, heads: usize, first: usize, count: usize) ->
         .collect()
 }
 
-fn diagonalises(what: &str, vectors: &[Vec<f64>], basis: &[f32], energies: &[f32]) {
+fn assert_diagonalises(label: &str, vectors: &[Vec<f64>], basis: &[f32], energies: &[f32]) {
     let n = energies.len();
     let mut moment = vec![0.0; n * n];
     let mut total = 0.0;
@@ -83,24 +83,24 @@ fn diagonalises(what: &str, vectors: &[Vec<f64>], basis: &[f32], energies: &[f32
             let expected = if i == j { f64::from(energies[i]) } else { 0.0 };
             let found = moment[i * n + j] / total;
             let is_close = (found - expected).abs() < ROUNDED;
-            assert!(is_close, "{what}: {found} for {expected} at {i}, {j}");
+            assert!(is_close, "{label}: {found} for {expected} at {i}, {j}");
         }
     }
-    assert!(energies.is_sorted_by(|a, b| a >= b), "{what}: {energies:?}");
+    assert!(energies.is_sorted_by(|a, b| a >= b), "{label}: {energies:?}");
     let sum: f64 = energies.iter().map(|&energy| f64::from(energy)).sum();
-    assert!((sum - 1.0).abs() < 1e-5, "{what}: {sum}");
+    assert!((sum - 1.0).abs() < 1e-5, "{label}: {sum}");
 }
 
 /// Asserts that the largest entry of each row is positive; returns the maximum deviation from
 /// orthonormality.
-fn orthonormality(what: &str, basis: &[f32], n: usize) -> f64 {
+fn orthonormality(label: &str, basis: &[f32], n: usize) -> f64 {
     let mut worst = 0.0f64;
     for (i, a) in basis.chunks_exact(n).enumerate() {
         let largest = a.iter().copied().fold(
             0.0f32,
             |best, x| if x.abs() > best.abs() { x } else { best },
         );
-        assert!(largest > 0.0, "{what}: row {i}");
+        assert!(largest > 0.0, "{label}: row {i}");
         for (j, b) in basis.chunks_exact(n).enumerate() {
             let product: f64 = a
                 .iter()
@@ -140,14 +140,14 @@ fn check(name: &str, model: &Arc<Model>, calibration: &Calibration, order: Optio
         assert_eq!(roles_made, roles(layer));
         let [key_basis, key_energies, value_basis, value_energies] = numbers(&hyper, layer, &made);
         for head in 0..heads {
-            let what = format!("{name}, layer {layer}, head {head}");
+            let label = format!("{name}, layer {layer}, head {head}");
             let square = head * size * size..(head + 1) * size * size;
             let row = head * size..(head + 1) * size;
             let mut together = of_heads(queries, size, hyper.heads, head * group, group);
             together.extend(of_heads(keys, size, heads, head, 1));
             let basis = &key_basis[square.clone()];
-            diagonalises(&what, &together, basis, &key_energies[row.clone()]);
-            worst = worst.max(orthonormality(&what, basis, size));
+            assert_diagonalises(&label, &together, basis, &key_energies[row.clone()]);
+            worst = worst.max(orthonormality(&label, basis, size));
             let mut values = of_heads(values, size, heads, head, 1);
             if let Some(order) = order {
                 let slot = Slot::V;
@@ -159,8 +159,8 @@ fn check(name: &str, model: &Arc<Model>, calibration: &Calibration, order: Optio
                 }
             }
             let basis = &value_basis[square];
-            diagonalises(&what, &values, basis, &value_energies[row]);
-            worst = worst.max(orthonormality(&what, basis, size));
+            assert_diagonalises(&label, &values, basis, &value_energies[row]);
+            worst = worst.max(orthonormality(&label, basis, size));
         }
     }
     worst

@@ -71,6 +71,6 @@ fn base_plus_adapter_equals_the_artifact() {
     let q = stored(&base, "blk.0.attn_q.weight");
     assert!(q == artifact.stored("layers.0.q.weight"));
     let notes = list(&report, "/notes");
-    let told = notes[0].as_str().unwrap();
-    assert!(told.starts_with("2 matrices are zeros"), "{told}");
+    let first_note = notes[0].as_str().unwrap();
+    assert!(first_note.starts_with("2 matrices are zeros"), "{first_note}");
 }

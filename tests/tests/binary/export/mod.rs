@@ -124,8 +124,8 @@ fn exports_preserve_logits_for_every_architecture_and_form() {
                 let out = to_folder(&scratch, &artifact, "out", &as_f32);
                 for exported in [&gguf, &out] {
                     let difference = difference(exported, &artifact, &tokens);
-                    let what = format!("{name} {source} {form} {}", exported.display());
-                    assert!(difference < 1e-4, "{what}: {difference:.2e}");
+                    let label = format!("{name} {source} {form} {}", exported.display());
+                    assert!(difference < 1e-4, "{label}: {difference:.2e}");
                 }
             }
         }

@@ -30,18 +30,18 @@ fn link_in_place_of_a_folder_is_refused() {
 fn links_and_pipes_in_place_of_files_are_refused() {
     let subject = Subject::new();
     let precious = Precious::new(&subject.scratch);
-    let plant = |place: &Path, what: usize| {
+    let plant = |place: &Path, kind: usize| {
         let _ = fs::remove_file(place);
-        match what {
+        match kind {
             0 => symlink(precious.file(), place).unwrap(),
             1 => fs::hard_link(precious.file(), place).unwrap(),
             _ => pipe(place),
         }
     };
     for extension in ["journal", "partial"] {
-        for what in 0..3 {
+        for kind in 0..3 {
             subject.fail_halfway(|| subject.compile());
-            plant(&subject.left(extension), what);
+            plant(&subject.left(extension), kind);
             let refused = subject.compile().run();
             refused.refused(1, &[extension, "remove"]);
             precious.is_untouched();
@@ -50,8 +50,8 @@ fn links_and_pipes_in_place_of_files_are_refused() {
     }
     subject.fail_halfway(|| subject.compile());
     let lock = subject.scratch.path(WORK).join("lock");
-    for what in 0..3 {
-        plant(&lock, what);
+    for kind in 0..3 {
+        plant(&lock, kind);
         subject.compile().run().refused(1, &["lock", "remove"]);
         precious.is_untouched();
     }
@@ -61,14 +61,14 @@ fn links_and_pipes_in_place_of_files_are_refused() {
     fs::remove_file(&subject.output).unwrap();
     let expected = subject.expected(Subject::calibrated);
     let lock = subject.entry().join("lock");
-    for what in 0..3 {
-        plant(&lock, what);
+    for kind in 0..3 {
+        plant(&lock, kind);
         subject.calibrated().run().refused(1, &["lock", "remove"]);
         precious.is_untouched();
     }
     fs::remove_file(&lock).unwrap();
-    for what in [0, 2] {
-        plant(&subject.entry().join("layer-0001"), what);
+    for kind in [0, 2] {
+        plant(&subject.entry().join("layer-0001"), kind);
         let outcome = subject.calibrated().deadline(SOON).run().ok();
         assert!(outcome.stderr.contains("layer-0001"), "{}", outcome.stderr);
         precious.is_untouched();
