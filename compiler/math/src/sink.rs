@@ -71,7 +71,7 @@ pub fn coverage(basis: &[f64], direction: &[f64]) -> Result<Coverage, FactoriseE
 }
 
 /// Appends a row to the orthonormal rows of `basis`, row-major `[k, direction.len()]`, so that it
-/// spans `direction`, unless its [coverage](coverage) reaches `threshold`. Returns the coverage
+/// spans `direction`, unless it already [covers](coverage) `threshold` of it. Returns the coverage
 /// before and true if a row was added.
 ///
 /// The row comes from orthogonalising twice, which suffices for orthogonality up to rounding
