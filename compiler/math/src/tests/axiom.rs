@@ -5,7 +5,6 @@ use super::{Dense, Rng, close};
 
 use Side::{Read, Write};
 
-/// Every shape on either side of the stream, with grouped-query attention.
 fn block(d: usize, seed: u64) -> Vec<(Dense, usize, Side)> {
     let slot = |m: usize, n: usize, seed: u64| {
         let q = m.min(n);
@@ -208,7 +207,6 @@ fn options_bound_the_work() {
 #[test]
 fn channels_without_energy_and_ranks_without_tail() {
     let d = 16;
-    // Channel 3 takes part in nothing, channel 5 in writes only.
     let read = Dense::normal(20, d, 51);
     let read = Dense::from_fn(20, d, |i, j| match j {
         3 | 5 => 0.0,

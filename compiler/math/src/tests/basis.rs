@@ -61,7 +61,6 @@ fn diagonal_weight_gives_unit_vectors_in_order() {
         [0.0, 0.0, 1.0, 0.0],
     ];
     assert_eq!(found.basis, expected.concat());
-    // Column j of W̃ is W times basis vector j.
     let projected = [
         [0.0, 0.0, 1.0, 0.0],
         [-3.0, 0.0, 0.0, 0.0],
@@ -87,7 +86,6 @@ fn of_equal_magnitudes_the_lowest_index_is_positive() {
 
 #[test]
 fn normalisation_saves_the_small_slot() {
-    // The large weight reads inputs 0 and 1 evenly, the small one input 2 alone.
     let large = Dense::from_fn(2, 3, |i, j| if i == j { 10.0 } else { 0.0 });
     let small = Dense::from_fn(1, 3, |_, j| if j == 2 { 0.1 } else { 0.0 });
     let slots = [large.weight(), small.weight()];

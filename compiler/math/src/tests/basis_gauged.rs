@@ -68,7 +68,6 @@ fn one_slot_reaches_the_tail_of_the_gauged_weight() {
     }
 }
 
-/// At every prefix and at full rank.
 #[test]
 fn slots_lose_the_eigenvalues_left_out() {
     let d = 48;
@@ -238,8 +237,7 @@ fn loss_with_exempt_columns_is_the_tail_of_the_others() {
     close(lost, (left / whole).sqrt(), 1e-6);
 }
 
-/// Holds for the first components at any smaller rank; the rest of the basis loses no more than a
-/// plain one.
+/// Holds at any smaller rank.
 #[test]
 fn the_sink_direction_is_exact() {
     let d = 40;

@@ -23,7 +23,6 @@ fn bits_above(bits: f64, error: f64) -> f64 {
 
 #[test]
 fn a_trellis_is_near_shannons_bound_on_gaussian_numbers() {
-    // Limits from the training of the tables, on other numbers.
     let most = [[0.15, 0.17, 0.21, 0.28], [0.15, 0.17, 0.20, 0.26]];
     for code in Code::all().chain(Code::earlier()) {
         let (bits, Some(tables)) = (code.bits(), Trellis::of(code)) else {
@@ -145,7 +144,6 @@ pub(super) fn loss(codes: &Codes, rows: usize, w: &[f32]) -> f64 {
 
 #[test]
 fn matrix_loss_matches_the_loss_of_the_code() {
-    // Rows and columns of very different sizes, and a partial last group.
     let (rows, cols) = (300, 96);
     let mut w = normal(9, rows * cols, 0.02);
     for (i, w) in w.iter_mut().enumerate() {
@@ -402,7 +400,6 @@ fn rows_that_count_more_lose_less() {
     assert!(lossy.lost(&codes, guide) > lossy.lost(&codes, Guide::default()));
 }
 
-/// Uniform codes, and mixtures with a trellis or codebook last.
 fn of_width(cols: usize) -> Vec<Codes> {
     let code = [
         Code::levels(2),
@@ -507,7 +504,6 @@ fn padding_is_no_worse_than_columns_of_zeros() {
     };
     let along_rows = RowFeedback::new(&[block], 0.01).unwrap();
     for (codes, of_zeros) in of_width(cols).iter().zip(of_width(wide)) {
-        // Without feedback, along columns, along rows too.
         let mut sums = [[0.0; 2]; 3];
         for seed in 0..6 {
             let narrow = Lossy {
@@ -565,7 +561,6 @@ fn rotation_does_not_increase_the_loss_of_normal_numbers() {
     }
 }
 
-/// The rotation spreads outliers over the column group.
 #[test]
 fn rotation_reduces_the_loss_with_outliers() {
     let mut lossy = Lossy::new(256, 64, alone(256));

@@ -1,4 +1,3 @@
-//! Decompositions of every backend: known spectra, residuals, orthogonality.
 
 use faer::Mat;
 

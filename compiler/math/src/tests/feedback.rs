@@ -105,7 +105,6 @@ fn the_factor_is_that_of_the_damped_moment() {
     }
 }
 
-/// With two inputs the second column's target has a closed form.
 #[test]
 fn second_column_compensates_for_the_first() {
     let of = [2.0, f64::NAN, 0.9, 1.0];
@@ -295,7 +294,6 @@ fn mismatched_shapes_are_refused() {
     assert!(feedback.code(weight, &COARSE, 0).is_err());
 }
 
-/// `H C H` by column groups; a partial last one stays as it is.
 #[test]
 fn the_rotated_feedback_is_that_of_the_rotated_moment() {
     let (n, damping) = (75, 0.05);

@@ -9,7 +9,6 @@ use super::{Dense, Rng, close, decreasing, matrix, norm, orthonormal, signs_are_
 
 const PATHS: [Path; 2] = [Path::Svd, Path::Gram];
 
-/// Both orientations and a square, one block of the symmetric products and two.
 const SHAPES: [(usize, usize); 6] = [(24, 24), (40, 30), (30, 40), (90, 70), (70, 90), (20, 600)];
 
 /// Second moment with known roots; NaN in the upper triangle, which must not be read.
@@ -159,7 +158,6 @@ fn product(found: &LowRank, w: &Dense, r: usize, shorter: usize) -> Mat<f64> {
     b.subcols(0, shorter) * a.subrows(0, shorter)
 }
 
-/// Checks singular values, the tail at every prefix, and full rank.
 #[test]
 fn gauged_truncation_reaches_the_tail_of_the_gauged_weight() {
     for (m, n) in SHAPES {

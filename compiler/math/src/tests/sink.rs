@@ -126,7 +126,6 @@ fn blind(m: usize, n: usize) -> (Dense, Vec<f64>) {
     (w, direction)
 }
 
-/// Holds for every gauge, side and path.
 #[test]
 fn low_rank_factors_keep_the_direction() {
     for (m, n) in [(40, 30), (30, 40), (70, 70)] {
@@ -205,7 +204,6 @@ fn best_with_the_direction(
 ) {
     let (m, n) = gauged.shape();
     let (b, a) = (matrix(&kept.b, m, r), matrix(&kept.a, r, n));
-    // u ∝ H W ŝ.
     let u = along * (1.0 / norm(along));
     let deflated = gauged - &u * (u.transpose() * gauged);
     let tall = match m < n {
@@ -246,7 +244,6 @@ fn channels_of_largest_norm() {
     let one = Dense::from_fn(2, 5, |_, j| [1.0, -4.0, 0.0, 1.0, 3.0][j]);
     let other = Dense::from_fn(3, 5, |_, j| [1.0, 0.0, 5.0, 1.0, 0.0][j]);
     let weights = [one.weight(), other.weight()];
-    // Energies 5, 32, 75, 5, 18.
     for (count, expected) in [
         (0, &[][..]),
         (1, &[2]),

@@ -1,4 +1,3 @@
-//! Encoders at large widths, beyond the limits of some steps.
 
 use htc_formats::bands::{BAND, Bands, Code, Codes};
 
@@ -13,7 +12,6 @@ struct Wide {
     feedback: Feedback,
 }
 
-/// Rows, of which every third weighs more.
 const ROWS: usize = 32;
 
 fn count(row: usize) -> f64 {

@@ -112,7 +112,6 @@ fn logits_are_the_same_either_way() {
             let [late, first] = both.each_ref().map(|session| held(session, layer));
             assert_eq!(late, first, "{kind}, layer {layer}");
         }
-        // A single step reads queries row by row.
         for (count, bound) in [(1, STEP), (BEHIND, PASS)] {
             let [late, first] = both.each_mut().map(|session| {
                 session.truncate(PROMPT).unwrap();

@@ -1,4 +1,3 @@
-//! Sessions of the demo model with every kind.
 
 use super::*;
 use crate::ExecError;
@@ -268,7 +267,6 @@ fn prompt_is_cut_to_the_positions_to_keep() {
         session.reset();
         assert_eq!(session.kv_usage().evicted, 0);
     }
-    // A prompt that fits stays as it is.
     let mut options = short("f16");
     options.keep = Some(60);
     let mut session = bench.session(&options, 1);
@@ -334,7 +332,6 @@ fn bases_adapt_to_the_text_and_report_their_drift() {
     session.step(&bench.tokens[..480]).unwrap();
     session.end_prompt().unwrap();
     let counters = session.kv_counters();
-    // All but the first and the last 32, in updates of 32.
     assert_eq!(session.kv().compressed(), 8 * 416);
     assert_eq!((counters.updates, counters.drift.len()), (13, 13));
     assert!(counters.update_time > std::time::Duration::ZERO);

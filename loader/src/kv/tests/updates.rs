@@ -97,7 +97,6 @@ fn step_is_invariant_to_scale_and_count_and_cannot_diverge() {
         let difference = found.iter().zip(&once).map(|(a, b)| (a - b).abs());
         assert!(difference.fold(0.0, f32::max) < 1e-6);
     }
-    // Every column is nearest to its old self.
     let turn = oja::transition(&once, &u, size);
     for i in 0..rank {
         for j in 0..rank {
@@ -147,7 +146,7 @@ fn step_is_invariant_to_scale_and_count_and_cannot_diverge() {
 
 #[test]
 fn coordinates_are_turned_with_their_basis() {
-    // Keys and values lie in the intersection of two bases of rank 4.
+    // -
     let mut random = Random(11);
     let size = 8;
     let all = basis(&mut random, size, size);
