@@ -146,7 +146,6 @@ fn step_is_invariant_to_scale_and_count_and_cannot_diverge() {
 
 #[test]
 fn coordinates_are_turned_with_their_basis() {
-    // -
     let mut random = Random(11);
     let size = 8;
     let all = basis(&mut random, size, size);
