@@ -1,10 +1,10 @@
-//! Benchmark of the block encoders: speed and loss.
+//! Benchmark of the block encoders.
 //!
-//! `cargo run --release -p htc-formats --example encoding [FILE]` prints, for every type with a
-//! scale search, the relative loss of energy and millions of numbers per second on one thread for:
+//! `cargo run --release -p htc-formats --example encoding [FILE]` prints the relative loss of
+//! energy and millions of numbers per second on one thread, for every type with a scale search:
 //! encoding a row, searching scales with importances, taking codes one at a time as GPTQ does, and
-//! refitting scales to codes. The input is Gaussian noise or a file of f16. Rates are the best of
-//! many short rounds, which reduces noise from other processes.
+//! refitting scales. The input is Gaussian noise or a file of f16. Rates are the best of many short
+//! rounds.
 
 use std::time::Instant;
 

@@ -1,8 +1,7 @@
 //! Escaping of untrusted text for display.
 //!
-//! Names of files, tensors, tokens and metadata are untrusted. Printed verbatim they could move a
-//! terminal's cursor, change its title (by ESC, or the single character U+009B), or reverse the
-//! writing direction to disguise a name.
+//! Names of files, tensors, tokens and metadata could move a terminal's cursor, change its title
+//! (by ESC, or the single character U+009B), or reverse the writing direction.
 
 use std::borrow::Cow;
 

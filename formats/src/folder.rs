@@ -1,5 +1,4 @@
-//! Folders by handle. This prevents other users who can write to a parent folder from replacing it,
-//! or from substituting a link for a file.
+//! Folders by handle, which other users cannot replace by a folder or link of their own.
 //!
 //! A [`Folder`] is opened once; names are resolved relative to its handle. A private folder
 //! ([`Folder::own`]) belongs to the user of the process, and no other user may write to it. On
@@ -53,7 +52,7 @@ pub enum FolderError {
     Io {
         /// The folder.
         path: PathBuf,
-        /// Error of the system.
+        /// System error.
         error: io::Error,
     },
     /// The path is not a folder.
@@ -105,7 +104,7 @@ impl Folder {
     /// Opens a folder named by the user. Links are followed, and any owner is accepted.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// I/O errors.
     pub fn open(path: &Path) -> io::Result<Folder> {
         let path = match path.as_os_str().is_empty() {
             true => Path::new("."),
@@ -121,7 +120,7 @@ impl Folder {
     /// Opens the folder of a file. Returns it with the name of the file.
     ///
     /// # Errors
-    /// Errors of the system; [`ErrorKind::InvalidFilename`] if the path names no file.
+    /// I/O errors; [`ErrorKind::InvalidFilename`] if the path names no file.
     pub fn of(path: &Path) -> io::Result<(Folder, OsString)> {
         let name = path.file_name().ok_or(ErrorKind::InvalidFilename)?;
         let folder = Folder::open(path.parent().unwrap_or(Path::new("")))?;
@@ -187,7 +186,7 @@ impl Folder {
     /// owner.
     ///
     /// # Errors
-    /// Errors of the system, and [`ErrorKind::Other`] for any other kind of file.
+    /// I/O errors, and [`ErrorKind::Other`] for any other kind of file.
     pub fn read(&self, name: &OsStr) -> io::Result<File> {
         let file = sys::file(&self.handle, &self.path, name, sys::Use::Read)?;
         self.check(&file, false)?;
@@ -227,7 +226,7 @@ impl Folder {
     /// removed on drop.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// I/O errors.
     pub fn temporary(&self, mode: u32) -> io::Result<Temporary<'_>> {
         let (name, file) = self.unfinished(mode)?;
         Ok(Temporary {
@@ -241,7 +240,7 @@ impl Folder {
     /// removed on drop, together with its files.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// I/O errors.
     pub fn temporary_folder(&self) -> io::Result<TemporaryFolder<'_>> {
         for _ in 0..ATTEMPTS {
             let name = random_name()?;
@@ -263,7 +262,7 @@ impl Folder {
     /// Creates a file like [`temporary`](Folder::temporary) that is not removed on drop.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// I/O errors.
     pub fn unfinished(&self, mode: u32) -> io::Result<(OsString, File)> {
         for _ in 0..ATTEMPTS {
             let name = random_name()?;
@@ -279,7 +278,7 @@ impl Folder {
     /// target is replaced only if `replace`.
     ///
     /// # Errors
-    /// Errors of the system; [`ErrorKind::AlreadyExists`].
+    /// I/O errors; [`ErrorKind::AlreadyExists`].
     pub fn rename(&self, name: &OsStr, to: &Folder, new: &OsStr, replace: bool) -> io::Result<()> {
         sys::rename((self, name), (to, new), replace)
     }
@@ -293,7 +292,7 @@ impl Folder {
     /// Copies the permissions of the regular file `name`, which `file` will replace.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// I/O errors.
     pub fn keep_mode(&self, name: &OsStr, file: &File) -> io::Result<()> {
         match sys::mode(&self.handle, &self.path, name) {
             Some(mode) => sys::set_mode(file, mode),
@@ -304,7 +303,7 @@ impl Folder {
     /// Returns the metadata of an entry, without following links.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// I/O errors.
     pub fn find(&self, name: &OsStr) -> io::Result<Found> {
         sys::find(&self.handle, &self.path, name)
     }
@@ -312,7 +311,7 @@ impl Folder {
     /// Removes a file, or a link itself.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// I/O errors.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         sys::remove(&self.handle, &self.path, name, false)
     }
@@ -320,7 +319,7 @@ impl Folder {
     /// Removes an empty folder.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// I/O errors.
     pub fn remove_folder(&self, name: &OsStr) -> io::Result<()> {
         sys::remove(&self.handle, &self.path, name, true)
     }
@@ -328,7 +327,7 @@ impl Folder {
     /// Returns the names of all entries, sorted.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// I/O errors.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = sys::names(&self.handle, &self.path)?;
         names.sort();
@@ -354,7 +353,7 @@ impl Folder {
     /// which keep their own journal, succeed.
     ///
     /// # Errors
-    /// Errors of the system, for instance if the folder is writable but not readable.
+    /// I/O errors, for instance if the folder is writable but not readable.
     pub fn sync(&self) -> io::Result<()> {
         match sys::sync(&self.handle) {
             Err(error)
@@ -394,7 +393,7 @@ impl TemporaryFolder<'_> {
     /// with its files, only if `replace`.
     ///
     /// # Errors
-    /// Errors of the system; then the existing folder is unchanged, and this one is removed.
+    /// I/O errors; then the existing folder is unchanged, and this one is removed.
     pub fn persist(mut self, name: &OsStr, replace: bool) -> io::Result<()> {
         let parent = self.parent;
         let taken = replace && parent.find(name).is_ok();
@@ -456,7 +455,7 @@ impl Temporary<'_> {
     /// its permissions are kept.
     ///
     /// # Errors
-    /// Errors of the system; then the file is removed.
+    /// I/O errors; then the file is removed.
     pub fn persist(mut self, name: &OsStr, replace: bool) -> io::Result<()> {
         if replace {
             self.folder.keep_mode(name, self.file()?)?;
@@ -478,7 +477,7 @@ impl Drop for Temporary<'_> {
 /// Creates a folder and its missing parents, accessible to the user of this process only.
 ///
 /// # Errors
-/// Errors of the system.
+/// I/O errors.
 pub fn make_private(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);

@@ -76,7 +76,7 @@ pub enum LearntError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Error of the system.
+        /// System error.
         error: io::Error,
     },
     /// The file has another format.

@@ -2,7 +2,7 @@
 //!
 //! All readers compare a count with the capacity of the remaining bytes before allocating, so that
 //! memory stays within a small multiple of the file size. Further limits are constants of this
-//! module, documented with their rationale.
+//! module.
 
 /// Metadata entries of a GGUF file. Real files have fewer than a hundred.
 pub const MAX_METADATA_ENTRIES: u64 = 1 << 16;
@@ -23,8 +23,8 @@ pub const MAX_TENSOR_NAME_BYTES: u64 = 255;
 pub const MAX_STRING_BYTES: u64 = 1 << 24;
 
 /// Memory for the metadata of one file: 256 MiB. A list of short strings takes four times its file
-/// size in memory, and a sparse file costs an attacker nothing. The largest published vocabularies,
-/// with some hundred thousand tokens and merges, take 50 MB.
+/// size in memory, and a sparse file costs nothing. The largest published vocabularies, with some
+/// hundred thousand tokens and merges, take 50 MB.
 pub const MAX_METADATA_MEMORY: u64 = 1 << 28;
 
 /// Nesting depth of arrays; bounds the recursion of the reader.

@@ -1,7 +1,5 @@
-//! Read-only memory-mapped files, the only use of `mmap` in the project.
-//!
-//! Models may exceed memory, and most weights are read sequentially, once per token. All readers of
-//! weight files therefore borrow from a [`MappedFile`].
+//! Read-only memory-mapped files, the only use of `mmap` in the project. All readers of weight
+//! files borrow from a [`MappedFile`].
 
 mod lost;
 
@@ -22,7 +20,7 @@ use lost::Region;
 /// During the lifetime of the value no process may truncate or modify the file. Access beyond a new
 /// end raises SIGBUS, reported with the file name if [`tell_of_lost_files`] was called.
 /// Modifications bypass earlier checks. Renaming another file over it is safe, because the mapping
-/// keeps the old contents; this project and the usual download tools write files in this way.
+/// keeps the old contents.
 #[derive(Debug)]
 pub struct MappedFile {
     path: PathBuf,
@@ -38,7 +36,7 @@ pub enum MapError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Error of the system.
+        /// System error.
         error: io::Error,
     },
     /// The path is a folder.
@@ -161,12 +159,12 @@ impl Drop for MappedFile {
 }
 
 /// Installs a SIGBUS handler: if a mapped file was truncated, the process exits with code 1 and one
-/// line on standard error, `PROGRAM: error: FILE: ...`. Call it from `main` only, because libraries
-/// must leave signals to the program.
+/// line on standard error, `PROGRAM: error: FILE: ...`. Libraries should not call it, because
+/// signals belong to the program.
 ///
 /// # Errors
 ///
-/// Errors of the system; then the signal is handled as before.
+/// I/O errors; then the signal is handled as before.
 #[cfg(unix)]
 pub fn tell_of_lost_files(program: &'static str) -> io::Result<()> {
     lost::install(program)

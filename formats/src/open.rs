@@ -1,8 +1,7 @@
-//! Safe opening of untrusted paths: only regular files, and for a model's folder only files within
-//! it.
+//! Opening of untrusted paths: only regular files, and for a model's folder only files within it.
 //!
-//! Opening a pipe blocks until a writer appears, reading a terminal waits for input, and opening a
-//! device may have side effects. A link in a downloaded folder may lead to any file of the user.
+//! Pipes and terminals block, devices may have side effects, and a link in a downloaded folder may
+//! lead to any file of the user.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io;

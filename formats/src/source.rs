@@ -45,17 +45,17 @@ pub enum Container {
 pub struct ModelFile {
     /// Path that was opened: a folder, a file, or the first of several files.
     pub path: PathBuf,
-    /// All files of the model, including configuration and index of a folder, sorted by name;
-    /// tensors refer to them. Files read only for the vocabulary are not included.
+    /// All files of the model, including configuration and index, sorted by name; tensors refer to
+    /// them. Files read only for the vocabulary are not included.
     pub files: Vec<Arc<MappedFile>>,
     /// Container format.
     pub container: Container,
     /// Validated hyper-parameters.
     pub hyper: HyperParameters,
-    /// Vocabulary with a token per row of the embedding, or the error that prevented its use; the
-    /// model can be executed without it.
+    /// Vocabulary with a token per row of the embedding, or the error that prevented its use;
+    /// execution does not need it.
     pub vocabulary: Result<Vocabulary, VocabularyError>,
-    /// Tensors in the order of execution, their shapes checked against `hyper`.
+    /// Tensors in execution order, their shapes checked against `hyper`.
     pub tensors: Vec<ModelTensor>,
 }
 
@@ -95,14 +95,13 @@ pub enum SourceError {
 }
 
 impl ModelFile {
-    /// Opens a model of any container format. It is determined by the first bytes of a file, or by
-    /// a file name that belongs to a model folder.
+    /// Opens a model of any container format, detected by the first bytes of a file, or by a file
+    /// name that belongs to a model folder.
     ///
     /// # Errors
     ///
-    /// [`SourceError::Container`] for an unsupported kind of file; the errors of
-    /// [`open_gguf`](ModelFile::open_gguf), [`open_htz`](ModelFile::open_htz) and
-    /// [`open_folder`](ModelFile::open_folder).
+    /// [`SourceError::Container`]; the errors of [`open_gguf`](ModelFile::open_gguf),
+    /// [`open_htz`](ModelFile::open_htz) and [`open_folder`](ModelFile::open_folder).
     pub fn open(path: impl AsRef<Path>) -> Result<ModelFile, SourceError> {
         let path = path.as_ref();
         let map = match MappedFile::open(path) {
@@ -128,8 +127,8 @@ impl ModelFile {
     ///
     /// # Errors
     ///
-    /// [`SourceError`] if a file is no valid GGUF, the parts do not match, or they hold no complete
-    /// and consistent model of an architecture in [`architecture::SUPPORTED`].
+    /// [`SourceError`] for invalid files, mismatched parts, and models that are incomplete or of no
+    /// architecture in [`architecture::SUPPORTED`].
     pub fn open_gguf(path: impl AsRef<Path>) -> Result<Self, SourceError> {
         let split = Split::open(path)?;
         let gguf = split.first();
@@ -160,8 +159,8 @@ impl ModelFile {
     ///
     /// # Errors
     ///
-    /// [`SourceError`] if the folder is incomplete or has an invalid file, or if the model is
-    /// incomplete, inconsistent or of no architecture in [`architecture::SUPPORTED`].
+    /// [`SourceError`] for invalid or missing files, and models that are incomplete or of no
+    /// architecture in [`architecture::SUPPORTED`].
     pub fn open_folder(path: impl AsRef<Path>) -> Result<Self, SourceError> {
         let folder = Folder::open(path)?;
         let files = folder.files();

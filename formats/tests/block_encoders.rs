@@ -121,7 +121,7 @@ fn errors_under_importances_are_below_those_of_the_reference_encoders() {
 }
 
 /// Returns the least squared error with any scale and codes from -8 to 7: between two scales at
-/// which a code changes the codes are constant, and their best scale has a closed form.
+/// which a code changes, the best scale has a closed form.
 fn least_error(x: &[f32]) -> f64 {
     let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     let mut bounds: Vec<f64> = Vec::new();

@@ -12,8 +12,8 @@ use block_common::{Random, error};
 use htc_formats::DType;
 use htc_formats::block::BlockFit;
 
-/// Returns the least weighted squared error with any real scale and given levels: between two
-/// scales at which a level changes the levels are constant, and their best scale has a closed form.
+/// Returns the least weighted squared error with any real scale: between two scales at which a
+/// level changes, the best scale has a closed form.
 fn least_error(x: &[f32], w: &[f32], levels: &[f64]) -> f64 {
     let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     let w: Vec<f64> = w.iter().map(|&w| f64::from(w)).collect();

@@ -1,7 +1,7 @@
 //! Opens, decodes and verifies arbitrary artifacts.
 //!
-//! Digests would reject nearly every input, so each input is also used as the body of an artifact
-//! with a valid header. Its first byte is the number of 256-byte units of manifest; data follows.
+//! Digests reject nearly every input, so each is also used as the body after a valid header. Its
+//! first byte is the number of 256-byte units of manifest.
 #![no_main]
 
 use htc_formats::htz::{ALIGNMENT, Digest, FORMAT_MAJOR, HEADER_BYTES, Htz, MAGIC};

@@ -1,9 +1,9 @@
-//! Column-group matrices with row classes. Each class has its own codes, so that rows with costlier
-//! errors, such as frequent tokens of an embedding, get more bits.
+//! Column-group matrices with row classes. Each class has its own codes, so that costlier rows,
+//! such as frequent tokens of an embedding, get more bits.
 //!
 //! The bytes begin with a class map in blocks of 256 rows: for each class the number of its rows
-//! before the block, then two bits per row with its class. The classes follow one after the other,
-//! each a column-group matrix of its rows in ascending order.
+//! before the block, then two bits per row with its class. The matrices of the classes follow, with
+//! rows in ascending order.
 
 use std::fmt;
 use std::str::FromStr;

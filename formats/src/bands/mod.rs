@@ -3,18 +3,17 @@
 //!
 //! Two kinds of code share one arrangement of the weights. A **codebook** is a non-uniform
 //! symmetric table of 2 to 8 bits, with a scale for each row and column group. A **trellis** has 2
-//! to 5 bits per weight. Each weight shifts that number of new bits into a state of twelve bits,
-//! and its value is the sum of two table entries, one for each half of the state: the bitshift
-//! trellis of QTIP (Tseng et al. 2024), here with additive tables, which are in turn sums of one
-//! entry for each nibble of the state. It has a scale for each row and each column.
+//! to 5 bits per weight, a scale for each row and one for each column. Each weight shifts that
+//! number of new bits into a state of twelve bits; its value is the sum of two table entries, one
+//! for each half of the state. This is the bitshift trellis of QTIP (Tseng et al. 2024) with
+//! additive tables, themselves sums of one entry per nibble of the state.
 //!
-//! The arrangement serves matrix-vector products: sixteen rows of four columns are 64 weights that
-//! are decoded together and multiplied by one broadcast of four numbers into sixteen sums.
-//! `SPEC.md`, section "Bands", is normative.
+//! Sixteen rows of four columns are 64 weights that a matrix-vector product decodes together and
+//! multiplies by one broadcast of four numbers into sixteen sums. `SPEC.md`, section "Bands", is
+//! normative.
 //!
 //! [`Codes`] holds the code of each column group and determines all sizes. [`Bands`] reads,
-//! [`Packer`] writes. [`Layout`] also covers row classes with their own codes; [`Banded`] reads
-//! both.
+//! [`Packer`] writes. [`Layout`] and [`Banded`] add row classes.
 
 mod classes;
 mod code;

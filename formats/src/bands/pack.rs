@@ -7,13 +7,12 @@ use super::{
     STRIP_ROWS,
 };
 
-/// Writer of the bytes of a column-group matrix, piece by piece in any order. Unset pieces are
-/// zero.
+/// Writer of a column-group matrix, piece by piece in any order. Unset pieces are zero.
 ///
-/// A piece is a unit of an encoder's output: the scale of a row or column, a codebook column group
-/// in a tile, or four trellis columns in a tile. Rows are padded to whole row groups of sixteen.
-/// Codes of padding rows are ignored, except that a trellis passes through them. Codes and scales
-/// of padding columns are ignored; encoders leave them at zero.
+/// A piece is the scale of a row or column, a codebook column group in a tile, or four trellis
+/// columns in a tile. Rows are padded to whole row groups of sixteen. Codes of padding rows are
+/// ignored, except that a trellis passes through them. Codes and scales of padding columns are
+/// ignored and should be zero.
 ///
 /// # Panics
 /// Methods panic for pieces of the wrong length or outside of the matrix.

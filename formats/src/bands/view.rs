@@ -171,10 +171,10 @@ impl<'a> Bands<'a> {
         self.bytes.get(place).unwrap_or(&[])
     }
 
-    /// Decodes a row to f32. In a trellis column group a weight is the product of the scales of row
-    /// and column (exact), times the integer from the tables. In a codebook column group it is the
-    /// product of the row's scale, the scale of row and group, the integer from the table and 2^-13
-    /// (exact). A rotated matrix is [rotated](super::rotate) back.
+    /// Decodes a row to f32. A trellis weight is the product of the scales of row and column
+    /// (exact), times the integer from the tables. A codebook weight is the product of the row's
+    /// scale, the scale of row and group, the integer from the table and 2^-13 (exact). A rotated
+    /// matrix is [rotated](super::rotate) back.
     ///
     /// # Errors
     /// [`BandsError::Row`].
@@ -241,7 +241,6 @@ impl<'a> Bands<'a> {
     }
 }
 
-/// Returns the integer at row `r` of the tile and column `c` of the column group.
 fn weight(code: Code, band: &[u8], r: usize, c: usize) -> i8 {
     let groups = band.len() / code.group_bytes();
     let bits = usize::from(code.bits());

@@ -212,8 +212,7 @@ pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockE
     Ok(())
 }
 
-/// Returns the magnitude from which a number of f16, or the scale of a block, rounds to infinity;
-/// infinite for other formats.
+/// Returns the magnitude limit of a format; infinite without f16 numbers or scales.
 fn limit(dtype: DType) -> f32 {
     match dtype {
         DType::F16 => float::F16_LIMIT,

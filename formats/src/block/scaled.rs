@@ -22,8 +22,8 @@ const fn places(dtype: DType) -> Option<&'static [usize]> {
 /// Encodes like [`encode`](super::encode) and rejects numbers whose stored form is not finite.
 ///
 /// # Errors
-/// As [`encode`](super::encode); [`BlockError::NoCode`] for the first number that is not finite.
-/// After an error the content of `bytes` is unspecified.
+/// As [`encode`](super::encode); [`BlockError::NoCode`]. After an error the content of `bytes` is
+/// unspecified.
 pub fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(), BlockError> {
     encode(dtype, values, bytes)?;
     let mut stored = vec![0.0; values.len()];

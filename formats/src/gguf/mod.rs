@@ -1,9 +1,8 @@
 //! GGUF, versions 2 and 3, little-endian: a bounded reader and a writer.
 //!
 //! A file consists of magic, version, number of tensors, number of metadata entries, the entries,
-//! the tensor table, padding, and tensor data. The reader validates all of it up front in file
-//! order, so slices of a [`Gguf`] need no further checks. The format is specified in the `ggml`
-//! project's `docs/gguf.md`.
+//! the tensor table, padding, and tensor data. The reader validates all of it up front. The format
+//! is specified in the `ggml` project's `docs/gguf.md`.
 
 mod error;
 mod ggml_type;

@@ -8,8 +8,7 @@ use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgmlType, MAGIC};
 use crate::limits;
 use crate::wire;
 
-/// Builder of a GGUF file. Data are borrowed, for instance from a mapping, or supplied during
-/// writing, one tensor at a time.
+/// Builder of a GGUF file. Data are borrowed, or supplied during writing, one tensor at a time.
 ///
 /// Tensors are laid out in the order of addition. Validation happens on writing.
 #[derive(Clone, Debug)]
@@ -227,7 +226,7 @@ impl<'a> Writer<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`write_to`](Writer::write_to), [`WriteError::Length`] if `fill` writes the wrong
+    /// Those of [`write_to`](Writer::write_to), [`WriteError::Length`] if `fill` writes a wrong
     /// number of bytes, and those of `fill`.
     pub fn write_with<E: From<WriteError>>(
         &self,

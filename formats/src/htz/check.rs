@@ -1,7 +1,4 @@
-//! Consistency checks of a manifest, including the layout of the file.
-//!
-//! Reader and writer share these checks, so that no artifact is written that would be rejected on
-//! opening.
+//! Consistency checks of a manifest and the layout of the file, shared by reader and writer.
 
 mod walk;
 

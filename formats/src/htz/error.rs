@@ -276,7 +276,7 @@ pub enum HtzError {
     NotWritable {
         /// The folder.
         path: PathBuf,
-        /// Error of the system.
+        /// System error.
         source: io::Error,
     },
     /// The disk is full.
@@ -297,7 +297,7 @@ pub enum HtzError {
         action: &'static str,
         /// File or folder.
         path: PathBuf,
-        /// Error of the system.
+        /// System error.
         source: io::Error,
     },
 }

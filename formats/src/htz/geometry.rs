@@ -12,7 +12,7 @@ use crate::model::{HyperParameters, Slot};
 pub struct GeometryRecord {
     /// Layer that is probed by default.
     pub depth_sink: DepthSinkRecord,
-    /// One record for each projection of each layer, in the order of execution.
+    /// One record for each projection of each layer, in execution order.
     pub spectra: Vec<SpectrumRecord>,
 }
 

@@ -19,7 +19,7 @@ pub struct Manifest {
     pub requires: Vec<String>,
     /// Hyper-parameters of the forward pass.
     pub hyper: HyperParameters,
-    /// All tensors, in the order of execution.
+    /// All tensors, in execution order.
     pub tensors: Vec<TensorEntry>,
     /// All other stored data, in file order.
     pub sections: Vec<SectionEntry>,
@@ -187,13 +187,12 @@ pub struct PlanRecord {
     pub budget: Budget,
     /// Requested type of the factors.
     pub factor_type: DType,
-    /// One record for each projection of each layer, in the order of execution.
+    /// One record for each projection of each layer, in execution order.
     pub slots: Vec<SlotRecord>,
-    /// One record for each shared basis, in the order of execution. Its parameters are counted in
-    /// no projection.
+    /// One record for each shared basis, in execution order. Its parameters are counted in no
+    /// projection.
     pub bases: Vec<BasisRecord>,
-    /// Records of embedding and head (1.4), in the order of execution; absent if both are
-    /// unchanged.
+    /// Records of embedding and head (1.4), in execution order; absent if both are unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matrices: Vec<MatrixRecord>,
     /// Allocation of the budget (1.2); absent if uniform over the selected projections.

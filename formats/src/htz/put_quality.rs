@@ -14,13 +14,12 @@ impl HtzWriter {
     /// space that its draft reserved, or removes it. Otherwise only the minor version and the
     /// digests of manifest and header change.
     ///
-    /// It is written in place, before the artifact is [published](HtzWriter::publish). An
-    /// interruption leaves a head that does not match its digests, and tensors that another writer
-    /// may [take over](HtzWriter::take_over).
+    /// It is written in place, before the artifact is [published](HtzWriter::publish). After an
+    /// interruption the head does not match its digests, and another writer may [take
+    /// over](HtzWriter::take_over) the tensors.
     ///
     /// # Errors
-    /// [`HtzError::Quality`] for an invalid record, [`HtzError::ManifestRoom`] for too little
-    /// reserved space, errors of the artifact and of the system.
+    /// [`HtzError::Quality`], [`HtzError::ManifestRoom`], errors of the artifact and I/O errors.
     pub fn put_quality(
         folder: &Folder,
         name: &OsStr,
@@ -29,12 +28,11 @@ impl HtzWriter {
         rewrite(folder, name, |manifest| manifest.quality = quality)
     }
 
-    /// Writes the quality of the complete artifact `name` by active fraction into its manifest,
-    /// like [`put_quality`](HtzWriter::put_quality).
+    /// Writes the quality by active fraction into the manifest, like
+    /// [`put_quality`](HtzWriter::put_quality).
     ///
     /// # Errors
-    /// Those of [`put_quality`](HtzWriter::put_quality), [`HtzError::Dial`] if the points do not
-    /// fit the artifact.
+    /// Those of [`put_quality`](HtzWriter::put_quality), and [`HtzError::Dial`].
     pub fn put_dial(folder: &Folder, name: &OsStr, dial: Vec<DialPoint>) -> Result<(), HtzError> {
         rewrite(folder, name, |manifest| manifest.dial = dial)
     }

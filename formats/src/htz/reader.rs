@@ -14,8 +14,8 @@ use crate::vocab::{Vocabulary, VocabularyError};
 
 /// A validated artifact: its bytes and its manifest.
 ///
-/// Opening validates the header and the whole manifest. The digests of tensors and sections are
-/// checked by [`verify_all`](Htz::verify_all), which reads every byte.
+/// Opening validates the header and the whole manifest; [`verify_all`](Htz::verify_all) checks the
+/// digests of all bytes.
 ///
 /// `B` holds the bytes: a shared mapping, or for instance `&Vec<u8>`.
 #[derive(Debug)]
@@ -212,8 +212,8 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         Ok(())
     }
 
-    /// Reads the whole file and verifies the digests of all tensors and sections, and the padding.
-    /// Together with the checks on opening this detects any change.
+    /// Verifies the digests of all tensors and sections, and the padding. Together with the checks
+    /// on opening this detects any change.
     ///
     /// `progress` receives every item, damaged or not; the first error is returned.
     ///

@@ -1,7 +1,7 @@
-//! Source weights in an artifact: their record in the manifest, and their location.
+//! Source weights in an artifact.
 //!
-//! Readers may ignore them. They are stored in optional sections: one per tensor, or several if a
-//! tensor exceeds the maximum section size. Tensors common to both models are stored once.
+//! They are stored in optional sections: one per tensor, or several if a tensor exceeds the maximum
+//! section size. Tensors common to both models are stored once.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -25,7 +25,7 @@ const _: () = assert!(MAX_SECTION_BYTES.is_multiple_of(ALIGNMENT));
 /// Source model stored in an artifact (1.13).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceRecord {
-    /// All tensors of the source's forward pass, in the order of execution.
+    /// All tensors of the source's forward pass, in execution order.
     pub tensors: Vec<SourceTensor>,
 }
 
@@ -125,8 +125,8 @@ impl SourceRecord {
 }
 
 impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
-    /// Returns the number of bytes before the source weights, or of the whole file without them.
-    /// This is the size of the artifact without its source, apart from the source record.
+    /// Returns the number of bytes before the source weights: the size of the artifact without its
+    /// source, apart from the source record.
     pub fn own_bytes(&self) -> u64 {
         let first = self.manifest().source_sections().first();
         first.map_or(self.file_length(), |entry| entry.offset)

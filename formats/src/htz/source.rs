@@ -54,12 +54,12 @@ impl ModelFile {
         })
     }
 
-    /// Returns the source model stored in an artifact, in the same mapping. `None` without one, and
-    /// for other files. Its tensors have the bytes, types and names of the source; digests are not
+    /// Returns the source model stored in an artifact, in the same mapping; `None` without one, and
+    /// for other files. Tensors have the bytes, types and names of the source; digests are not
     /// verified.
     ///
     /// # Errors
-    /// [`HtzError`], inside [`HtzError::InFile`], if the file is no longer a valid artifact.
+    /// [`HtzError`], inside [`HtzError::InFile`].
     pub fn sealed_source(&self) -> Result<Option<ModelFile>, HtzError> {
         let (Container::Htz { .. }, [map]) = (self.container, &self.files[..]) else {
             return Ok(None);

@@ -63,11 +63,11 @@ impl Drop for Place {
 impl HtzWriter {
     /// Begins the artifact `path` with tensors and plan of `draft` and with `sections`.
     ///
-    /// In `draft`, offsets, lengths, digests and sections are ignored. Errors of the plan may be
-    /// missing; the depth sink and the numbers of the spectra may change. A quality reserves space
-    /// for [`put_quality`](HtzWriter::put_quality), and a [draft](super::TuningRecord::draft) of a
-    /// tuning for tuned scales. A source has its own tensors [after](HtzWriter::write_source) those
-    /// of the artifact. All else is final.
+    /// In `draft`, offsets, lengths, digests and sections are ignored. Errors of the plan, the
+    /// depth sink and the numbers of the spectra may be set later. A quality reserves space for
+    /// [`put_quality`](HtzWriter::put_quality), and a [draft](super::TuningRecord::draft) of a
+    /// tuning for tuned scales. Tensors of a source [follow](HtzWriter::write_source) those of the
+    /// artifact. All else is final.
     ///
     /// # Errors
     /// Errors that a reader would report for the manifest; [`HtzError::Exists`],
@@ -112,8 +112,8 @@ impl HtzWriter {
     }
 
     /// Begins the artifact `name` in a private folder, like [`create`](HtzWriter::create), in the
-    /// file `partial`, which is kept when the writer is dropped. A later writer with the same
-    /// arguments can continue it, see [`take_over`](HtzWriter::take_over).
+    /// file `partial`, which is kept on drop. A later writer with the same arguments can [take
+    /// over](HtzWriter::take_over).
     ///
     /// # Errors
     /// Those of [`create`](HtzWriter::create).
@@ -168,7 +168,7 @@ impl HtzWriter {
     /// bytes have these digests, and returns their number. The rest of the file is truncated.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// I/O errors.
     pub fn take_over(&mut self, digests: &[Digest]) -> Result<usize, HtzError> {
         let length = self.io("read", |file| Ok(file.metadata()?.len()))?;
         let mut taken = 0;
@@ -206,13 +206,12 @@ impl HtzWriter {
         Ok(taken)
     }
 
-    /// Moves the complete artifact `name` to its destination in another folder of the same file
-    /// system. A replaced file passes on its permissions. The inner result states whether the new
-    /// name was flushed to disk, which fails if the folder is writable but not readable.
+    /// Moves the complete artifact `name` to its destination on the same file system. A replaced
+    /// file passes on its permissions. The inner result states whether the new name was flushed to
+    /// disk, which fails if the folder is writable but not readable.
     ///
     /// # Errors
-    /// [`HtzError::Exists`] if the name is taken and must not be overwritten, and errors of the
-    /// system; then the artifact stays in place.
+    /// [`HtzError::Exists`] and I/O errors; then the artifact stays in place.
     pub fn publish(
         folder: &Folder,
         name: &OsStr,
@@ -240,9 +239,9 @@ impl HtzWriter {
         destination(path.as_ref(), overwrite).map(|_| ())
     }
 
-    /// Returns the exact size of the artifact that [`create`](HtzWriter::create) would give with
-    /// these arguments. It does not depend on the source's digest, errors, numbers of spectra,
-    /// depth sink or tensor contents.
+    /// Returns the exact size of the artifact that [`create`](HtzWriter::create) would give. It
+    /// does not depend on the source's digest, errors, numbers of spectra, depth sink or tensor
+    /// contents.
     ///
     /// # Errors
     /// Errors that a reader would report for the manifest.
@@ -282,8 +281,7 @@ impl HtzWriter {
     /// Writes the next tensor, in the order of the draft.
     ///
     /// # Errors
-    /// [`HtzError::WrongTurn`] for the wrong tensor, [`HtzError::Tensor`] for the wrong number of
-    /// bytes, and errors of the system.
+    /// [`HtzError::WrongTurn`], [`HtzError::Tensor`] for a wrong number of bytes, and I/O errors.
     pub fn write_tensor(&mut self, role: Role, bytes: &[u8]) -> Result<(), HtzError> {
         let entry = match self.manifest.tensors.get_mut(self.turn) {
             Some(entry) if entry.role == role => entry,
@@ -318,13 +316,12 @@ impl HtzWriter {
         self.manifest.geometry = Some(geometry);
     }
 
-    /// Completes the artifact. `measured` may set the errors of the plan; then sections, manifest
-    /// and header are written, and the file is flushed to disk and renamed.
+    /// Completes the artifact: `measured` sets the errors of the plan; sections, manifest and
+    /// header are written, and the file is flushed to disk and renamed.
     ///
     /// # Errors
-    /// [`HtzError::WrongTurn`] for a missing tensor, [`HtzError::ManifestRoom`] if the manifest
-    /// exceeds its reserved space, errors that a reader would report for plan or geometry, and
-    /// errors of the system. Then no file remains.
+    /// [`HtzError::WrongTurn`] for a missing tensor, [`HtzError::ManifestRoom`], errors that a
+    /// reader would report for plan or geometry, and I/O errors. Then no file remains.
     pub fn finish(mut self, measured: impl FnOnce(&mut PlanRecord)) -> Result<(), HtzError> {
         if let Some(entry) = self.turn() {
             return Err(HtzError::WrongTurn {
@@ -449,9 +446,8 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     })
 }
 
-/// Returns the bytes to reserve for the manifest, enough for all later values (offsets, errors, and
-/// quality and tuning if planned), such that header and manifest end at a multiple of
-/// [`ALIGNMENT`].
+/// Returns the bytes to reserve for the manifest including all later values, such that header and
+/// manifest end at a multiple of [`ALIGNMENT`].
 fn room(
     manifest: &Manifest,
     quality: Option<QualityRecord>,

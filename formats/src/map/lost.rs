@@ -1,8 +1,7 @@
-//! SIGBUS handler for truncated mapped files and failing disks. Without it the process ends without
-//! a message.
+//! SIGBUS handler for truncated mapped files and failing disks.
 //!
-//! All mappings are registered in a list whose nodes are never freed and use only atomics, so that
-//! a signal handler may walk it at any time.
+//! Mappings are registered in a list whose nodes are never freed and use only atomics, so that a
+//! signal handler may walk it at any time.
 
 use std::path::Path;
 use std::sync::OnceLock;

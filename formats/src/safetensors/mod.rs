@@ -2,11 +2,11 @@
 //!
 //! A file consists of the length of the header as a `u64`, the header, and the data of the tensors
 //! without gaps. The header is a JSON object with element type, shape and data offsets of every
-//! tensor; the texts under the key `__metadata__` are ignored. A model is one such file, or several
+//! tensor; texts under the key `__metadata__` are ignored. A model is one such file, or several
 //! with an [index](Index), and a `config.json`: a [`Folder`].
 //!
-//! The reader validates the whole header up front, so slices of the file need no further checks.
-//! The format is specified in the README of the `safetensors` project.
+//! The reader validates the whole header up front. The format is specified in the README of the
+//! `safetensors` project.
 
 mod error;
 mod folder;

@@ -282,7 +282,7 @@ impl Vocabulary {
     ///
     /// # Errors
     ///
-    /// [`VocabularyError`]: unsupported tokenizer, no tokens, lists of unequal lengths, scores that are not finite, special tokens or merges of tokens that do not exist.
+    /// [`VocabularyError`].
     pub fn check(&self) -> Result<(), VocabularyError> {
         check_model(&self.model)?;
         let expected = self.tokens.len();

@@ -21,8 +21,8 @@ pub fn planes_behind_kv_bases() -> Model {
     model
 }
 
-/// [`banded`] with refinements of three matrices, not in the order of execution, and
-/// active-fraction points.
+/// [`banded`] with refinements of three matrices, not in execution order, and active-fraction
+/// points.
 pub fn refined() -> Model {
     let mut model = banded();
     let slot = |slot| MatrixId::Slot { layer: 0, slot };

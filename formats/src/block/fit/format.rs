@@ -12,9 +12,8 @@ pub(in crate::block) struct Format {
     /// Log2 of the run length.
     pub(super) run_shift: u32,
     pub(super) levels: Levels,
-    /// First and last integer scale of a run, and first and last integer minimum. Types without
-    /// integer scales have a single value: 1 if the scale is `d` or the minimum is `d_min`, 0 if
-    /// there is no minimum.
+    /// First and last integer scale and minimum of a run. Without integer scales both equal 1 if
+    /// the scale is `d` or the minimum is `d_min`, 0 without a minimum.
     pub(super) scales: (f32, f32),
     pub(super) minima: (f32, f32),
     /// Starts of the search for a step, see `step::search`.

@@ -1,8 +1,8 @@
-//! Vectors of eight f32, with sums in a fixed order, so that results are bit-identical on every
+//! Vectors of eight f32. Sums have a fixed order, so that results are bit-identical on every
 //! processor.
 //!
-//! Auto-vectorisation is unreliable, and the search is ten times slower without it. On x86-64 the
-//! operations are therefore written as SSE intrinsics, which every such processor supports.
+//! SSE intrinsics, which every x86-64 processor supports, replace unreliable auto-vectorisation,
+//! without which the search is ten times slower.
 
 use std::ops::{Add, Mul, Sub};
 

@@ -1,10 +1,9 @@
 //! Block fitting: scales first, codes afterwards.
 //!
-//! A block consists of runs of 16 or 32 numbers. In all types here a number is `step · level -
-//! offset`: the level belongs to its code, step and offset to its run. They are `d · scale` and
-//! `d_min · minimum`, with f16 `d` and `d_min` of the block and integers of the run. Types with one
-//! run have only `d` and `d_min`. One search therefore serves all types, parameterised by
-//! [`Format`].
+//! A block consists of runs of 16 or 32 numbers, each `step · level - offset`, with the level of
+//! its code and step and offset of its run. These are `d · scale` and `d_min · minimum`, with f16
+//! `d` and `d_min` of the block and integers of the run. Types with one run have only `d` and
+//! `d_min`. One search serves all types, parameterised by [`Format`].
 //!
 //! The arithmetic is f32 in a fixed order: bit-identical on every machine.
 
@@ -33,8 +32,8 @@ const MAX_RUNS: usize = 16;
 
 /// Fixed scales of a block, by which its numbers are encoded.
 ///
-/// Codes are indices into the ascending levels of the block, from 0, so that neighbouring codes are
-/// neighbouring values. For most types they equal the stored bits.
+/// Codes are indices into the ascending levels of the block, from 0. For most types they equal the
+/// stored bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockFit {
     format: &'static Format,
@@ -90,14 +89,14 @@ impl BlockFit {
     /// alternating least-squares fits and rounding from several starts, then the integers of the
     /// runs and their neighbours.
     ///
-    /// Only ratios of importances matter. Each is raised to at least 2^-30 of the block's largest,
-    /// so that numbers of zero importance still get near codes.
+    /// Only ratios of importances matter. Each is raised to at least 2^-30 of the largest, so that
+    /// unimportant numbers still get near codes.
     ///
     /// # Errors
     ///
     /// [`BlockError::NotWritten`] for types outside of [`BlockFit::TYPES`]; [`BlockError::Block`]
     /// for a wrong number of values or importances; [`BlockError::NoCode`] as for
-    /// [`encode`](super::encode); [`BlockError::Importance`] if negative or not finite.
+    /// [`encode`](super::encode); [`BlockError::Importance`].
     pub fn search(
         dtype: DType,
         values: &[f32],
@@ -204,12 +203,12 @@ impl BlockFit {
     }
 
     /// Fits the scales to fixed codes by weighted least squares. Returns the fit unchanged if none
-    /// better is found, so the weighted error never grows.
+    /// better is found.
     ///
     /// # Errors
     ///
     /// [`BlockError::Block`], [`BlockError::Importance`] as from [`search`](BlockFit::search), and
-    /// [`BlockError::Code`] for a code that the type does not have.
+    /// [`BlockError::Code`].
     pub fn refit(
         &self,
         values: &[f32],
@@ -227,8 +226,7 @@ impl BlockFit {
     ///
     /// # Errors
     ///
-    /// [`BlockError::Block`] for a wrong number of codes or bytes, [`BlockError::Code`] for a code
-    /// that the type does not have.
+    /// [`BlockError::Block`], [`BlockError::Code`].
     pub fn pack(&self, codes: &[u8], out: &mut [u8]) -> Result<(), BlockError> {
         self.check_codes(codes)?;
         self.format.check_bytes(out.len())?;

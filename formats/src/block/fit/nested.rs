@@ -1,9 +1,9 @@
 //! Fit of a whole block: the integers of its runs, and their scales.
 //!
-//! First each run is fitted alone. The largest steps and offsets determine the scales of the
-//! scales. Then the integers of each run are chosen together with its codes by true error, from the
-//! nearest ones and their neighbours. Finally the scales of the scales are fitted to all codes of
-//! the block, and the choice is repeated. Types with one run skip the choice of integers.
+//! Each run is first fitted alone. The largest steps and offsets determine the scales of the
+//! scales. Then the integers of each run are chosen together with its codes by true error, among
+//! the nearest ones and their neighbours. Finally the scales of the scales are fitted to all codes,
+//! and the choice is repeated.
 
 use half::f16;
 

@@ -1,11 +1,10 @@
 //! Step of a run without an offset.
 //!
 //! For fixed levels the best step is a linear least-squares problem with a closed form; for a fixed
-//! step the best levels are the nearest ones. Alternating never increases the error (Lloyd's
-//! method, "Least squares quantization in PCM", 1982, with levels in fixed ratios), but converges
-//! to a local optimum. Several starts are tried, which place the extreme number differently among
-//! the levels: clipping it, or leaving the last level unused, often saves more on the others. The
-//! best start after one fit is continued.
+//! step the best levels are the nearest ones. Alternating never increases the error (Lloyd, "Least
+//! squares quantization in PCM", 1982), but finds a local optimum. The starts place the extreme
+//! number differently among the levels, because clipping it, or leaving the last level unused,
+//! often pays. The best start after one fit is continued.
 
 use super::format::Nearest;
 use super::lanes::{self, Lanes, NEGLIGIBLE};
@@ -25,8 +24,8 @@ struct Tried {
 /// Searches the step of a run, of either sign. It is below `limit` in magnitude, which must exceed
 /// the largest magnitude divided by that of the lowest level.
 ///
-/// `starts` are distances, in gaps between levels, from the last level (of either end) to the
-/// extreme number. `alike` states that all weights are equal.
+/// `starts` are distances, in level gaps, from the last level of either end to the extreme number.
+/// `alike` states that all weights are equal.
 #[inline(always)]
 pub(super) fn search<const N: usize, L: Nearest>(
     x: &[f32; N],

@@ -38,9 +38,8 @@ pub(super) struct StoredBasis {
     pub bytes: u64,
 }
 
-/// Walks through the table in the order of execution, which is the same for every model. The walk
-/// therefore detects missing, repeated, misplaced and unknown tensors. It ends with the table,
-/// which bounds it whatever the hyper-parameters.
+/// Walks through the table in execution order, which is the same for every model. This detects
+/// missing, repeated, misplaced and unknown tensors, and the table bounds the work.
 pub(super) fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stored, HtzError> {
     let mut walk = Walk { h, table, index: 0 };
     let mut stored = Stored::default();

@@ -6,21 +6,18 @@ use crate::htz::{Digest, SourceTensor};
 use crate::model::Role;
 
 impl HtzWriter {
-    /// Returns the next tensor of the source after all tensors of the artifact. `None` if all are
-    /// written or the draft has no [source](crate::htz::Manifest::source). Shared tensors are
-    /// skipped.
+    /// Returns the next unshared tensor of the source after all tensors of the artifact, if any.
     pub fn source_turn(&self) -> Option<&SourceTensor> {
         let tensors = self.manifest.source.iter().flat_map(|of| &of.tensors);
         let mut own = tensors.filter(|tensor| !tensor.shared);
         own.nth(self.source_turn)
     }
 
-    /// Writes the next source tensor that is not shared, in the order of the draft, after all
-    /// tensors of the artifact.
+    /// Writes the next unshared source tensor, in the order of the draft, after all tensors of the
+    /// artifact.
     ///
     /// # Errors
-    /// [`HtzError::WrongTurn`] for the wrong tensor, [`HtzError::OfSource`] for the wrong number of
-    /// bytes, and errors of the system.
+    /// [`HtzError::WrongTurn`], [`HtzError::OfSource`] for a wrong number of bytes, and I/O errors.
     pub fn write_source(&mut self, role: Role, bytes: &[u8]) -> Result<(), HtzError> {
         let wrong = |expected: String| HtzError::WrongTurn {
             expected,

@@ -1,11 +1,10 @@
 //! Reader of vocabularies from folders of the Hugging Face hub.
 //!
 //! Tokens are in `tokenizer.model` (SentencePiece) or `tokenizer.json` (Hugging Face tokenizers).
-//! If a folder has both, the former is read: the model was trained with it, and converters to GGUF
-//! read it. The other files state special tokens and the chat template.
+//! The former is preferred: the model was trained with it, and converters to GGUF read it. Other
+//! files state special tokens and the chat template.
 //!
-//! Normalisation to Unicode NFC is ignored, as in GGUF, whose programs have no such step; most text
-//! is in that form anyway.
+//! Normalisation to Unicode NFC is ignored, as in GGUF; most text is in that form anyway.
 
 mod base;
 mod json;
@@ -56,17 +55,15 @@ pub struct HuggingFaceFiles {
 }
 
 impl Vocabulary {
-    /// Reads the vocabulary of a folder in Hugging Face's layout: `tokenizer.model` or
-    /// `tokenizer.json`, and, if present, `tokenizer_config.json`, `special_tokens_map.json`,
-    /// `added_tokens.json`, `config.json`, `generation_config.json`, `chat_template.jinja` and
-    /// `chat_template.json`.
+    /// Reads the vocabulary of a folder in Hugging Face's layout, from the files
+    /// [`HuggingFaceFiles::NAMES`].
     ///
     /// If `config.json` states a vocabulary size, the vocabulary has that size: ids without a text
     /// are filled up, and added tokens beyond it, which have no embedding, are dropped.
     ///
     /// # Errors
     ///
-    /// [`VocabularyError`]: unreadable, oversized or damaged files, unsupported tokenizers, and the errors of [`check`](Self::check).
+    /// [`VocabularyError`].
     pub fn from_hugging_face(dir: &Path) -> Result<Self, VocabularyError> {
         HuggingFaceFiles::read(dir)?.vocabulary()
     }

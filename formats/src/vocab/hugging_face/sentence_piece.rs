@@ -1,8 +1,6 @@
-//! `tokenizer.model`: SentencePiece's Protocol Buffers message.
+//! `tokenizer.model`: SentencePiece's Protocol Buffers message (`sentencepiece_model.proto`).
 //!
-//! This is a parser for the relevant fields only, without recursion, which stores only the pieces.
-//! The fields follow SentencePiece's `sentencepiece_model.proto`, the encoding the Protocol Buffers
-//! specification.
+//! The parser reads only relevant fields, does not recurse, and stores only the pieces.
 
 use super::{TOKENIZER_MODEL, unsupported};
 use crate::limits;

@@ -2,7 +2,7 @@
 //!
 //! transformers reads `tokenizer.json`. A vocabulary with scores also gets a `tokenizer.model`,
 //! which this project and converters read. The merges of `tokenizer.json` are then all pairs of
-//! tokens that form a third one, ordered by its score, as transformers derives them.
+//! tokens that form a third one, ordered by its score, as in transformers.
 
 use std::collections::{HashMap, HashSet};
 
