@@ -36,10 +36,10 @@ use crate::system::show::name_of;
 
 use measuring::Measuring;
 
-/// Tokens in a window of the text that perplexity is measured on.
+/// Tokens per window for perplexity.
 const WINDOW: usize = 512;
 
-/// The shortest context of `--context all`.
+/// Shortest context of `--context all`.
 const SHORTEST: usize = 128;
 
 pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
@@ -52,7 +52,7 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
     };
     let (compared, text) = (args.against().is_some(), args.text.is_some());
     gates::check(&gates, rank, compared, text, args.pairs as usize)?;
-    // Who asks for joules wants no benchmark without.
+    // A missing sensor is an error if one was requested.
     let mut sensor = args.sensor.as_ref().map(Metered::open).transpose()?;
     let mut bench = Bench::new(args)?;
     let began = SystemTime::now();
@@ -84,7 +84,7 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
     tell(args, &record)
 }
 
-/// Shows and writes what was found; a gate that failed is a failure behind all of it.
+/// Prints and writes the results; failed gates are reported last.
 fn tell(args: &BenchArgs, record: &Record) -> Result<(), Failure> {
     say!("{}", record.to_string().trim_end());
     for note in &record.notes {
@@ -112,7 +112,7 @@ fn tell(args: &BenchArgs, record: &Record) -> Result<(), Failure> {
     }
 }
 
-/// What would be lost is found before the work is done.
+/// Checks the output path before the work starts.
 fn check_output(args: &BenchArgs) -> Result<(), Failure> {
     let Some(path) = &args.output else {
         return Ok(());
@@ -136,7 +136,7 @@ fn check_output(args: &BenchArgs) -> Result<(), Failure> {
     report::check(path, &inputs, args.force)
 }
 
-/// The rank that all factors of a model have; `None` where it has none, or several.
+/// Returns the common rank of all factors; `None` without factors or with several ranks.
 fn rank_of(path: &Path) -> Result<Option<usize>, Failure> {
     Ok(match open_container(path)? {
         Opened::Htz(htz) => gates::rank_of(&htz.manifest().plan),
@@ -144,7 +144,7 @@ fn rank_of(path: &Path) -> Result<Option<usize>, Failure> {
     })
 }
 
-/// That others used the processor meanwhile, where it is worth a word.
+/// Returns a note on other load of the processor, if significant.
 fn noise(load: Load) -> Option<String> {
     (load.others > QUIET || load.stolen > QUIET).then(|| {
         format!(
@@ -155,7 +155,7 @@ fn noise(load: Load) -> Option<String> {
     })
 }
 
-/// A model that is opened.
+/// Opened model.
 struct Loaded {
     path: PathBuf,
     name: String,
@@ -178,7 +178,7 @@ impl Loaded {
         self.model.hyper().context
     }
 
-    /// What the record says of it.
+    /// Returns the description for the record.
     fn measuree(&self, engine: String) -> Measuree {
         Measuree {
             name: self.name.clone(),
@@ -190,17 +190,17 @@ impl Loaded {
     }
 }
 
-/// What executes a model in this process.
+/// Returns the name of this program's engine.
 fn itself() -> String {
     format!("htc {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// A measurement that is about to happen.
+/// Prepared benchmark.
 struct Bench<'a> {
     args: &'a BenchArgs,
     subject: Loaded,
     setting: Setting,
-    /// The model of the baseline, and llama.cpp's program where that executes it.
+    /// Baseline model, and llama.cpp's program if that executes it.
     baseline: Option<(Loaded, Option<PathBuf>)>,
     protocol: Protocol,
     /// Positions of the longest task.
@@ -211,7 +211,7 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Opens the models and makes sure that all tasks fit.
+    /// Opens the models and checks that all tasks fit.
     fn new(args: &'a BenchArgs) -> Result<Bench<'a>, Failure> {
         let baseline = match (args.against(), &args.against_model) {
             (None, _) => None,
@@ -259,7 +259,7 @@ impl<'a> Bench<'a> {
         std::iter::once(&self.subject).chain(baseline)
     }
 
-    /// Says where the pairs are fewer than what they are to tell of.
+    /// Adds a note if there are too few pairs.
     fn notes_of_protocol(&mut self) {
         if self.args.pairs < PAIRS {
             self.notes.push(format!(
@@ -290,7 +290,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The lengths of context, and the positions that all tasks take.
+    /// Sets the context lengths and the positions of all tasks.
     fn plan(&mut self) -> Result<(), BenchError> {
         let room = self.models().map(Loaded::context).min().unwrap_or(0);
         let lengths = match &self.args.context {
@@ -311,7 +311,7 @@ impl<'a> Bench<'a> {
                 full.push(length.to_string());
                 tasks.push(Task::context(length, 1));
             } else {
-                // Where not even the context fits, it is this that is refused.
+                // If the context does not fit, this error is reported.
                 let behind = if length <= room { BEHIND_CONTEXT } else { 1 };
                 tasks.push(Task::context(length, behind));
             }
@@ -335,7 +335,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Where it is executed: where that is left open, beside llama.cpp, which is measured on the processor alone, as that is.
+    /// Returns the device. With automatic choice, a comparison with llama.cpp, which runs on the
+    /// CPU, uses the CPU.
     fn device(&self) -> DeviceArgs {
         let beside_llama_cpp = matches!(self.baseline, Some((_, Some(_))));
         match self.args.device.device {
@@ -346,7 +347,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The models that this process executes.
+    /// Returns the models that this process executes.
     fn executed(&self) -> impl Iterator<Item = &Loaded> {
         let baseline = self.baseline.as_ref();
         let baseline = baseline.filter(|(_, program)| program.is_none());
@@ -365,7 +366,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Draws nothing where standard error is no terminal.
+/// Progress bar; hidden if standard error is not a terminal.
 struct Progress(ProgressBar);
 
 impl Progress {

@@ -21,16 +21,16 @@ struct Outcome {
     sweep: Option<Sweep>,
 }
 
-/// What the probe of a layer found.
+/// Result of a layer probe.
 #[derive(Serialize)]
 struct Probe {
     ok: bool,
     layer: usize,
-    /// `measured` or `guessed`, as the artifact says of its depth sink; `asked` where `--layer` names
-    /// the layer; `null` where nothing does.
+    /// `measured` or `guessed`, from the artifact's depth sink; `asked` with `--layer`; else
+    /// `null`.
     origin: Option<&'static str>,
     milliseconds: f64,
-    /// Empty where the artifact says nothing of its spectra.
+    /// Empty if the artifact has no spectra.
     slots: Vec<Probed>,
 }
 
@@ -42,7 +42,7 @@ struct Probed {
     found: SpectrumRecord,
 }
 
-/// What comparing every part with its digest found.
+/// Result of the digest check of every part.
 #[derive(Default, Serialize)]
 struct Sweep {
     items: usize,
@@ -65,7 +65,7 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
             return Err(Failure::NoDigests(args.file.clone()));
         }
         Err(Failure::Htz(fault)) => {
-            // Too damaged to open: a program that reads the JSON is told so, too.
+            // Report files that do not open in JSON as well.
             if args.json {
                 let damaged = vec![Damage {
                     item: "header or manifest".into(),
@@ -127,7 +127,7 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Probes a layer and says what came out.
+/// Probes a layer and prints the result.
 fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
     let path = &args.file;
     let manifest = artifact.manifest();
@@ -201,7 +201,7 @@ fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
 }
 
 impl Probe {
-    /// The slots whose spectra are others than the artifact says.
+    /// Returns the projections whose spectra differ from the artifact's record.
     fn differing(&self) -> String {
         let slots = self.slots.iter().filter(|slot| !slot.ok);
         let names: Vec<String> = slots.map(|slot| slot.slot.to_string()).collect();
