@@ -110,7 +110,7 @@ macro_rules! float_kernels {
             block_decoder!($features, $bytes, $len, $unpack);
             row_groups!($features, matvec, f32);
 
-            /// The products of `R` rows, each summed in the same order whatever `R` is.
+            /// Computes the products of `R` rows; the order of summation does not depend on `R`.
             #[inline]
             #[target_feature(enable = $features)]
             fn rows<const R: usize>(rows: [&[u8]; R], x: &[f32], ahead: usize) -> [f32; R] {
@@ -377,7 +377,7 @@ macro_rules! kernel_table {
             dot: $dot,
             tiles: Some($tiles),
             matvec: |w, x, y| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe {
                     match w.dtype() {
                         DType::F32 => f32::matvec(w, x, y),
@@ -388,28 +388,28 @@ macro_rules! kernel_table {
                 }
             },
             few: |w, n, x, y| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { few(w, n, x, y) }
             },
             quantise: |x, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { activations::avx2::quantise(x, out) }
             },
             decode: |dtype, bytes, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { decode(dtype, bytes, out) }
             },
             bands: BandKernels {
                 unpack: |code, band, groups, out| {
-                    // SAFETY: see `KERNELS`: the processor has been asked.
+                    // SAFETY: see `KERNELS`: the CPU features are present.
                     unsafe { bands::avx2::unpack(code, band, groups, out) }
                 },
                 add: |integers, factors, vectors, sums| {
-                    // SAFETY: see `KERNELS`: the processor has been asked.
+                    // SAFETY: see `KERNELS`: the CPU features are present.
                     unsafe { bands::avx2::add(integers, factors, vectors, sums) }
                 },
                 dot: |code, band, groups, vector, room, sums| {
-                    // SAFETY: see `KERNELS`: the processor has been asked.
+                    // SAFETY: see `KERNELS`: the CPU features are present.
                     unsafe { bands::avx2::dot(code, band, groups, vector, room, sums) }
                 },
             },

@@ -376,31 +376,31 @@ macro_rules! heads {
         Heads {
             lanes: LANES,
             widen: |halves, numbers| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { widen_all(halves, numbers) }
             },
             narrow: |numbers, halves| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { narrow_all(numbers, halves) }
             },
             scores: |q, keys, size, scale, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { halves::scores(q, keys, size, scale, out) }
             },
             weighted_sum: |weights, values, size, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { halves::weighted_sum(weights, values, size, out) }
             },
             scores_f32: |q, keys, size, scale, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { floats::scores(q, keys, size, scale, out) }
             },
             weighted_sum_f32: |weights, values, size, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { floats::weighted_sum(weights, values, size, out) }
             },
             columns: |operands, c| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { columns(operands, c) }
             },
         }

@@ -1,4 +1,4 @@
-//! The version for x86-64 with AVX2, FMA and F16C.
+//! Version for x86-64 with AVX2, FMA and F16C.
 
 use super::wide::integer_products;
 

@@ -30,7 +30,7 @@ use k_quants::{iq4_xs, q4_k, q5_k, q6_k};
 use legacy::{iq4_nl, q4_0, q4_1, q5_0, q5_1, q8_0};
 use turned::{q2_k, q3_k, q3_k_by_matrices};
 
-/// For tables that are handed out where the processor has the instructions.
+/// Used only in kernel tables for processors with these instructions.
 pub(in crate::cpu) const DOT: Dot = |w, x, y| {
     // SAFETY: see above.
     unsafe { dot(w, x, y) }
@@ -219,12 +219,12 @@ const ONCE: [f32; 16] = [1.0; 16];
 
 avx512! {
     fn load_lanes(lanes: &[i32; 16]) -> __m512i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
     }
 
     fn load_floats(numbers: &[f32; 16]) -> __m512 {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm512_loadu_ps(numbers.as_ptr()) }
     }
 
@@ -268,7 +268,7 @@ avx512! {
         _mm_cvtph_ps(_mm_cvtsi32_si128(half))
     }
 
-    /// An f16 in every lane.
+    /// Broadcasts an f16.
     fn half(bytes: &[u8; 2]) -> __m512 {
         _mm512_broadcastss_ps(first_half(bytes))
     }
@@ -309,7 +309,7 @@ avx512! {
             offsets[0] = _mm512_add_epi32(a, b);
             offsets[1] = _mm512_add_epi32(c, d);
         }
-        // SAFETY: the arrays have the bytes that are read.
+        // SAFETY: the reads stay within the arrays.
         let (scales, sums, halves) = unsafe {
             (
                 _mm512_zextps256_ps512(_mm256_loadu_ps(x.scales.as_ptr())),
@@ -336,13 +336,13 @@ avx512! {
     }
 
     fn load_signed(codes: &[i8; 32]) -> __m256i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
     }
 
     /// Of each index below 16 the one of [`LEVELS`], 128 above it.
     fn levels(indices: __m512i) -> __m512i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         let table = unsafe { _mm_loadu_si128(LEVELS.as_ptr().cast()) };
         let table = _mm_xor_si128(table, _mm_set1_epi8(-128));
         _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), indices)

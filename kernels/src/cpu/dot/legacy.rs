@@ -11,7 +11,7 @@ macro_rules! legacy_product {
 
             row_groups!($features, dot, Strip);
 
-            /// The products of `R` rows, each summed in the same order whatever `R` is.
+            /// Computes the products of `R` rows; the order of summation does not depend on `R`.
             #[inline]
             #[target_feature(enable = $features)]
             fn rows<const R: usize>(rows: [&[u8]; R], x: &[Strip], ahead: usize) -> [f32; R] {
@@ -175,7 +175,7 @@ macro_rules! legacy_products {
         #[inline]
         #[target_feature(enable = $features)]
         fn levels(indices: __m256i) -> __m256i {
-            // SAFETY: the array has the bytes that are read.
+            // SAFETY: the read stays within the array.
             let table = unsafe { _mm_loadu_si128(LEVELS.as_ptr().cast()) };
             _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), indices)
         }

@@ -28,7 +28,7 @@ macro_rules! integer_products {
         legacy_products!($features);
         k_products!($features);
 
-        /// For tables that are handed out where the processor has the instructions.
+        /// Used only in kernel tables for processors with these instructions.
         pub(in crate::cpu) const DOT: Dot = |w, x, y| {
             // SAFETY: see above.
             unsafe { dot(w, x, y) }
@@ -58,10 +58,10 @@ macro_rules! integer_products {
             let mut sums = scales;
             let mut offsets = [_mm256_setzero_si256(); 2];
             for s in 0..2 {
-                // SAFETY: the array has the bytes that are read.
+                // SAFETY: the read stays within the array.
                 let four = unsafe { _mm_loadu_ps(x.scales.as_chunks::<4>().0[s].as_ptr()) };
                 scales[s] = _mm256_set_m128(four, four);
-                // SAFETY: the array has the bytes that are read.
+                // SAFETY: the read stays within the array.
                 let halves = unsafe { _mm256_loadu_si256(x.half_sums[s].as_ptr().cast()) };
                 sums[s] = _mm256_mul_ps(_mm256_cvtepi32_ps(halves), scales[s]);
                 offsets[s] = _mm256_mullo_epi32(halves, _mm256_set1_epi32(-CENTRE));
@@ -138,46 +138,46 @@ macro_rules! integer_products {
         #[inline]
         #[target_feature(enable = $features)]
         fn load_codes(codes: &[i8; 32]) -> __m256i {
-            // SAFETY: the array has the bytes that are read.
+            // SAFETY: the read stays within the array.
             unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
         }
 
         #[inline]
         #[target_feature(enable = $features)]
         fn load_128(bytes: &[u8; 16]) -> __m128i {
-            // SAFETY: the array has the bytes that are read.
+            // SAFETY: the read stays within the array.
             unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
         }
 
         #[inline]
         #[target_feature(enable = $features)]
         fn load_256(bytes: &[u8; 32]) -> __m256i {
-            // SAFETY: the array has the bytes that are read.
+            // SAFETY: the read stays within the array.
             unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
         }
 
-        /// An f16 in every lane.
+        /// Broadcasts an f16.
         #[inline]
         #[target_feature(enable = $features)]
         fn half(bytes: &[u8; 2]) -> __m256 {
             _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(*bytes)))
         }
 
-        /// The lower eight bytes as numbers.
+        /// Converts the lower eight bytes to numbers.
         #[inline]
         #[target_feature(enable = $features)]
         fn signed(bytes: __m128i) -> __m256 {
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
         }
 
-        /// The lower eight bytes as numbers.
+        /// Converts the lower eight bytes to numbers.
         #[inline]
         #[target_feature(enable = $features)]
         fn unsigned(bytes: __m128i) -> __m256 {
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
         }
 
-        /// The sum of the lanes of each.
+        /// Returns the horizontal sum of each register.
         #[inline]
         #[target_feature(enable = $features)]
         fn sums_of_four([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
@@ -187,7 +187,7 @@ macro_rules! integer_products {
                 _mm256_extractf128_ps::<1>(sums),
             );
             let mut numbers = [0.0; 4];
-            // SAFETY: the array has the bytes that are written.
+            // SAFETY: the write stays within the array.
             unsafe { _mm_storeu_ps(numbers.as_mut_ptr(), sums) };
             numbers
         }

@@ -112,7 +112,7 @@ avx512! {
     fn brought<const N: usize>(b: &[[u8; N]; BLOCKS], i: usize, words: &[i16; 32]) -> __m512i {
         let bytes = b.as_flattened();
         let (first, last) = (part(bytes, 4 * N * i), part(bytes, 4 * N * (i + 1) - 64));
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
         _mm512_permutex2var_epi16(load_512(first), words, load_512(last))
     }

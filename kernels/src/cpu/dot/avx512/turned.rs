@@ -97,7 +97,7 @@ avx512! {
                 *codes = _mm512_mask_blend_epi32(mask, *codes, blocks[j ^ r]);
             }
         }
-        // SAFETY: the arrays have the bytes that are read.
+        // SAFETY: the reads stay within the arrays.
         let (of_blocks, halves) = unsafe {
             (
                 _mm256_loadu_ps(x.scales.as_ptr()),

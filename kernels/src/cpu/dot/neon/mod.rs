@@ -109,7 +109,7 @@ macro_rules! format_product {
 
             row_groups!($features, dot, Strip);
 
-            /// The products of `R` rows, each summed in the same order whatever `R` is.
+            /// Computes the products of `R` rows; the order of summation does not depend on `R`.
             #[inline]
             #[target_feature(enable = $features)]
             fn rows<const R: usize>(rows: [&[u8]; R], x: &[Strip], ahead: usize) -> [f32; R] {
@@ -214,35 +214,35 @@ neon! {
     }
 
     fn load(numbers: &[f32; 4]) -> float32x4_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { vld1q_f32(numbers.as_ptr()) }
     }
 
     fn load_integers(numbers: &[i32; 4]) -> int32x4_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { vld1q_s32(numbers.as_ptr()) }
     }
 
     fn load_128(bytes: &[u8; 16]) -> uint8x16_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { vld1q_u8(bytes.as_ptr()) }
     }
 
     fn load_64(bytes: &[u8; 8]) -> uint8x8_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { vld1_u8(bytes.as_ptr()) }
     }
 
     fn codes(codes: &[i8; 32]) -> [int8x16_t; 2] {
         let [first, second] = [codes.as_ptr(), codes.as_ptr().wrapping_add(16)];
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { [vld1q_s8(first), vld1q_s8(second)] }
     }
 
     fn numbers(eight: Eight) -> [f32; BLOCKS] {
         let mut numbers = [0.0; BLOCKS];
         for (s, numbers) in numbers.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            // SAFETY: the array has the bytes that are written.
+            // SAFETY: the write stays within the array.
             unsafe { vst1q_f32(numbers.as_mut_ptr(), eight[s]) };
         }
         numbers
@@ -256,7 +256,7 @@ neon! {
         for (i, part) in integers.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             let half = if i < 2 { low } else { high };
             let wide = if i % 2 == 0 { vmovl_s16(vget_low_s16(half)) } else { vmovl_high_s16(half) };
-            // SAFETY: the array has the bytes that are written.
+            // SAFETY: the write stays within the array.
             unsafe { vst1q_s32(part.as_mut_ptr(), wide) };
         }
         integers
@@ -288,7 +288,7 @@ neon! {
         for (half, block) in halves.iter_mut().zip(blocks) {
             *half = u16::from_le_bytes(*part(block, at));
         }
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         let halves = unsafe { vld1q_u16(halves.as_ptr()) };
         [widened(vget_low_u16(halves)), widened(vget_high_u16(halves))]
     }

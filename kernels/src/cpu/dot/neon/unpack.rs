@@ -50,7 +50,7 @@ neon! {
 
     /// The level of each index.
     fn levels(indices: uint8x16_t) -> int8x16_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         vqtbl1q_s8(unsafe { vld1q_s8(LEVELS.as_ptr()) }, indices)
     }
 
