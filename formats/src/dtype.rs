@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_a_whole_number_of_blocks() {
+    fn rows_must_be_whole_blocks() {
         assert_eq!(DType::Q8_0.row_bytes(64), Some(68));
         assert_eq!(DType::Q8_0.row_bytes(63), None);
         assert_eq!(DType::Q6K.matrix_bytes(3, 512), Some(3 * 420));

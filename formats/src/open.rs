@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn links_stay_in_their_folder_or_their_cache() {
+    fn links_must_stay_in_their_folder_or_cache() {
         let folder = tempfile::tempdir().unwrap();
         let cache = folder.path().join("models--a--b");
         let snapshot = cache.join("snapshots/0123");

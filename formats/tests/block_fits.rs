@@ -109,7 +109,7 @@ fn codes_are_in_order_of_their_values() {
 }
 
 #[test]
-fn a_row_is_encoded_as_its_blocks_are_fitted() {
+fn encode_equals_block_fits() {
     let mut random = Random(4);
     for &dtype in BlockFit::TYPES {
         let blocks = [

@@ -223,7 +223,7 @@ fn dimensions_of_one_may_be_omitted() {
 }
 
 #[test]
-fn unsupported_bias_is_refused() {
+fn unexpected_tensors_are_refused() {
     let error = bound_after(|tensors| {
         tensors.push(("blk.0.attn_norm.bias".to_owned(), vec![8]));
         tensors.push((format!("blk.{LAYERS}.attn_q.weight"), vec![8, 8]));

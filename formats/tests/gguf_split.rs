@@ -205,7 +205,7 @@ fn parts_of_different_models_are_refused() {
 }
 
 #[test]
-fn total_tensor_count_must_match() {
+fn duplicate_or_missing_tensors_are_refused() {
     let error = refused(2, |parts| {
         let first = parts[1].names[0].clone();
         parts[2].names.push(first);

@@ -192,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_byte_is_read_or_refused(
+    fn modified_bytes_never_panic(
         model_type in prop::sample::select(&TYPES[..]),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         cut in any::<prop::sample::Index>(),

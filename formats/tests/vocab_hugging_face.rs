@@ -243,7 +243,7 @@ fn unicode_normalisation_is_ignored() {
 }
 
 #[test]
-fn nesting_is_bounded() {
+fn nesting_depth_is_limited() {
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     for text in [
         deep.clone(),

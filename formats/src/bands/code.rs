@@ -200,12 +200,10 @@ pub struct Codes(Arc<Inner>);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Inner {
     codes: Vec<Code>,
-    /// Columns without padding.
     cols: usize,
     rotated: bool,
     /// Byte offset of each column group within sixteen rows, and their total size.
     starts: Vec<u64>,
-    /// Trellises before each column group, and their total number.
     trellises: Vec<usize>,
 }
 

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_survive_their_text_and_others_are_refused() {
+    fn codes_round_trip_through_text_and_others_are_refused() {
         for code in Code::all() {
             assert_eq!(code.to_string().parse(), Ok(code));
             let codes = Codes::uniform(code, 96).unwrap();

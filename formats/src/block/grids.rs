@@ -1,7 +1,6 @@
 //! Codebooks of the iq1, iq2 and iq3 formats, in the packed form of `gguf-py`: the first number of
 //! a group is lowest.
 
-/// Unpacks groups of eight numbers, two bits each.
 const fn eights<const N: usize>(packed: [u16; N], numbers: [i8; 4]) -> [[i8; 8]; N] {
     let mut groups = [[0; 8]; N];
     let mut i = 0;
@@ -12,7 +11,6 @@ const fn eights<const N: usize>(packed: [u16; N], numbers: [i8; 4]) -> [[i8; 8];
     groups
 }
 
-/// Unpacks groups of four numbers, three bits each.
 const fn fours<const N: usize>(packed: [u16; N], numbers: [i8; 8]) -> [[i8; 4]; N] {
     let mut groups = [[0; 4]; N];
     let mut i = 0;

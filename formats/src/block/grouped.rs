@@ -9,7 +9,6 @@ use crate::wire;
 
 const LEN: usize = 256;
 
-/// Writes `step` times the magnitudes, negated where the bit of a number is set.
 #[inline(always)]
 fn signed(step: f32, magnitudes: [i8; 8], signs: u8, out: &mut [f32; 8]) {
     for (i, (value, magnitude)) in out.iter_mut().zip(magnitudes).enumerate() {

@@ -75,7 +75,6 @@ pub(super) fn has_other_names(found: &Metadata) -> bool {
     found.nlink() > 1
 }
 
-/// Removes the write permission of group and others.
 pub(super) fn close_to_others(handle: &Handle) -> io::Result<()> {
     let mode = handle.metadata()?.mode() & 0o7777;
     match mode & 0o022 {

@@ -95,7 +95,6 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
 #[derive(Debug, Default)]
 struct Memory(u64);
 
-/// Allocator overhead per text.
 const PER_TEXT: u64 = 16;
 
 impl Memory {

@@ -58,7 +58,6 @@ impl ValueType {
         }
     }
 
-    /// Memory of an element in an [`Array`], without owned texts and elements.
     pub(super) const fn memory_bytes(self) -> u64 {
         match self {
             ValueType::String => size_of::<String>() as u64,

@@ -114,7 +114,6 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
         | Role::OutputNorm
         | Role::Output
         | Role::OutputFactor { .. }
-        // These have their own features.
         | Role::KvBasis { .. }
         | Role::KvEnergies { .. }
         | Role::Refinement { .. } => false,
@@ -170,7 +169,6 @@ fn has_classes(entry: &TensorEntry) -> bool {
     matches!(entry.codes, Some(Layout::Classes(_)))
 }
 
-/// Returns true if trellises use tables of a later version than the first.
 fn has_new_tables(entry: &TensorEntry) -> bool {
     let layout = entry.codes.as_ref();
     layout.is_some_and(|layout| layout.each(0).any(|(_, codes)| codes.version() > 1))
@@ -523,7 +521,6 @@ fn sections(sections: &[SectionEntry]) -> Result<(), HtzError> {
     Ok(())
 }
 
-/// Returns the maximum decoded size of a zstd frame of `length` bytes.
 pub(super) fn most_decoded(length: u64) -> u64 {
     length
         .saturating_mul(layout::MAX_SECTION_EXPANSION)

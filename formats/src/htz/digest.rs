@@ -92,13 +92,13 @@ mod tests {
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]
-    fn the_digest_of_abc_is_the_standards() {
+    fn digest_of_abc_matches_fips_180_4() {
         assert_eq!(Digest::of(b"abc").to_string(), ABC);
         assert_eq!(ABC.parse::<Digest>().unwrap(), Digest::of(b"abc"));
     }
 
     #[test]
-    fn other_spellings_are_refused() {
+    fn noncanonical_spellings_are_refused() {
         let upper = ABC.to_uppercase();
         let long = format!("{ABC}00");
         let foreign = ABC.replace('f', "g");

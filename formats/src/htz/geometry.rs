@@ -131,7 +131,7 @@ mod tests {
     use super::DepthSinkRecord;
 
     #[test]
-    fn the_guess_is_two_thirds_of_the_depth() {
+    fn depth_sink_defaults_to_two_thirds_of_the_depth() {
         for layers in 1..200_usize {
             let expected = (2.0 * layers as f64 / 3.0).round() as usize;
             let expected = expected.min(layers - 1);

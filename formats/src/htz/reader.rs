@@ -260,7 +260,6 @@ pub struct Verified<'a> {
 }
 
 fn manifest(text: &[u8], minor: u16) -> Result<Manifest, HtzError> {
-    /// Common part of the manifests of all minor versions.
     #[derive(Deserialize)]
     struct Needs {
         requires: Vec<String>,

@@ -16,7 +16,6 @@ use crate::DType;
 use crate::model::{MatrixId, Part, Role};
 use crate::source::ModelFile;
 
-/// Prefix of the names of sections with source weights.
 const PREFIX: &str = "source.";
 
 // The parts of a long tensor are contiguous.
@@ -105,7 +104,6 @@ impl SourceRecord {
         self.tensors.iter().map(SourceTensor::entry).collect()
     }
 
-    /// Returns the sections for a draft; the writer sets offsets and digests.
     pub(super) fn sections(&self) -> Vec<SectionEntry> {
         let of_tensor = |tensor: &SourceTensor| {
             let parts = tensor.parts().enumerate();
@@ -244,7 +242,6 @@ fn is_alike(entry: &TensorEntry, tensor: &SourceTensor) -> bool {
         && entry.codes.is_none()
 }
 
-/// Returns true if an uncompressed model may have a tensor of this role.
 fn is_of_model(role: Role) -> bool {
     match role {
         Role::Basis { .. }

@@ -13,7 +13,6 @@ use crate::escape::one_line;
 use crate::limits::{MAX_MERGES, MAX_VOCABULARY};
 use crate::vocab::{Vocabulary, VocabularyError};
 
-/// zstd level; sections are small and written once.
 const LEVEL: i32 = 19;
 
 /// A section ready to be written.
@@ -154,8 +153,6 @@ fn window_log(decoded_length: u64) -> u32 {
         .max(LEAST)
 }
 
-/// Parses the vocabulary in the decoded section [`TOKENIZER`] of a model of `tokens` tokens, in an
-/// artifact that requires `features`.
 pub(super) fn vocabulary(
     data: &[u8],
     tokens: usize,

@@ -33,11 +33,9 @@ pub struct HtzWriter {
     manifest: Manifest,
     sections: Vec<Section>,
     header: Header,
-    /// Bytes written so far, including the space for header and manifest.
     end: u64,
     turn: usize,
     next_section: usize,
-    /// Index of the next source tensor that is not shared.
     source_turn: usize,
 }
 
@@ -47,7 +45,6 @@ struct Place {
     unfinished: OsString,
     name: OsString,
     overwrite: bool,
-    /// The file is kept if the writer is dropped.
     stays: bool,
 }
 
@@ -414,7 +411,6 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
         .tuning
         .take_if(|tuning| tuning.is_draft());
     for entry in &mut manifest.tensors {
-        // Partial blocks are detected by the check.
         entry.length = entry.stored_bytes().unwrap_or(0);
         entry.sha256 = Digest::default();
     }
@@ -491,7 +487,6 @@ fn room(
     Ok(room)
 }
 
-/// Returns header and manifest, checked and padded to the length stated in `header`.
 pub(super) fn head(manifest: &Manifest, mut header: Header) -> Result<Vec<u8>, HtzError> {
     check::contents(manifest)?;
     let mut text = to_json(manifest)?;

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::escape::escaped;
 
-/// Bytes of a file name that are stored, taken from its end.
 const NAME: usize = 512;
 
 /// A node of the list, which registers one mapping at a time.

@@ -77,7 +77,6 @@ impl Index {
     }
 }
 
-/// Returns true if a name refers to a file in the folder of the index.
 fn is_shard_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let one = matches!(

@@ -82,7 +82,7 @@ impl PreTokenizer {
         matches!(self, PreTokenizer::Llama3 | PreTokenizer::Tekken)
     }
 
-    /// Returns true if BOS is added before a text by default.
+    /// -
     pub(super) fn adds_bos(self) -> bool {
         matches!(self, PreTokenizer::Llama3 | PreTokenizer::Tekken)
     }

@@ -16,7 +16,6 @@ pub(in crate::block) struct Format {
     /// the scale is `d` or the minimum is `d_min`, 0 without a minimum.
     pub(super) scales: (f32, f32),
     pub(super) minima: (f32, f32),
-    /// Starts of the search for a step, see `step::search`.
     pub(super) starts: &'static [f32],
     /// Limit of magnitudes as a multiple of [`F16_LIMIT`], from which the scale would be infinite.
     pub(super) limit: f32,
@@ -245,7 +244,6 @@ static LEVELS: [f32; 512] = {
     levels
 };
 
-/// Returns the code of the nearest level of [`IQ4`]; ties go to the upper level.
 #[inline(always)]
 fn iq4_code(scaled: f32) -> u8 {
     // Not negative, so that truncation rounds down.

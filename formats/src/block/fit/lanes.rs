@@ -189,7 +189,6 @@ const ROUND: f32 = 12_582_912.0;
 /// least f16, 2^-24. Squares of larger numbers are not subnormal.
 pub(super) const NEGLIGIBLE: f32 = 1.0 / (1_u64 << 40) as f32;
 
-/// Returns `1 / x`, or 0 for a step of zero.
 #[inline(always)]
 pub(super) fn inverse(x: f32) -> f32 {
     if x == 0.0 { 0.0 } else { 1.0 / x }
@@ -202,7 +201,6 @@ pub(super) fn rounded(value: f32, low: f32, high: f32) -> f32 {
     (value + ROUND) - ROUND
 }
 
-/// Converts an integer from 0 to 255 to a byte by its float bits.
 #[inline(always)]
 pub(super) fn byte(whole: f32) -> u8 {
     (whole + 8_388_608.0).to_bits() as u8

@@ -249,7 +249,6 @@ impl BlockFit {
     }
 }
 
-/// Encodes whole blocks with equal importances. The lengths must match.
 pub(super) fn encode(
     format: &'static Format,
     values: &[f32],

@@ -14,7 +14,6 @@ pub enum Near {
     Offsets,
 }
 
-/// Relative spacing of the steps, and the number tried on either side.
 const APART: f32 = 0.05;
 const STEPS: i8 = 4;
 

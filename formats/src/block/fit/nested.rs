@@ -16,7 +16,6 @@ const TURNS: usize = 2;
 
 const NEIGHBOURS: [f32; 3] = [-1.0, 0.0, 1.0];
 
-/// Fits a block of numbers below the format's limit, with one weight per number.
 pub(super) fn search(format: &'static Format, x: &[f32], w: &[f32]) -> BlockFit {
     match (format.levels, format.run_shift, format.runs()) {
         (Levels::Whole(low, high), 5, 1) => best::<32, 1, _>(format, x, w, Whole(low, high)),
@@ -27,7 +26,6 @@ pub(super) fn search(format: &'static Format, x: &[f32], w: &[f32]) -> BlockFit 
     }
 }
 
-/// Numbers of a block: `R` runs of `N`.
 struct Block<'a, const N: usize, const R: usize, L> {
     format: &'static Format,
     x: &'a [[f32; N]],
@@ -165,7 +163,6 @@ impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
         chosen
     }
 
-    /// Returns the levels nearest to a run's numbers, and the weighted squared error.
     #[inline(always)]
     fn coded(&self, run: usize, step: f32, offset: f32) -> ([f32; N], f32) {
         let inverse = lanes::inverse(step);

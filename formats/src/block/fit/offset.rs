@@ -32,7 +32,6 @@ struct Numbers<'a, const N: usize> {
     floor: f32,
     /// Origin of `y`: the offset of `x` is that of `y` less this.
     zero: f32,
-    /// Bound on the magnitudes of step and offset.
     limit: f32,
 }
 

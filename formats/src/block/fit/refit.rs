@@ -111,7 +111,6 @@ fn with_supers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit
     ))
 }
 
-/// Error of a run's integers for fixed codes, a quadratic form.
 struct Integers<'a> {
     d: f64,
     d_min: f64,

@@ -132,7 +132,6 @@ impl<'a> Walk<'a> {
         Ok(entry)
     }
 
-    /// Returns the next tensor, which must have `role`; column groups are allowed.
     fn any(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
         match self.table.get(self.index) {
             Some(entry) if entry.role == role => {

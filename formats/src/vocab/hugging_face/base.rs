@@ -25,7 +25,6 @@ pub(super) struct Base {
 }
 
 impl Base {
-    /// Creates a base from a complete model, with at most `added` added tokens.
     pub(super) fn of_pieces(vocabulary: Vocabulary, added: usize) -> Self {
         let own = vocabulary.tokens.len();
         Base {
@@ -116,7 +115,6 @@ impl Base {
         Ok(())
     }
 
-    /// Extends the tokens up to `id`, which gets `text`.
     fn grow(&mut self, id: u32, text: &str) -> Result<(), VocabularyError> {
         let most = self.most;
         if id as usize >= most {
@@ -260,8 +258,6 @@ fn check_no_normalizer(normalizer: Option<&Component>) -> Result<(), VocabularyE
     ))
 }
 
-/// Returns an empty vocabulary with the flags for the treatment of spaces in a vocabulary of
-/// characters.
 fn spaces(
     normalizer: Option<&Component>,
     pre_tokenizer: Option<&Component>,

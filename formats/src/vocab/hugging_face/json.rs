@@ -100,7 +100,6 @@ pub(super) enum Pattern {
     Regex(String),
 }
 
-/// Element of a template around a text.
 #[derive(Debug, Deserialize)]
 pub(super) enum TemplatePiece {
     SpecialToken { id: String },
@@ -190,7 +189,6 @@ pub(super) struct NamedTemplate {
 }
 
 impl Template {
-    /// Returns the template; of several, the one named `default`.
     pub(super) fn text(self) -> Option<String> {
         match self {
             Template::One(text) => Some(text),

@@ -214,7 +214,6 @@ impl HuggingFaceFiles {
         Ok(base)
     }
 
-    /// Returns the chat template; a separate file takes precedence over an entry.
     fn template(&self, config: TokenizerConfig) -> Result<Option<String>, VocabularyError> {
         if let Some(bytes) = &self.chat_template_jinja {
             let text = String::from_utf8(bytes.clone());

@@ -6,7 +6,6 @@ use super::json::{Component, Nothing, Part, Pattern};
 use super::{TOKENIZER_JSON, unsupported};
 use crate::vocab::{PreTokenizer, VocabularyError};
 
-/// A step of a pre-tokenizer, reduced to its distinguishing properties.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step<'a> {
     /// Splits at matches of a regular expression and isolates them.
@@ -195,7 +194,6 @@ pub(super) fn in_words(component: Option<&Component>) -> String {
     )
 }
 
-/// Collects a value of every step: of the component itself, or of the parts of a sequence.
 fn each<T>(
     component: &Component,
     whole: impl Fn(&Component) -> T,
@@ -214,7 +212,6 @@ fn pattern<P>(part: &Part<P>) -> String {
     }
 }
 
-/// Returns the step without its pattern, or `None` if no known pre-tokenizer has it.
 fn shape<P>(part: &Part<P>) -> Option<Step<'static>> {
     match part.kind.as_str() {
         "Split" => {

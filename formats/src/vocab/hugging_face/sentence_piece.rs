@@ -21,7 +21,6 @@ enum Field<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Parser of a message: an iterator over numbered fields in file order.
 struct Message<'a>(&'a [u8]);
 
 impl<'a> Message<'a> {
@@ -87,7 +86,6 @@ impl<'a> Iterator for Message<'a> {
     }
 }
 
-/// Parameters of the encoding of texts, with SentencePiece's defaults.
 #[derive(Debug)]
 struct Specification {
     model_type: u64,

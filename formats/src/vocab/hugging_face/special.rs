@@ -104,7 +104,6 @@ pub(super) fn post_process(
     Ok(puts)
 }
 
-/// Returns the template of a single text: special tokens by text, `None` for the text itself.
 fn texts<P>(part: &Part<P>) -> Vec<Option<String>> {
     let pieces = part.single.iter().flat_map(|pieces| &pieces.0);
     pieces

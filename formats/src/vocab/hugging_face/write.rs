@@ -62,7 +62,6 @@ fn is_padding(id: u32, token: &str, kind: TokenKind) -> bool {
     kind == TokenKind::Unused && token == format!("[PAD{id}]")
 }
 
-/// Returns ids, texts and kinds of all used tokens; of duplicates the first.
 fn tokens(vocabulary: &Vocabulary) -> Vec<(u32, &str, TokenKind)> {
     let all = (0..).zip(&vocabulary.tokens).zip(&vocabulary.kinds);
     let mut seen = HashSet::new();
@@ -203,7 +202,6 @@ fn post_processor(vocabulary: &Vocabulary) -> Value {
     })
 }
 
-/// Returns the merges as pairs of texts, by descending priority.
 fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
     if vocabulary.scores.is_empty() {
         let merges = vocabulary.merges.iter();
