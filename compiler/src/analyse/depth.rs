@@ -1,4 +1,4 @@
-//! Depth sink: the layer at which the residual stream stops growing in dimension.
+//! Depth sink: the layer after which the residual stream gains no dimensions.
 
 use faer::{Accum, Mat};
 
@@ -9,12 +9,10 @@ use crate::math::{Algebra, FactoriseError, symmetric_eigen, symmetric_eigenvalue
 
 const TOLERANCE: f64 = 1e-3;
 
-/// Maximum mean step on the plateau, relative to the mean step of the curve. An evenly rising curve
-/// has 1.
+/// Maximum mean step on the plateau, relative to that of the curve.
 const REST: f64 = 0.5;
 
-/// Sums the covariances of the stream after each layer, each divided by its trace; lower triangle.
-/// A constant stream adds nothing.
+/// Sums the covariances of the stream after each layer over their traces; lower triangle.
 pub(super) fn cumulated(moments: impl Iterator<Item = Moment>) -> Option<Mat<f64>> {
     let mut sum: Option<Mat<f64>> = None;
     for moment in moments {
@@ -61,8 +59,6 @@ impl Whole {
         })
     }
 
-    /// Returns the fraction of the trace that the leading eigenvectors of `part` explain.
-    ///
     /// # Errors
     /// Invalid statistics.
     pub(super) fn explained(
@@ -126,7 +122,7 @@ fn mean_step(curve: &[f64]) -> f64 {
     }
 }
 
-/// Returns the first layer within the tolerance of the last value, if the curve is flat after it.
+/// The curve must be flat after the returned layer.
 fn plateau(curve: &[f64], tolerance: f64) -> Result<usize, &'static str> {
     let Some(&last) = curve.last().filter(|_| curve.len() > 1) else {
         return Err("the model has one layer");

@@ -19,8 +19,7 @@ pub(super) const CONFIDENCE: f64 = 0.95;
 /// Bootstrap replicates of TwoNN; the outermost 25 on either side are left out.
 pub(super) const REPLICATES: usize = 1000;
 
-/// Bootstrap replicates of PCA, each with its own eigenvalues; the outermost 5 on either side are
-/// left out. The cost per layer is 200 decompositions of a matrix with at most 512 columns.
+/// Bootstrap replicates of PCA; the outermost 5 on either side are left out.
 pub(super) const PCA_REPLICATES: usize = 200;
 
 const BLOCKS: usize = 8;
@@ -34,12 +33,11 @@ const SUBSAMPLES: usize = 5;
 
 const STABLE: f64 = 1.0;
 
-/// Fraction of the largest ratios that the TwoNN fit leaves out: distant vectors do not follow the
-/// law and weigh most (Facco et al. 2017).
+/// Fraction of the largest ratios left out: distant vectors weigh most and do not follow the law
+/// (Facco et al. 2017).
 const DISCARDED: f64 = 0.1;
 
 /// Returns the smallest number of decreasing `values` whose sum reaches `part` of the total.
-/// Negative values are rounding and count as zero.
 pub(super) fn components_for(values: &[f64], part: f64) -> usize {
     let total: f64 = values.iter().map(|v| v.max(0.0)).sum();
     let mut sum = 0.0;
@@ -121,14 +119,11 @@ fn drawn(blocks: usize, random: &mut Rng) -> Vec<usize> {
 
 type Resampled = ((usize, usize), usize);
 
-/// Returns the interval of `value` (fewest principal components with 95 % of the variance) by
-/// resampling windows, and the median of the replicates. Blocks are windows because the vectors of
-/// one text are dependent (Künsch 1989). `None` for fewer than [`BLOCKS`] windows.
+/// Returns the interval of `value` and the median of the replicates, by resampling windows, since
+/// the vectors of one text are dependent (Künsch 1989). `None` for fewer than [`BLOCKS`] windows.
 ///
-/// Every replicate has its own components. Small samples, and those with repeated vectors, need
-/// fewer components; this is a bias of the replicates and not their spread. The interval is
-/// therefore the replicates' spread relative to their median, scaled to `value` and rounded
-/// outwards.
+/// Repeated vectors bias the components of a replicate downwards, so the interval is the spread
+/// relative to the median, scaled to `value`.
 fn resampled_pca(
     value: usize,
     sample: &Sample,
@@ -169,8 +164,7 @@ fn ends<T: Copy>(sorted: &[T]) -> Option<(T, T)> {
     Some((*low, *high))
 }
 
-/// Computes `ln(r₂ / r₁)` of every vector, the ratio of the distances to its two nearest
-/// neighbours; `None` without neighbours or at distance zero.
+/// `ln(r₂ / r₁)` of the distances to the two nearest neighbours, if positive.
 fn ratios(distances: &Mat<f64>) -> Vec<Option<f64>> {
     let n = distances.nrows();
     let of = |i: usize| {
@@ -183,7 +177,7 @@ fn ratios(distances: &Mat<f64>) -> Vec<Option<f64>> {
                 next = next.min(distance);
             }
         }
-        // The distances are squared; the square of a small distance may underflow to zero.
+        // The square of a small distance may underflow to zero.
         (nearest > 0.0 && next.is_finite()).then(|| (next / nearest).ln() / 2.0)
     };
     (0..n).map(of).collect()
@@ -195,8 +189,7 @@ fn sorted<'a>(values: impl Iterator<Item = &'a f64>) -> Vec<f64> {
     sorted
 }
 
-/// Fits the slope of `−ln(1 − F(μ))` over increasing `ln μ` through the origin, without the largest
-/// ratios; `None` for fewer than three ratios or if all are 1.
+/// Fits the slope of `−ln(1 − F(μ))` over `ln μ` through the origin, without the largest ratios.
 fn two_nn(ratios: &[f64]) -> Option<f64> {
     let n = ratios.len();
     if n < 3 {
@@ -213,8 +206,7 @@ fn two_nn(ratios: &[f64]) -> Option<f64> {
     (squares > 0.0 && slope.is_finite()).then_some(slope)
 }
 
-/// Resamples windows with the ratios of their vectors. Neighbours are those of the whole sample,
-/// since repeated vectors would be their own neighbours.
+/// Neighbours are those of the whole sample, since repeated vectors would be their own neighbours.
 fn two_nn_interval(
     ratios: &[Option<f64>],
     blocks: &[Range<usize>],
@@ -393,9 +385,8 @@ mod tests {
         Sample::new(&values, 3, &of)
     }
 
-    /// The second direction has 6 % of the variance, so the true value is 2. A text of 16 windows
-    /// often shows less; the interval by windows covers 2 about as often as it claims, the interval
-    /// by vectors does not.
+    /// The true value is 2: the second direction has 6 % of the variance. Only the interval by
+    /// windows covers it.
     #[test]
     fn resampling_windows_gives_valid_intervals() {
         let mut random = Rng(11);
@@ -419,8 +410,7 @@ mod tests {
         assert!(by_vectors < trials * 75 / 100, "{by_vectors}");
     }
 
-    /// Each window has one direction; a replicate draws about 63 % of the windows and has as many
-    /// components. The interval still surrounds the value.
+    /// A replicate draws about 63 % of the windows and has as many components.
     #[test]
     fn replicates_have_their_own_components() {
         let rows = |copy: usize| (0..32).map(move |window| (window, copy));

@@ -1,21 +1,17 @@
-//! Analysis of a model for compression: spectra, phases, sinks, dimensions, the manifold.
-//!
-//! [`analyse`] reads the weights projection by projection, and the statistics that
-//! [`crate::calibrate`] stored for each layer. It informs only: plans are made from
-//! [`crate::profile`].
+//! Analysis of a model for compression, from its weights and the statistics of
+//! [`crate::calibrate`].
 //!
 //! - [`record`]: the result, written as JSON.
-//! - `spectra`: singular values of the projections, and the cost of shared bases.
+//! - `spectra`: singular values, and the cost of shared bases.
 //! - `phases`: variance of the residual stream by depth.
-//! - `sinks`: sink direction of the first position, outlier positions and channels.
-//! - `depth`: the layer at which the stream stops growing in dimension.
-//! - `dimension`: intrinsic dimensions, with intervals.
+//! - `sinks`: sink directions, outlier positions and channels.
+//! - `depth`: the layer after which the stream gains no dimensions.
+//! - `dimension`: intrinsic dimensions.
 //! - `manifold`: symmetry, curvature and axioms.
-//! - `sample`: stored vectors for the last two.
+//! - `sample`: stored vectors.
 //! - `page`: text output.
 //!
-//! Layers and projections are processed in parallel, one thread each; the numbers do not depend on
-//! the number of threads.
+//! The numbers do not depend on the number of threads.
 
 mod depth;
 mod dimension;
@@ -86,7 +82,7 @@ pub enum AnalyseError {
     Cancelled(#[from] Cancelled),
 }
 
-/// Analyses a model. Keeps one unit of projections and one layer's statistics per thread in memory.
+/// Analyses a model, with one unit and one layer's statistics per thread in memory.
 ///
 /// # Errors
 /// [`AnalyseError`].
@@ -216,8 +212,7 @@ fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseEr
     Ok((sink, direction, dimension, manifold))
 }
 
-/// Computes the depth sink from the statistics after all layers; one eigendecomposition of model
-/// width per layer.
+/// Computes the depth sink; one eigendecomposition of model width per layer.
 ///
 /// # Errors
 /// [`AnalyseError::Statistics`], [`AnalyseError::Thread`].
@@ -239,7 +234,6 @@ pub fn depth_sink(
         layers,
         layers,
         |layer| {
-            // Recomputed for every layer: cheap compared with the eigenvectors.
             let explained = match depth::up_to(calibration, layer) {
                 Some(part) => whole.explained(part, algebra),
                 None => Ok(0.0),

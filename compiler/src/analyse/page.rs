@@ -1,5 +1,4 @@
-//! Text output of an analysis: projections with their range over the layers, then one line per
-//! layer.
+//! Text output of an analysis.
 
 use std::fmt::{self, Write as _};
 

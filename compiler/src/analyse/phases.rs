@@ -1,4 +1,4 @@
-//! Variance of the residual stream by depth, with and without the first positions.
+//! Variance of the residual stream by depth.
 
 use super::record::{PhaseProfiles, Profile, rounded};
 use crate::calibrate::Calibration;

@@ -1,11 +1,8 @@
 //! Result of an analysis, as written to JSON.
 //!
-//! Everything can be read back. Values that were not measured are absent; measured values are
-//! rounded to six significant digits. The record contains neither times nor thread counts: the same
-//! model and text give the same bytes.
-//!
-//! Projections are named `q k v o gate up down`; layers, positions, channels and heads count from
-//! 0.
+//! Values that were not measured are absent; others have six significant digits. The same model and
+//! text give the same bytes. Projections are named `q k v o gate up down`; layers, positions,
+//! channels and heads count from 0.
 
 use htc_formats::htz::Digest;
 use htc_formats::model::{InputGroup, Slot};
@@ -124,14 +121,12 @@ pub struct Spectrum {
     pub ranks: Vec<usize>,
     /// Truncation errors.
     pub tails: Tails,
-    /// Up to 33 points `[rank, fraction of the energy kept]` for plotting, from rank 0 to the full
-    /// rank.
+    /// Up to 33 points `[rank, fraction of the energy kept]`.
     pub curve: Vec<(usize, f64)>,
 }
 
-/// Truncation errors `(Σ_{i>r} σ_i² / Σ_i σ_i²)^½`: the smallest relative Frobenius error of a
-/// rank-`r` approximation (Eckart and Young 1936), at `r = max(1, round(f · min(rows, cols)))` for
-/// each of [`Spectra::fractions`] `f`.
+/// Truncation errors `(Σ_{i>r} σ_i² / Σ_i σ_i²)^½` (Eckart and Young 1936), at `r = max(1, round(f
+/// · min(rows, cols)))` for each of [`Spectra::fractions`] `f`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tails {
     /// Of the weight itself.
@@ -144,7 +139,7 @@ pub struct Tails {
     pub whiten: Option<Vec<f64>>,
 }
 
-/// Cost of a basis shared by a group of projections, without a gauge and with equal weights.
+/// Cost of a shared basis, without a gauge and with equal weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shared {
     /// Block index.
@@ -164,8 +159,7 @@ pub struct SharedMember {
     pub slot: Slot,
     /// `‖W − W P Pᵀ‖_F / ‖W‖_F`.
     pub errors: Vec<f64>,
-    /// `ρ_k = ‖W − W P Pᵀ‖_F² / Σ_{i>k} σ_i²`, at least 1; null if the separate basis is exact up
-    /// to rounding.
+    /// `ρ_k = ‖W − W P Pᵀ‖_F² / Σ_{i>k} σ_i²`, at least 1; null if undefined.
     pub excess: Vec<Option<f64>>,
 }
 
@@ -207,8 +201,8 @@ pub struct Sinks {
 pub struct SinkLayer {
     /// Block index.
     pub layer: usize,
-    /// Fraction of `E‖h₀‖²` along the sink direction `ŝ`, the top eigenvector of `E[h₀ h₀ᵀ]` after
-    /// the layer at the first position of a window.
+    /// Fraction of `E‖h₀‖²` along the sink direction `ŝ`, the top eigenvector of `E[h₀ h₀ᵀ]` at the
+    /// first positions.
     pub share: f64,
     /// Mean over the positions of a window of `E‖h‖` after the layer.
     pub norm_mean: f64,
@@ -221,9 +215,8 @@ pub struct SinkLayer {
     /// Tokens with outlier norms, first positions left out; absent from version 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<SinkTokens>,
-    /// Coverage of the sink direction, as read by this layer's attention, by the shared basis of Q,
-    /// K and V, which is made from the weights alone. The direction is that of the stream before
-    /// the layer, times the weights of the norm; empty at layer 0.
+    /// Coverage of the sink direction at the input of attention by the shared basis of Q, K and V,
+    /// made from the weights alone; empty at layer 0.
     pub coverage: Vec<SinkCoverage>,
     /// Channels of largest `E[x_i²]` at the input of attention, at most 8, largest first.
     pub channels: Vec<Channel>,
@@ -241,7 +234,7 @@ pub struct SinkPosition {
     pub text: Option<String>,
 }
 
-/// Tokens with outlier norms after a layer, among all positions but the first of each window.
+/// Outlier tokens after a layer, first positions left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SinkTokens {
     /// Mean of `‖h‖` over those positions.
@@ -263,8 +256,7 @@ pub struct SinkToken {
     pub position: usize,
     /// `‖h‖` of the token.
     pub norm: f64,
-    /// Token text from the vocabulary, unescaped; truncated to 64 characters and `…`. Absent from
-    /// records of earlier builds.
+    /// Token text, unescaped; truncated to 64 characters and `…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
@@ -280,8 +272,7 @@ pub struct SinkCoverage {
     pub norm: f64,
     /// `max_k |⟨ŝ, v_k⟩|`, the form of the literature.
     pub largest: f64,
-    /// `(k/d)^½`, the expected coverage by a random basis of that rank. Below it the basis avoids
-    /// the direction, and a compilation completes it. 0 in version 1.
+    /// `(k/d)^½`, the expected coverage by a random basis of that rank. 0 in version 1.
     #[serde(default)]
     pub random: f64,
 }
@@ -295,17 +286,13 @@ pub struct Channel {
     pub share: f64,
 }
 
-/// Depth sink: the layer at which the residual stream stops growing in dimension.
+/// Depth sink: the layer after which the residual stream gains no dimensions.
 ///
-/// With `C_ℓ` the covariance of the stream after layer ℓ (first positions left out), the cumulated
-/// matrix is `A_ℓ = Σ_{j≤ℓ} C_j / tr C_j`, in which every layer counts the same. The curve is the
-/// fraction of the variance of the whole depth, `A_{L−1}`, that the [`rank`](Self::rank) leading
-/// eigenvectors of `A_ℓ` explain. No subspace explains more than that of `A_{L−1}` itself (Ky Fan),
-/// so the last value is the plateau: after it is reached, later layers reuse the directions of
-/// earlier ones.
-///
-/// The tolerance is relative to the curve's slope: with few layers every step exceeds any fixed
-/// tolerance, and no trained model that was measured comes within 1e-3 of its end early.
+/// With `C_ℓ` the covariance of the stream after layer ℓ (first positions left out), `A_ℓ = Σ_{j≤ℓ}
+/// C_j / tr C_j`. The curve is the fraction of the variance of `A_{L−1}` that the
+/// [`rank`](Self::rank) leading eigenvectors of `A_ℓ` explain. No subspace explains more than that
+/// of `A_{L−1}` itself (Ky Fan), so the last value is the plateau. The tolerance is relative to the
+/// curve's slope, since with few layers every step exceeds a fixed tolerance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DepthSink {
     /// Explained fraction, by layer.
@@ -317,8 +304,8 @@ pub struct DepthSink {
     pub rank: usize,
     /// Tolerance of the plateau: the mean step `(last − first) / (L−1)`, at least 1e-3.
     pub tolerance: f64,
-    /// First layer ℓ* within the tolerance of the last value, if later layers add on average at
-    /// most half of the mean step, or 1e-3; absent if the curve rises to its end.
+    /// First layer ℓ* within the tolerance, if later layers add on average at most half of the mean
+    /// step, or 1e-3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<usize>,
     /// `ℓ*/L`.
@@ -357,8 +344,8 @@ pub struct DimensionLayer {
     pub layer: usize,
     /// Fewest principal components with 95 % of the variance.
     pub pca: Pca,
-    /// Estimate from the distances to the two nearest neighbours (Facco et al. 2017); absent for
-    /// fewer than three distinct vectors.
+    /// Estimate from the two nearest neighbours (Facco et al. 2017); absent for fewer than three
+    /// distinct vectors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twonn: Option<TwoNn>,
     /// Agreement of small samples; absent if there are too few vectors.
@@ -385,10 +372,9 @@ pub struct Pca {
     /// Median of the bootstrap replicates; absent with [`interval`](Self::interval).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicates_median: Option<usize>,
-    /// Bootstrap interval of [`value`](Self::value), by resampling the windows of the sample:
-    /// vectors of one window are dependent (Künsch 1989). Every replicate has its own eigenvectors;
-    /// the interval is the replicates' spread relative to their median, around the value. Absent
-    /// for fewer than 8 windows. Records of version 1 resampled vectors in fixed components.
+    /// Bootstrap interval of [`value`](Self::value) by resampling windows (Künsch 1989): the spread
+    /// of the replicates relative to their median. Absent for fewer than 8 windows. Version 1
+    /// resampled vectors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<(usize, usize)>,
 }
@@ -402,8 +388,8 @@ pub struct TwoNn {
     pub relative: f64,
     /// Number of distinct vectors with a ratio of distances.
     pub samples: usize,
-    /// Percentile bootstrap interval, by resampling windows with the ratios of their vectors;
-    /// absent for fewer than 8 windows. Records of version 1 resampled ratios.
+    /// Percentile bootstrap interval by resampling windows; absent for fewer than 8. Version 1
+    /// resampled ratios.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<(f64, f64)>,
 }
@@ -459,8 +445,7 @@ pub struct CurvatureRule {
 pub struct AxiomRule {
     /// Variance that the principal directions of the first part hold: 0.95.
     pub energy: f64,
-    /// Survival threshold: maximum missed fraction of a direction, relative to that of a random
-    /// subspace of the same dimension.
+    /// Maximum missed fraction of a survivor, relative to a random subspace.
     pub missed: f64,
     /// Fraction of the sample held out for the rebuild: 0.5.
     pub held_out: f64,
@@ -483,8 +468,7 @@ pub struct ManifoldLayer {
     pub axioms: Option<Axioms>,
 }
 
-/// Similarity of the heads of a layer. Queries are those of all heads that share a key and value
-/// head.
+/// Similarity of the heads of a layer; queries are grouped by kv head.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Symmetry {
     /// `queries` and `keys` after the rotary embedding, or `values`.
@@ -542,6 +526,5 @@ pub struct Axioms {
 
 /// Rounds a finite number to six significant digits.
 pub fn rounded(number: f64) -> f64 {
-    // The shortest text of six digits parses to the nearest number.
     format!("{number:.5e}").parse().unwrap_or(number)
 }

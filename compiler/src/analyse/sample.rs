@@ -17,8 +17,8 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Takes the distinct rows of `values [n, width]`; `windows` is ascending. A repeated prefix
-    /// gives equal vectors, whose distance of zero would distort the neighbourhoods.
+    /// Takes the distinct rows of `values [n, width]`, since distances of zero would distort the
+    /// neighbourhoods.
     pub(super) fn new(values: &[f32], width: usize, windows: &[usize]) -> Sample {
         let mut different: Vec<&[f32]> = Vec::new();
         let mut of = Vec::new();
@@ -29,7 +29,7 @@ impl Sample {
             }
         }
         let n = different.len();
-        // Products of vectors far from the origin would lose precision.
+        // Avoids loss of precision far from the origin.
         let rows = centred(Mat::from_fn(n, width, |i, j| f64::from(different[i][j])));
         Sample { rows, windows: of }
     }
@@ -95,8 +95,8 @@ impl Sample {
         Ok(values)
     }
 
-    /// Returns the leading principal directions `[width, k]`. `count` computes `k` from the
-    /// variances of [`variances`](Self::variances); directions without variance are left out.
+    /// Returns the leading principal directions `[width, k]`; `count` computes `k` from the
+    /// variances.
     ///
     /// # Errors
     /// Overflow of float64.
@@ -160,8 +160,8 @@ impl<'a> Weighted<'a> {
         }
     }
 
-    /// Returns the variances along the principal directions of the sample in which vector `i`
-    /// occurs `times[i]` times, decreasing, up to a common factor.
+    /// Returns the variances of the sample in which vector `i` occurs `times[i]` times, up to a
+    /// common factor.
     ///
     /// # Errors
     /// Overflow of float64.
@@ -212,7 +212,7 @@ fn centred(mut rows: Mat<f64>) -> Mat<f64> {
     rows
 }
 
-/// Returns the smaller of `X Xᵀ` and `XᵀX`, which have the same nonzero eigenvalues.
+/// The smaller of `X Xᵀ` and `XᵀX`; their nonzero eigenvalues are equal.
 fn shorter_gram(x: &Mat<f64>) -> Mat<f64> {
     let (n, width) = x.shape();
     let (left, right) = match width <= n {

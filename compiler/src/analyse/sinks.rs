@@ -21,8 +21,7 @@ const CHARACTERS: usize = 64;
 
 const CHANNELS: usize = 8;
 
-/// Returns the sink of a layer and its direction `ŝ`, absent if the stream is zero at the first
-/// position. The coverage is added later.
+/// Returns the sink of a layer, without coverage, and its direction `ŝ`, if any.
 ///
 /// # Errors
 /// Invalid statistics.
@@ -57,8 +56,7 @@ pub(super) fn of_layer(
     Ok((sink, direction))
 }
 
-/// Returns the direction at the input of a layer's attention for a direction of the stream before
-/// it: the norm scales the channels by its weights.
+/// Scales a direction of the stream by the weights of a layer's attention norm.
 ///
 /// # Errors
 /// Weights that do not decode.
@@ -87,8 +85,7 @@ struct Outliers {
     positions: Vec<SinkPosition>,
 }
 
-/// Finds positions with `‖h‖ > μ + 3 σ` over the positions of a window. With ten positions or fewer
-/// no position can exceed this.
+/// Positions with `‖h‖ > μ + 3 σ`; possible only with more than ten positions.
 fn outliers(norms: &[f64]) -> Outliers {
     let count = norms.len().max(1) as f64;
     let mean = norms.iter().sum::<f64>() / count;
@@ -109,8 +106,7 @@ fn outliers(norms: &[f64]) -> Outliers {
     }
 }
 
-/// Finds outlier tokens among the norms `[windows, context]`. The first position of a window is
-/// left out: it would hide the others.
+/// `norms` is `[windows, context]`. First positions are left out, which would hide the others.
 fn tokens(norms: &[f32], context: usize) -> SinkTokens {
     let places = || {
         let norms = norms.iter().map(|&norm| f64::from(norm)).enumerate();
@@ -122,7 +118,6 @@ fn tokens(norms: &[f32], context: usize) -> SinkTokens {
     let deviation = (squares / count).sqrt();
     let limit = mean + DEVIATIONS * deviation;
     let mut outliers: Vec<(usize, f64)> = places().filter(|(_, norm)| *norm > limit).collect();
-    // Stable sort: equal norms keep their order.
     outliers.sort_by(|(_, one), (_, other)| other.total_cmp(one));
     let listed = outliers.iter().take(POSITIONS);
     SinkTokens {
@@ -175,7 +170,6 @@ fn shortened(text: &str) -> String {
 fn channels(diagonal: &[f64]) -> Result<Vec<Channel>, FactoriseError> {
     let total: f64 = diagonal.iter().sum();
     let mut largest = largest_moments(diagonal, CHANNELS.min(diagonal.len()))?;
-    // Stable sort: equal channels keep their order.
     largest.sort_by(|&i, &j| diagonal[j].total_cmp(&diagonal[i]));
     let channel = |channel: usize| Channel {
         channel,

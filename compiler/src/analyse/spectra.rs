@@ -1,4 +1,4 @@
-//! Singular values of every projection, with and without a gauge, and the cost of shared bases.
+//! Singular values of every projection, and the cost of shared bases.
 
 use htc_formats::model::{InputGroup, MatrixId, Slot};
 use htc_formats::source::ModelFile;
@@ -32,7 +32,7 @@ const COVERED: [f64; 2] = [1.0 / 4.0, 1.0 / 2.0];
 
 const STEPS: usize = 32;
 
-/// Energy fraction below rounding: the singular values are from the eigenvalues of a Gram matrix.
+/// Rounding of the eigenvalues of a Gram matrix.
 const ROUNDING: f64 = 1e-12;
 
 /// Returns empty spectra.
@@ -107,7 +107,7 @@ pub(super) struct UnitSpectra {
 }
 
 /// Computes the spectra of a unit's projections and the cost of a shared basis; for Q, K and V also
-/// the coverage of the sink direction, if any.
+/// the coverage of `sink`.
 ///
 /// # Errors
 /// [`UnitError`] if a weight is missing, does not decode or is not finite.

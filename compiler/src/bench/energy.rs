@@ -1,10 +1,9 @@
 //! Energy and temperature of benchmark runs.
 //!
-//! A [`Governor`] of the loader's `live` reads the sensor at the start and end of every run and at
-//! its first token, and in between as often as the sensor allows; it limits nothing. Joules are the
-//! difference of the device's energy counter if it has one, else the trapezoidal integral of its
-//! power. Pauses, warm-up and loading do not count. Idle power is measured before the first run,
-//! with the models loaded; net joules are those above it.
+//! A [`Governor`] reads the sensor at the start, first token and end of every run, and in between
+//! as often as possible. Joules come from the device's energy counter, else from the trapezoidal
+//! integral of its power. Pauses, warm-up and loading do not count; net joules are above the idle
+//! power, which is measured first with the models loaded.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -121,7 +120,7 @@ pub struct Metered {
 }
 
 impl Metered {
-    /// Opens the sensor of `spec` and begins to read it.
+    /// Opens the sensor of `spec`.
     ///
     /// # Errors
     /// [`EnergyError`] if the sensor is not available.
@@ -152,7 +151,6 @@ impl Metered {
             sensor,
             seen: Arc::clone(&seen),
         };
-        // The simulated device follows the run, not the governor, which limits nothing.
         let governor = Governor::start(Box::new(watched), law, options, &Follow::new(), |_| {})?;
         Ok(Metered {
             governor,
@@ -220,7 +218,7 @@ impl Metered {
     }
 }
 
-/// Energy of work between two moments; `None` if power is unknown for more than half of the time.
+/// `None` if power is unknown for more than half of the time.
 fn between(before: Option<Energy>, after: Option<Energy>) -> Option<Energy> {
     let after = after?;
     let of = |value: fn(&Energy) -> f64| value(&after) - before.as_ref().map_or(0.0, value);
@@ -237,8 +235,7 @@ fn between(before: Option<Energy>, after: Option<Energy>) -> Option<Energy> {
     (seconds > 0.0 && missed <= seconds).then_some(found)
 }
 
-/// Scales joules to the whole time: missed seconds count with the mean power of the rest. `None` if
-/// not finite.
+/// Missed seconds count with the mean power of the rest.
 fn whole(energy: Energy, joules: f64) -> Option<f64> {
     let whole = joules * (energy.seconds + energy.missed) / energy.seconds;
     whole.is_finite().then_some(whole)
@@ -279,7 +276,6 @@ impl Sensors for Metered {
         let after = self.governor.energy();
         let energy = between(self.before.0, after);
         let joules = energy.and_then(|e| whole(e, e.joules).filter(|&joules| joules > 0.0));
-        // Without a mark there was no decode.
         let decode = self
             .marked
             .and_then(|marked| between(Some(marked), after))

@@ -7,11 +7,10 @@
 //! ]
 //! ```
 //!
-//! A metric is a phase (`prefill`, `decode` or `end_to_end`) followed by `speed` (mean tokens/s of
-//! the subject), `ratio` (mean of the pairs' ratios to the baseline), `ratio_lower95` (lower end of
-//! its 95 % interval) or `time_ratio` (mean ratio of times); or `perplexity_increase` over the
-//! baseline's model at all positions (0.15 is 15 %). A gate with a `rank` applies only to artifacts
-//! whose factors all have that rank.
+//! A metric is a phase (`prefill`, `decode`, `end_to_end`) and `speed` (mean tokens/s), `ratio`
+//! (mean ratio to the baseline), `ratio_lower95` (lower end of its 95 % interval) or `time_ratio`
+//! (mean ratio of times); or `perplexity_increase` (0.15 is 15 %). A gate with a `rank` applies
+//! only to artifacts whose factors all have that rank.
 
 use std::fmt;
 use std::io::Read;
@@ -289,7 +288,7 @@ impl fmt::Display for Judged {
 /// Reads a built-in set by name, or a file of gates.
 ///
 /// # Errors
-/// [`GateError`] if the file cannot be read or is invalid.
+/// [`GateError`] if unreadable or invalid.
 pub fn read(name: &Path) -> Result<Vec<Gate>, GateError> {
     let built_in = BUILT_IN.iter().find(|(known, _)| Path::new(known) == name);
     let text = match built_in {
@@ -315,7 +314,6 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, GateError> {
     }
     let gates: Vec<Gate> = serde_json::from_slice(text).map_err(|error| {
         let said = error.to_string();
-        // Drop the position, which has its own fields.
         let what = said
             .rsplit_once(" at line ")
             .map_or(&said[..], |(what, _)| what);
@@ -333,8 +331,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, GateError> {
     }
 }
 
-/// Returns the common rank of all factors and bases of an artifact; `None` if there are none or
-/// their ranks differ.
+/// Returns the common rank of all factors and bases, if any.
 pub fn rank_of(plan: &PlanRecord) -> Option<usize> {
     let slots = plan.slots.iter().filter_map(|slot| slot.rank);
     let mut ranks = plan.bases.iter().map(|basis| basis.rank).chain(slots);
@@ -342,10 +339,10 @@ pub fn rank_of(plan: &PlanRecord) -> Option<usize> {
     ranks.all(|rank| rank == first).then_some(first)
 }
 
-/// Checks before the measurement that all gates for this model can be judged.
+/// Checks that all gates for this model can be judged.
 ///
 /// # Errors
-/// [`GateError`] for the first gate that cannot be judged, or if no gate applies.
+/// [`GateError`] for the first that cannot, or if no gate applies.
 pub fn check(
     gates: &[Gate],
     rank: Option<usize>,

@@ -1,8 +1,7 @@
-//! Runs llama.cpp's `llama-bench` as a separate process for every measurement.
+//! Runs llama.cpp's `llama-bench` as a separate process.
 //!
-//! Prefill and decode are two runs, `-p P -n 0` and `-p 0 -n N -d P`. Builds without a depth option
-//! (`-d`), such as ik_llama.cpp, decode from an empty context, which the record notes. The program
-//! runs once before its clock starts and does no sampling; end to end follows from the two speeds.
+//! Prefill and decode are two runs, `-p P -n 0` and `-p 0 -n N -d P`. Builds without `-d`, such as
+//! ik_llama.cpp, decode from an empty context. End to end follows from the two speeds.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -124,8 +123,8 @@ fn program(path: &Path) -> Result<PathBuf, LlamaCppError> {
 }
 
 impl LlamaCpp {
-    /// Prepares `llama-bench` (a path or the folder of a build) for a GGUF model. `tokenizer`
-    /// counts prompts; `limit` is the time limit per measurement.
+    /// Prepares `llama-bench` (a path or the folder of a build) for a GGUF model; `limit` is the
+    /// time limit per measurement.
     ///
     /// # Errors
     /// [`BenchError`] if it cannot be started or is another program.
@@ -161,7 +160,7 @@ impl LlamaCpp {
         Ok(this)
     }
 
-    /// Returns true if it can decode after a prompt; else it decodes from an empty context.
+    /// Returns true if it can decode after a prompt.
     pub fn has_depth(&self) -> bool {
         self.depth
     }
@@ -171,8 +170,7 @@ impl LlamaCpp {
         self.build.as_deref()
     }
 
-    /// Measures reading `prompt` tokens, or writing `tokens` after `depth`; returns the time of
-    /// `passes` tokens at that speed.
+    /// Returns the time of `passes` tokens at the measured speed.
     fn measure(
         &mut self,
         (prompt, tokens, depth): (usize, usize, usize),
@@ -218,7 +216,6 @@ impl LlamaCpp {
         let of_task = of_task
             .next()
             .ok_or_else(|| garbage("results of something else".into()))?;
-        // Rejects zero, negative and out-of-range speeds.
         let time = Duration::try_from_secs_f64(passes as f64 / of_task.avg_ts);
         let time = time.map_err(|_| garbage(format!("{} tokens/s", of_task.avg_ts)))?;
         let build = of_task.build_commit;
@@ -241,7 +238,7 @@ impl LlamaCpp {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // A separate process group can be killed together with its children.
+        // Allows to kill its children, too.
         #[cfg(unix)]
         {
             use std::os::unix::process::CommandExt as _;
@@ -298,7 +295,7 @@ impl LlamaCpp {
             .into());
         };
         let [out, err] = [out, err].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        // Some builds exit with an error after printing their help.
+        // Some builds exit with an error after `--help`.
         let asked_for_help = command.get_args().any(|argument| argument == "--help");
         if !status.success() && !asked_for_help {
             let said = err.trim().lines().last().unwrap_or("without a word");
@@ -331,7 +328,6 @@ impl Drop for Running {
         }
         #[cfg(unix)]
         if let Some(group) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            // Fails only if the group has already ended.
             _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
         _ = self.child.kill();
@@ -344,7 +340,6 @@ fn read(stream: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut stream) = stream {
-            // Keep the bytes before an error; drain the rest.
             _ = stream.by_ref().take(MAX_OUTPUT).read_to_end(&mut bytes);
             _ = std::io::copy(&mut stream, &mut std::io::sink());
         }
@@ -367,7 +362,7 @@ impl Runner for LlamaCpp {
         Ok(())
     }
 
-    /// The program loads the model and computes before its clock starts.
+    /// Loading and a warm-up run precede its clock.
     fn is_metered(&self) -> bool {
         false
     }

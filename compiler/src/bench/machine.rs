@@ -91,8 +91,7 @@ fn parse(stat: &str, own: &str) -> Option<Ticks> {
         return None;
     };
     let busy = user + nice + system + interrupt + soft;
-    // After the program's name, which may contain any character: user and system time of the
-    // process and of its children.
+    // After the program's name: user and system time of the process and its children.
     let (_, fields) = own.rsplit_once(')')?;
     let fields = fields.split_whitespace().skip(11).take(4);
     let own: Vec<u64> = fields.map_while(|n| n.parse().ok()).collect();

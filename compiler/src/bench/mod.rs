@@ -1,12 +1,11 @@
-//! Benchmarks: speed of a model, alone or in pairs with a baseline, for prefill, decode and end to
-//! end.
+//! Benchmarks: speed of a model, alone or in pairs with a baseline.
 //!
-//! 1. [`task`]: prompts of four kinds and contexts of given lengths.
-//! 2. [`runner`]: a model in this process; [`llama_cpp`]: llama.cpp's `llama-bench` as a separate program.
+//! 1. [`task`]: prompts and contexts.
+//! 2. [`runner`]: a model in this process; [`llama_cpp`]: llama.cpp's `llama-bench`.
 //! 3. [`run`]: warm-up, then pairs of consecutive runs whose first side alternates.
-//! 4. [`energy`]: joules and temperatures of every run from a sensor; [`slope`]: joules per byte from records.
+//! 4. [`energy`]: joules and temperatures; [`slope`]: joules per byte.
 //! 5. [`statistics`]: statistics of the pairs; [`gates`]: thresholds.
-//! 6. [`record`]: the result as JSON and for display.
+//! 6. [`record`]: the result.
 
 pub mod energy;
 pub mod gates;
@@ -90,13 +89,13 @@ pub struct Step {
     pub all: usize,
 }
 
-/// Device sensors. A run is between [`start`](Sensors::start) and [`stop`](Sensors::stop), with a
-/// [`mark`](Sensors::mark) at its first token.
+/// Device sensors, called at the [`start`](Sensors::start), first token ([`mark`](Sensors::mark))
+/// and end ([`stop`](Sensors::stop)) of a run.
 pub trait Sensors {
-    /// Measures the idle device before the first run.
+    /// Measures the idle device.
     ///
     /// # Errors
-    /// [`BenchError`] if the sensor does not answer or the user cancels.
+    /// [`BenchError`] if the sensor fails or the user cancels.
     fn idle(&mut self, cancel: &Cancel) -> Result<(), BenchError>;
     /// Starts a run of one side.
     ///
@@ -204,7 +203,7 @@ pub struct Measured {
     pub contexts: Vec<ContextPoint>,
 }
 
-/// Runs the benchmark. Both sides run the same tasks; without a baseline a pair is a single run.
+/// Runs the benchmark; without a baseline a pair is a single run.
 ///
 /// # Errors
 /// [`BenchError`] if a run fails or the user cancels.
@@ -233,7 +232,6 @@ pub fn run<'a>(
         bench.warm_up(Task::prompt(kind, tokens), protocol.warm_up)?;
         for pair in 0..protocol.pairs {
             let (kind, tokens) = cells[pair % cells.len()];
-            // The first side alternates when a task comes again.
             let subject_first = (pair + pair / cells.len()).is_multiple_of(2);
             let pair = bench.pair(Task::prompt(kind, tokens), subject_first)?;
             measured.pairs.push(pair);
@@ -263,8 +261,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Returns the number of tokens to write after a context: one, from prefill, if either side has
-    /// no positions left for more.
+    /// One token, from prefill, if either side has no positions left for more.
     fn behind(&self, length: usize) -> usize {
         let contexts = [
             self.runners.0.context(),
@@ -335,8 +332,7 @@ impl Bench<'_> {
     }
 }
 
-/// Returns the number of positions for a prompt and `tokens` written tokens, the last of which is
-/// not read.
+/// Returns the positions for a prompt and `tokens` written tokens, the last of which is not read.
 pub fn positions(prompt: usize, tokens: usize) -> usize {
     prompt.saturating_add(tokens.saturating_sub(1))
 }

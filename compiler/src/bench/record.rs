@@ -247,8 +247,8 @@ pub struct Quantity {
 }
 
 impl Quantity {
-    /// Computes the statistics of `value` over pairs; `None` if never measured. A pair with a
-    /// missing value is left out of the comparison.
+    /// Computes the statistics of `value`; `None` if never measured. Pairs with a missing value are
+    /// not compared.
     pub fn of(pairs: &[Pair], value: impl Fn(&Run) -> Option<f64>, seed: u64) -> Option<Quantity> {
         let baseline = |pair: &Pair| value(pair.baseline.as_ref()?);
         let subject: Vec<f64> = pairs.iter().filter_map(|p| value(&p.subject)).collect();
@@ -391,9 +391,7 @@ pub struct Conditions {
     pub load: Option<Load>,
     /// Device that executed the models of this process.
     pub device: String,
-    /// Device memory in use after the last run (weights, KV cache, scratch buffers), including
-    /// other users of the device. Absent if the device has no memory of its own or does not report
-    /// it.
+    /// Device memory in use after the last run, by all programs, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_bytes: Option<u64>,
     /// Threads of both models.
@@ -490,7 +488,6 @@ impl Record {
 
     fn contaminations(&self) -> Vec<String> {
         let prompts = (String::new(), &self.phases, &Phase::ALL[..]);
-        // End to end adds nothing in a sweep over contexts.
         let swept = self.context.iter().map(|swept| {
             let place = format!(" at {} tokens of context", swept.length);
             (place, &swept.phases, &Phase::ALL[..2])

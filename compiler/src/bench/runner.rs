@@ -23,7 +23,7 @@ pub struct Timing {
     pub tokens: usize,
     /// Time for reading the prompt and choosing the first token.
     pub prefill: Duration,
-    /// Time from the first to the last token, for `tokens - 1` passes; zero for a single token.
+    /// Time of the `tokens - 1` passes after the first token.
     pub decode: Duration,
 }
 
@@ -44,14 +44,13 @@ pub trait Runner {
     /// [`BenchError`] if the task cannot be done.
     fn prepare(&mut self, task: Task) -> Result<(), BenchError>;
 
-    /// Returns true if the energy during a run is for its task alone; false if loading and start-up
-    /// run at the same time.
+    /// Returns true if the energy of a run is for its task alone.
     fn is_metered(&self) -> bool {
         true
     }
 
-    /// Runs a prepared task and returns its timing. Calls `mark` after the first token; the time of
-    /// `mark` is not counted.
+    /// Runs a prepared task and returns its timing, without the time of `mark`, which is called
+    /// after the first token.
     ///
     /// # Errors
     /// [`BenchError`] if the run or `mark` fails or is cancelled.
@@ -100,7 +99,7 @@ impl<B: Backend> Own<B> {
     }
 }
 
-/// Returns the number of positions that a task needs.
+/// Returns the positions that a task needs.
 ///
 /// # Errors
 /// [`BenchError::TooLong`] if the context is shorter.

@@ -142,7 +142,6 @@ fn show_quantity(
 }
 
 fn speeds(spread: &Spread) -> String {
-    // Large models give less than one token per joule.
     let digits = if spread.mean < 1.0 { 4 } else { 2 };
     match spread.sd {
         Some(sd) => format!("{:.digits$} ± {sd:.digits$}", spread.mean),

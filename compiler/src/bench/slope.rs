@@ -1,17 +1,15 @@
 //! Joules per weight byte read, from records of `htc bench` with a sensor.
 //!
-//! A record of a model against itself with a fraction of its bytes (or of an artifact against its
-//! source) has pairs of consecutive runs of the same task. Each run has `x`, the weight bytes read
-//! per token, and `y`, the joules of decode per token. Other costs of a task (attention, sampling,
-//! idle power, temperature) are common to both runs of a pair, so the slope is the least-squares
-//! slope with one intercept per pair: a regression through the origin on the differences.
+//! Records are of a model against itself with a fraction of its bytes, or of an artifact against
+//! its source. Each run has `x`, the weight bytes read per token, and `y`, the joules of decode per
+//! token. Other costs are common to both runs of a pair, so the slope is a regression through the
+//! origin on the differences:
 //!
 //! ```text
 //! b = Σ Δx Δy / Σ Δx²,    a = mean(y) - b mean(x)
 //! ```
 //!
-//! Its interval is a percentile bootstrap over pairs. Several records add sizes; all must be of one
-//! machine, program and sensor.
+//! Its interval is a percentile bootstrap over pairs.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -168,11 +166,11 @@ impl Run {
 /// A run: weight bytes per token and joules per token.
 type At = (f64, f64);
 
-/// Fits the line through the records of these files; `None` without files.
+/// Fits the line through these records; `None` without files.
 ///
 /// # Errors
-/// [`SlopeError`] if a file is no record, has no energy or only one size, or is of another machine,
-/// program or sensor; or if the slope is not positive.
+/// [`SlopeError`] if a record is unsuitable or of another machine, program or sensor; or if the
+/// slope is not positive.
 pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
     if paths.len() > MAX_FILES {
         return Err(SlopeError::TooMany(paths.len()));
@@ -240,7 +238,6 @@ fn bytes_of(path: &Path) -> Result<Vec<u8>, SlopeError> {
 fn parse(path: &Path, bytes: &[u8]) -> Result<Record, SlopeError> {
     let record: Record = serde_json::from_slice(bytes).map_err(|error| {
         let said = error.to_string();
-        // Drop the position, which has its own fields.
         let what = said.rsplit_once(" at line ").map_or(&said[..], |(w, _)| w);
         SlopeError::Schema {
             path: path.into(),

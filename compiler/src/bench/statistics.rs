@@ -1,10 +1,9 @@
-//! Statistics of paired measurements, as pure functions.
+//! Statistics of paired measurements.
 //!
-//! A pair is two consecutive measurements of the same task, so that slow changes (clock,
-//! temperature, other programs) affect both. The ratio is the mean of the pairs' ratios; its
-//! interval is a percentile bootstrap over pairs (Efron and Tibshirani, An Introduction to the
-//! Bootstrap, 1993, section 13.3). Two tests check for a difference: Student's assumes normal
-//! differences, Wilcoxon's only symmetric ones.
+//! A pair is two consecutive measurements of the same task, so that slow changes affect both. The
+//! interval of the mean ratio is a percentile bootstrap over pairs (Efron and Tibshirani, An
+//! Introduction to the Bootstrap, 1993, section 13.3). Student's test assumes normal differences,
+//! Wilcoxon's only symmetric ones.
 
 use serde::Serialize;
 
@@ -20,9 +19,8 @@ const EXACT: usize = 25;
 /// Probability that two equally steady programs are called contaminated.
 pub const CHANCE: f64 = 0.01;
 
-/// Natural ratio of relative variances. Two programs may differ by 5 times the standard deviation
-/// (25 times the variance): one in this process and one restarted for every run differed by 3.5
-/// times on an idle machine.
+/// Natural ratio of relative variances: 5 times the standard deviation. A program restarted for
+/// every run differed by 3.5 times on an idle machine.
 pub const BY_NATURE: f64 = 25.0;
 
 /// Summary of measurements of one kind.
@@ -65,22 +63,18 @@ pub struct SignedRank {
     pub count: usize,
     /// Probability of sums at least as unequal under the null hypothesis.
     pub p: f64,
-    /// True if `p` is from the exact distribution; else from a normal distribution with the
-    /// variance of these ranks, without continuity correction.
+    /// True if `p` is exact; else it is of a normal approximation without continuity correction.
     pub exact: bool,
 }
 
-/// Check for other work on the machine during the runs of one of two programs.
-///
-/// Two steady programs have similar relative variances (squares of standard deviation over mean).
-/// Other work on the machine hits some measurements of one program and not their partners. The
-/// published example has 21 times the standard deviation in one program.
+/// Check for other work on the machine during the runs of one program: two steady programs have
+/// similar relative variances (squares of standard deviation over mean).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct VarianceCheck {
     /// Relative variance of the subject's speeds over that of the baseline's.
     pub ratio: f64,
-    /// Ratios above this, or below its inverse, count as contaminated: the larger of [`BY_NATURE`]
-    /// and the quantile of F for [`CHANCE`], with pairs minus one degrees of freedom on both sides.
+    /// Threshold for the ratio and its inverse: the larger of [`BY_NATURE`] and the quantile of F
+    /// for [`CHANCE`].
     pub threshold: f64,
     /// True if the ratio is beyond the threshold.
     pub contaminated: bool,
@@ -149,8 +143,8 @@ pub fn spread(values: &[f64]) -> Option<Spread> {
     })
 }
 
-/// Compares speeds `(subject, baseline)`, all above zero. Deterministic for given pairs and seed.
-/// Returns `None` without pairs.
+/// Compares speeds `(subject, baseline)`, all above zero; `None` without pairs. Deterministic for a
+/// seed.
 pub fn compare(pairs: &[(f64, f64)], seed: u64) -> Option<Comparison> {
     if pairs.is_empty() {
         return None;
@@ -170,8 +164,8 @@ pub fn compare(pairs: &[(f64, f64)], seed: u64) -> Option<Comparison> {
     })
 }
 
-/// Returns the 95 % interval of the mean: the middle 95 % of the means of [`SAMPLES`] samples of
-/// the same size, drawn with replacement. `None` for fewer than two values.
+/// Returns the middle 95 % of the means of [`SAMPLES`] bootstrap samples; `None` for fewer than two
+/// values.
 pub fn bootstrap(values: &[f64], seed: u64) -> Option<Interval> {
     let n = values.len();
     if n < 2 {
@@ -237,8 +231,7 @@ pub fn signed_rank(differences: &[f64]) -> Option<SignedRank> {
     })
 }
 
-/// Returns the probability of a sum at least as far from the middle as `plus`, over all signs of
-/// these ranks.
+/// Sums over all signs of these ranks.
 fn enumerated(ranks: &[usize], plus: usize) -> f64 {
     let all: usize = ranks.iter().sum();
     // Number of sign choices by sum; up to 2²⁵ in total.
@@ -251,11 +244,11 @@ fn enumerated(ranks: &[usize], plus: usize) -> f64 {
     }
     let low = plus.min(all - plus);
     let tail: u64 = ways[..=low].iter().sum();
-    // The distribution is symmetric; a sum in the middle would be counted twice.
+    // A sum in the middle would be counted twice.
     (2.0 * tail as f64 / (1_u64 << ranks.len()) as f64).min(1.0)
 }
 
-/// Returns the ratio of variances that is exceeded, up or down, with probability [`CHANCE`].
+/// Quantile of F for [`CHANCE`], on both sides.
 fn chance(degrees: usize) -> Option<f64> {
     // With equal degrees of freedom, √ν (√F − 1/√F) / 2 has Student's distribution (Cacoullos
     // 1965).
@@ -263,8 +256,7 @@ fn chance(degrees: usize) -> Option<f64> {
     Some((t + (1.0 + t * t).sqrt()).powi(2))
 }
 
-/// Compares the variation of both sides; `None` for fewer than two pairs or if one side does not
-/// vary.
+/// Compares the variation of both sides; `None` if undefined.
 pub fn variance_check(subject: &[f64], baseline: &[f64]) -> Option<VarianceCheck> {
     let relative = |values: &[f64]| {
         let found = (deviation(values)? / mean(values)).powi(2);

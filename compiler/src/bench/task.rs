@@ -83,8 +83,7 @@ impl Task {
         self.tokens
     }
 
-    /// Returns the prompt tokens, with BOS if the model uses one. A context repeats the
-    /// concatenated prompts.
+    /// Returns the prompt tokens, with BOS if used. A context repeats the concatenated prompts.
     pub fn read(self, tokenizer: &Tokenizer) -> Vec<u32> {
         match self.what {
             What::Prompt(kind) => tokenizer.encode(kind.text().trim_end(), AddSpecial::Prompt),

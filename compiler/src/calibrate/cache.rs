@@ -66,7 +66,7 @@ pub(super) fn open_entry(
     folder::make_private(cache).map_err(failed)?;
     let parent = Folder::open(cache).map_err(failed)?;
     match parent.own(name) {
-        // Entries of the system user are read, and those of any user if `trusted`.
+        // Entries of the system user are trusted, too.
         Err(FolderError::Foreign { path, owner }) => match parent.existing(name, trusted) {
             Err(FolderError::Foreign { .. }) => Err(CalibrateError::Foreign { path, owner }),
             found => found.map_err(|error| failed(error.into_io())),

@@ -18,7 +18,7 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Reads a file completely; of the shipped text only the parts that the tokenizer covers.
+    /// Reads a file, or the parts of the shipped text that the tokenizer covers.
     ///
     /// # Errors
     /// [`CalibrateError::Text`].
@@ -52,9 +52,8 @@ impl Contents {
     }
 }
 
-/// Returns true if the vocabulary covers the characters of a part: at most three tokens per two
-/// characters. A character outside of ASCII has two bytes or more, and statistics of text that
-/// falls apart into bytes would be of a language that the model cannot read.
+/// At most three tokens per two characters: otherwise the script is encoded as bytes, which the
+/// model cannot read.
 fn is_read(part: &ShippedPart, tokenizer: &Tokenizer) -> bool {
     let text = part.text();
     let tokens = tokenizer.encode(&text, AddSpecial::Nothing).len();

@@ -52,8 +52,8 @@ impl Entry {
     /// Waits for the lock of the entry.
     ///
     /// # Errors
-    /// [`CalibrateError::Locked`], [`CalibrateError::Cancelled`]; the inner result has the I/O
-    /// error, which is ignored if the entry is complete.
+    /// [`CalibrateError::Locked`], [`CalibrateError::Cancelled`]; the inner error is ignored for
+    /// complete entries.
     pub(crate) fn lock(
         &self,
         options: &CalibrationOptions,

@@ -1,6 +1,5 @@
-//! Files of one calibration: the statistics of each layer and of the head's input, and the residual
-//! stream after the last finished layer. They are in a folder of the cache, used by one process at
-//! a time.
+//! Files of one calibration: the statistics of each layer and of the head's input, and the last
+//! residual stream.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -98,8 +97,8 @@ impl Files {
         self.entry.locked(lock, complete)
     }
 
-    /// Reads the finished statistics. Resuming needs the residual stream after the last layer; if
-    /// it is missing, everything is recomputed, with the same bytes.
+    /// Reads the finished statistics; without the residual stream after the last layer none, so
+    /// that all are recomputed.
     pub(super) fn finished(&self, hyper: &HyperParameters, watch: Watch) -> Finished {
         let stored = (0..hyper.layers).map_while(|layer| self.stored(layer, hyper, watch));
         let mut layers: Vec<_> = stored.map(Arc::new).collect();
@@ -182,7 +181,7 @@ impl Files {
         Identity { key, layer }
     }
 
-    /// Writes the statistics of a layer and reads them back; removes the residual stream before it.
+    /// Writes and rereads the statistics of a layer; removes the residual stream before it.
     ///
     /// # Errors
     /// [`CalibrateError::Cache`].
@@ -204,8 +203,8 @@ impl Files {
         stored.ok_or_else(|| failed(&path)(io::Error::other(WRITTEN_DAMAGED)))
     }
 
-    /// Writes the statistics of the head's input and reads them back; removes the residual stream
-    /// before it.
+    /// Writes and rereads the statistics of the head's input; removes the residual stream before
+    /// it.
     ///
     /// # Errors
     /// [`CalibrateError::Cache`].
@@ -246,8 +245,7 @@ impl Files {
         self.folder().read(OsStr::new(&stream_name(layer)))
     }
 
-    /// Writes the residual stream after a layer, atomically: the file appears only if `write`
-    /// succeeds.
+    /// Writes the residual stream after a layer atomically.
     ///
     /// # Errors
     /// I/O errors, also of `write`.

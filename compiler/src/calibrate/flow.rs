@@ -1,4 +1,4 @@
-//! Forward pass of the calibration text, one block after the other, up to the head's input.
+//! Forward pass of the calibration text, block by block.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -29,7 +29,7 @@ trait Pass {
 
     fn check(&self) -> Result<(), FactoriseError>;
 
-    /// Processes positions of a window from `position` on; `x [n, width]` is the residual stream.
+    /// Processes positions from `position` on; `x [n, width]` is the residual stream.
     fn batch(
         &mut self,
         sequence: &mut dyn Sequence,
@@ -149,8 +149,7 @@ impl<'a> Flow<'a> {
         })
     }
 
-    /// Runs all windows through one layer, from the stream after the layer `before`; returns the
-    /// layer's stored statistics.
+    /// Runs all windows through one layer; returns its stored statistics.
     pub(super) fn layer(
         &mut self,
         layer: usize,
@@ -172,8 +171,7 @@ impl<'a> Flow<'a> {
         files.store(layer, hyper, digest, &sums, self.watch)
     }
 
-    /// Runs all windows through the norm before the head; returns the stored statistics of the
-    /// head's input.
+    /// Runs all windows through the norm before the head; returns the stored statistics.
     pub(super) fn head(
         &mut self,
         before: Option<&StoredLayer>,
@@ -239,7 +237,7 @@ impl<'a> Flow<'a> {
             let mut block = Block { layer, sums };
             let passed = self.pass(layer, source, &mut block, Some(&mut hashed));
             outcome = passed.map(|()| hashed.hasher.finish());
-            // An incomplete file must not be renamed; the reason is in `outcome`.
+            // Prevents the renaming of an incomplete file.
             match &outcome {
                 Ok(_) => Ok(()),
                 Err(_) => Err(io::ErrorKind::Other.into()),

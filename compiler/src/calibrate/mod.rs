@@ -1,15 +1,12 @@
 //! Statistics of a model's activations on calibration text.
 //!
-//! All windows go through the first block, then all through the second, so that only one layer's
-//! statistics are in memory. Between blocks the residual stream of the whole text is in a file. The
-//! forward pass is the loader's, and the activations are those of the original model, so that
-//! projections can be factorised independently and in any order. After the last block the stream
-//! goes through the norm before the head, and the statistics of the head's input are kept as well.
+//! All windows go through one block after the other, so that only one layer's statistics are in
+//! memory; between blocks the residual stream is in a file. The activations are those of the
+//! original model, so that projections can be factorised independently.
 //!
-//! Every layer's statistics are a file in the cache, and so are the head's; the key is a digest of
-//! the model, the text and the options. Later runs reuse them, and interrupted runs resume after
-//! the last finished layer. Damaged or foreign files are reported and recomputed. Sums have a fixed
-//! order: their bytes do not depend on the number of threads.
+//! The statistics of each layer and of the head's input are files in the cache, under a digest of
+//! the model, the text and the options. Interrupted runs resume after the last finished layer. Sums
+//! have a fixed order: their bytes do not depend on the number of threads.
 
 pub mod cache;
 mod contents;
@@ -82,11 +79,10 @@ impl CalibrationOptions {
         Ok(())
     }
 
-    /// Returns the cache key for a model (digest `source`) and windows. Token ids stand for the
-    /// texts and the tokenizer; the kernels determine the last bits.
+    /// Token ids stand for the texts and the tokenizer; the kernels determine the last bits.
     fn key(&self, source: Digest, text: &Mixture, device: &dyn Device) -> Digest {
-        // Exhaustive, so that new fields are considered here. Texts, weights, tokens and context
-        // are in the windows; the held-out text does not enter the statistics.
+        // Exhaustive, so that new fields are considered here. The other fields are in the windows
+        // or do not matter.
         let CalibrationOptions {
             texts: _,
             tokens: _,
@@ -124,8 +120,7 @@ pub struct CalibratedText {
     pub tokens: usize,
     /// Weight of each token.
     pub weight: f64,
-    /// Parts of the shipped text that were skipped because the tokenizer does not cover their
-    /// script.
+    /// Skipped parts of the shipped text, whose script the tokenizer does not cover.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
 }
@@ -178,7 +173,7 @@ pub struct Calibration {
     pub is_new: bool,
     /// Held-out windows; `None` if each text has a single window.
     pub held_out: Option<HeldOut>,
-    /// Digest of a separate held-out text; `None` if it was split off from the texts.
+    /// Digest of a separate held-out text, if given.
     pub held_out_text: Option<Digest>,
 }
 
@@ -211,8 +206,7 @@ impl Calibration {
         names.join(", ")
     }
 
-    /// Returns the digest of the text; for several, the digest of one line per text with its digest
-    /// and weight.
+    /// Returns the digest of the text; for several, of one line per text with digest and weight.
     pub fn text_digest(&self) -> Digest {
         match &self.texts[..] {
             [text] => text.sha256,
@@ -307,7 +301,7 @@ pub fn calibrate(
 /// Returns the calibration windows of a model.
 ///
 /// # Errors
-/// [`CalibrateError`] of a text or of the tokenizer.
+/// [`CalibrateError`].
 pub fn text_of(model: &Model, options: &CalibrationOptions) -> Result<Mixture, CalibrateError> {
     Ok(Read::of(model, options)?.text)
 }
@@ -370,7 +364,7 @@ impl Read {
     }
 }
 
-/// Checks the memory before allocation: a small file may claim any width.
+/// A small file may claim any width.
 fn check_memory(model: &Model, extent: Extent, device: &dyn Device) -> Result<(), CalibrateError> {
     let (hyper, threads) = (model.hyper(), device.pool().threads());
     let session = match device.has_own_memory() {

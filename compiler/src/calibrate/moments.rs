@@ -5,19 +5,19 @@ use htc_kernels::cpu::{COLUMN_STEP, Cpu, MOST_COLUMNS};
 
 use crate::math::{Algebra, FactoriseError, Gram};
 
-/// Side of the tiles of a second moment. One thread sums a tile in the order of the vectors, so
-/// that the sums do not depend on the number of threads.
+/// Side of the tiles. One thread sums a tile, so that the sums do not depend on the number of
+/// threads.
 const TILE: usize = MOST_COLUMNS;
 
 const TILES_PER_TASK: usize = 4;
 
-/// Vectors whose products are summed in float32 before they are added to the float64 sums.
+/// Vectors whose products are summed in float32 first.
 const ROWS: usize = 512;
 
 const LINE: usize = 16;
 
-/// `Σ 1`, `Σ x` and the lower triangle of `Σ x xᵀ` of vectors of one length, in float64. On the CPU
-/// products are summed in float32 over [`ROWS`] vectors; on a device in float64.
+/// `Σ 1`, `Σ x` and the lower triangle of `Σ x xᵀ`, in float64. On the CPU products are summed in
+/// float32 over [`ROWS`] vectors.
 #[derive(Debug)]
 pub struct Moments {
     order: usize,
@@ -36,7 +36,7 @@ enum Products {
 #[derive(Clone, Debug)]
 struct Strip {
     first: usize,
-    /// Number of components; zero-padded to a multiple of [`COLUMN_STEP`].
+    /// Zero-padded to a multiple of [`COLUMN_STEP`].
     width: usize,
     padded: usize,
     /// Current vectors, `[n, padded]` from `start` on.
@@ -62,8 +62,8 @@ impl Moments {
         Moments::of_none(order, strips, products)
     }
 
-    /// Creates empty sums with products on the device of `algebra`, if given.
-    /// [`second_moment`](Self::second_moment) needs [`settle`](Self::settle) first.
+    /// Creates empty sums with products on the device of `algebra`, if given, until
+    /// [`settle`](Self::settle).
     ///
     /// # Errors
     /// Out of device memory.
@@ -100,7 +100,7 @@ impl Moments {
         };
         let mut tiles = tiles(&self.strips);
         for (index, strip) in self.strips.iter().enumerate() {
-            // Some columns at a time: all of them would double the memory.
+            // All columns at once would double the memory.
             let columns = sums.columns(strip.first..strip.first + strip.width)?;
             for tile in tiles.iter_mut().filter(|tile| tile.col == index) {
                 tile.take(&self.strips[tile.row], strip, &columns);
@@ -218,8 +218,8 @@ impl Moments {
         sums.map(|sum| sum / self.weight()).collect()
     }
 
-    /// Returns the lower triangle of `E[x xᵀ]`, row by row: `order (order + 1) / 2` numbers. Sums
-    /// on a device must be [settled](Self::settle) before.
+    /// Returns the lower triangle of `E[x xᵀ]`, row by row. Sums on a device must be
+    /// [settled](Self::settle) before.
     pub fn second_moment(&self) -> Vec<f64> {
         let tiles = match &self.products {
             Products::Tiles(tiles) => &tiles[..],
@@ -250,7 +250,7 @@ impl Moments {
     }
 }
 
-/// Adds vectors of `order` numbers to sums on a device; an error replaces the sums.
+/// An error replaces the sums.
 fn add_on_device<'x>(
     sums: &mut Result<Box<dyn Gram>, FactoriseError>,
     vectors: impl Iterator<Item = &'x [f32]>,

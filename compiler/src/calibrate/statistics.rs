@@ -10,14 +10,13 @@ use crate::math::{Algebra, FactoriseError};
 
 const FIRST_ROWS: usize = 64;
 
-/// Activation points that read the residual stream through a norm; their input at the first
-/// position is the direction of the attention sink.
+/// Activation points that read the residual stream through a norm.
 pub const FIRST_SITES: [Site; 2] = [Site::Attention, Site::Ffn];
 
 const SAMPLE: usize = 512;
 
-/// Returns the number of stored vectors of a text, limited by its positions that are not the first
-/// of their window.
+/// Returns the number of stored vectors, at most the positions that are not the first of their
+/// window.
 pub fn sample_count(extent: Extent) -> usize {
     later_positions(extent).min(SAMPLE)
 }
@@ -29,10 +28,9 @@ fn later_positions(extent: Extent) -> usize {
         .saturating_mul(extent.windows)
 }
 
-/// Returns the index, among `of` vectors, of the `index`-th of `kept` samples, ascending: one per
-/// stretch of equal length. The offset within the stretch advances by the golden ratio, so that
-/// positions within windows differ; an equal step may be commensurate with the window length and
-/// hit few positions.
+/// Returns the index of the `index`-th of `kept` samples: one per stretch of equal length. The
+/// offset advances by the golden ratio; an equal step may be commensurate with the window length
+/// and hit few positions.
 fn sampled_place(index: usize, kept: usize, of: usize) -> usize {
     /// Golden ratio times 2³².
     const STEP: u32 = 2_654_435_769;
@@ -61,8 +59,7 @@ pub struct LayerSums<'a> {
     pub sink: Moments,
     /// Sums of the inputs at [`FIRST_SITES`] at the first positions.
     pub first_inputs: [Vec<f64>; 2],
-    /// First positions not yet in [`sink`](Self::sink); batched, since one row costs as much as
-    /// many.
+    /// Batched, since one row costs as much as many.
     first_rows: Vec<f32>,
     /// Sums of the residual stream's norms after the layer, by position in the window.
     pub norms: Vec<f64>,
@@ -71,8 +68,7 @@ pub struct LayerSums<'a> {
     /// `[n, width]`: samples of [`stream`](Self::stream) at [`sample_count`] positions chosen by
     /// [`sampled_place`].
     pub sample: Vec<f32>,
-    /// Sums of the squared norms of the attention and feed-forward outputs, without the first
-    /// positions.
+    /// Sums of squared norms of the attention and feed-forward outputs, without first positions.
     pub branches: [f64; 2],
     /// Per kv head: queries of its heads and keys after the rotary embedding, and values.
     pub heads: Vec<HeadSums>,
@@ -113,8 +109,7 @@ pub fn sums_bytes(hyper: &HyperParameters) -> u64 {
 }
 
 impl<'a> LayerSums<'a> {
-    /// Creates empty statistics. With `algebra`, products at all positions are summed on its
-    /// device.
+    /// Creates empty statistics, with products on the device of `algebra`, if given.
     ///
     /// # Errors
     /// Out of device memory.
@@ -184,7 +179,7 @@ impl<'a> LayerSums<'a> {
         }
     }
 
-    /// Flushes deferred rows and fetches device sums, after the last window.
+    /// Flushes deferred rows and fetches device sums.
     ///
     /// # Errors
     /// The first error of the device.
@@ -208,7 +203,7 @@ impl<'a> LayerSums<'a> {
         self.first_rows.clear();
     }
 
-    /// Multiplies the weight of all sums so far by `factor`, before a text of another weight.
+    /// Multiplies the weight of all sums so far by `factor`.
     pub fn reweigh(&mut self, factor: f64) {
         self.take_first();
         let heads = self.heads.iter_mut();
@@ -263,7 +258,6 @@ impl Tap for LayerSums<'_> {
             Point::FfnBranch => self.branches[1] += squared_norm(self.without_first(x).1),
             Point::Queries | Point::Keys | Point::Values => {
                 let heads = self.heads.len();
-                // Each query head of the group is one vector.
                 let width = match point {
                     Point::Queries => self.query_heads * size,
                     _ => size,

@@ -1,11 +1,9 @@
 //! File format of the statistics of a layer and of the head's input.
 //!
 //! Little-endian: magic; cache key; layer (the head follows the last); digest of the residual
-//! stream after the layer (input of the next; unused for the head); the moments in a fixed order.
-//! Then, for layers only: norms, branches, mean inputs at the first position, a sample of the
-//! residual stream, the norm at every position. Last the digest of everything before. All lengths
-//! follow from the shapes of the model and the text, and are checked. Second moments are float32;
-//! the rounding is far below the change by another text.
+//! stream after the layer; the moments in a fixed order. For layers also: norms, branches, mean
+//! inputs at the first position, samples, norms at every position. Last the digest of everything
+//! before. All lengths follow from the shapes. Second moments are float32.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -97,7 +95,6 @@ fn orders(hyper: &HyperParameters) -> Vec<usize> {
     let mut orders = sites.to_vec();
     // Residual stream, and its first positions.
     orders.extend([hyper.width; 2]);
-    // Queries, keys and values of every kv head.
     orders.extend(std::iter::repeat_n(hyper.head_size, 3 * hyper.kv_heads));
     orders
 }
@@ -186,7 +183,7 @@ pub fn write_head(
     write_sealed(folder, name, identity, behind, |to| write_moments(to, sums))
 }
 
-/// Writes a sealed file: the identity, the output of `write`, and the digest of everything.
+/// Writes a sealed file: identity, output of `write`, digest.
 ///
 /// # Errors
 /// I/O errors, also of `write`.
@@ -262,8 +259,7 @@ pub struct StoredLayer {
 }
 
 impl StoredLayer {
-    /// Opens the file of a layer; `None` if it is missing. Calls `damaged` and returns `None` if it
-    /// is damaged or of another identity.
+    /// Opens the file of a layer; `None` if missing, or after calling `damaged` if invalid.
     pub fn open(
         folder: &Folder,
         name: &OsStr,
@@ -299,14 +295,12 @@ impl StoredLayer {
         self.moment(site as usize)
     }
 
-    /// Returns the moments of the residual stream after the layer, without the first positions of
-    /// the windows.
+    /// Returns the moments of the residual stream after the layer, without first positions.
     pub fn stream(&self) -> Moment {
         self.moment(Site::ALL.len())
     }
 
-    /// Returns the moments of the residual stream after the layer at the first positions of the
-    /// windows.
+    /// Returns the moments of the residual stream after the layer at first positions.
     pub fn sink(&self) -> Moment {
         self.moment(Site::ALL.len() + 1)
     }
@@ -316,14 +310,13 @@ impl StoredLayer {
         self.kv_heads
     }
 
-    /// Returns the moments of a kv head: queries of its heads and keys, after the rotary embedding,
-    /// and values.
+    /// Returns the moments of a kv head: queries, keys (both after the rotary embedding), values.
     pub fn head(&self, kv_head: usize) -> [Moment; 3] {
         let first = Site::ALL.len() + 2 + 3 * kv_head;
         [0, 1, 2].map(|part| self.moment(first + part))
     }
 
-    /// Returns the mean norm of the residual stream after the layer, by position in the window.
+    /// Returns the mean norms of the residual stream after the layer, by position.
     pub fn norms(&self) -> Vec<f64> {
         self.numbers(self.after_moments(), self.extent.context)
     }
@@ -334,8 +327,8 @@ impl StoredLayer {
         [numbers[0], numbers[1]]
     }
 
-    /// Returns the mean input at the first position of a window, where attention sinks; `None` for
-    /// activation points that do not read the residual stream.
+    /// Returns the mean input at first positions; `None` for activation points that do not read the
+    /// residual stream.
     pub fn first_input(&self, site: Site) -> Option<Vec<f64>> {
         let index = FIRST_SITES.iter().position(|of| *of == site)?;
         let start = self.after_branches() + 8 * index * self.width;
@@ -343,8 +336,7 @@ impl StoredLayer {
     }
 
     /// Returns `[n, width]`: the residual stream after the layer at up to 512 positions, spread
-    /// evenly over those that are not the first of their window. Positions with equal preceding
-    /// text have equal vectors.
+    /// evenly, first positions left out.
     pub fn sample(&self) -> Vec<f32> {
         let count = sample_count(self.extent) * self.width;
         self.float32(self.after_branches() + self.first_inputs(), count)
@@ -395,8 +387,7 @@ impl StoredLayer {
     }
 }
 
-/// Validated file of the statistics of the head's input, the normed residual stream after the last
-/// layer.
+/// Validated file of the statistics of the head's input.
 #[derive(Debug)]
 pub struct StoredHead {
     file: MappedFile,
@@ -423,8 +414,8 @@ impl StoredHead {
     }
 }
 
-/// Opens a sealed file of `expected` bytes and checks its identity and digest; `None` if it is
-/// missing. Calls `damaged` and returns `None` if invalid.
+/// Opens a sealed file of `expected` bytes; `None` if missing, or after calling `damaged` if
+/// invalid.
 pub(crate) fn open_sealed(
     folder: &Folder,
     name: &OsStr,

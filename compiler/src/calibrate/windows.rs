@@ -6,7 +6,7 @@ use htc_formats::htz::{Digest, Hasher};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use thiserror::Error;
 
-/// Maximum held-out windows of a text, unless a quarter of the calibration windows is more.
+/// Maximum held-out windows, unless a quarter of the calibration windows is more.
 pub(super) const MOST_HELD_OUT: usize = 64;
 
 /// Error returned when a text is shorter than a window.
@@ -19,8 +19,8 @@ pub struct TextTooShort {
     pub needed: usize,
 }
 
-/// Windows of a text. The text is tokenised once and cut; the first token of each window is
-/// replaced by BOS if the model uses one.
+/// Windows of a text, tokenised once and cut; the first token of each window is replaced by BOS if
+/// used.
 #[derive(Clone, Debug)]
 pub struct Windows {
     tokens: Vec<u32>,
@@ -28,7 +28,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Cuts a text into windows of `context` tokens, at most `most`.
+    /// Cuts a text into at most `most` windows.
     ///
     /// # Errors
     /// [`TextTooShort`] if there is no complete window.
@@ -56,11 +56,9 @@ impl Windows {
         Ok(Windows { tokens, context })
     }
 
-    /// Splits into at most `most` calibration windows and held-out windows after them. At least a
-    /// quarter of `most` (or of all) is held out: half for validation, half for test; at least two
-    /// if there are three windows. Surplus text is also held out, up to half of the calibration
-    /// windows or `MOST_HELD_OUT`: it costs nothing, and twice the windows reduce the error of a
-    /// mean by a factor of 1.4. A single window is never held out.
+    /// Splits into at most `most` calibration windows and held-out windows after them: at least a
+    /// quarter of `most` (or of all), and surplus text up to half of the calibration windows or
+    /// `MOST_HELD_OUT`; at least two of three windows, and none of one.
     pub fn hold_out(mut self, most: usize) -> (Windows, Option<Windows>) {
         let (count, context) = (self.count(), self.context);
         let least = (count.min(most) / 4).max(2).min(count.saturating_sub(1));
@@ -172,8 +170,8 @@ impl Mixture {
         &self.windows
     }
 
-    /// Returns the factor by which sums must be multiplied before the window at `index`, if it
-    /// begins a text: the weight of the previous text over that of the new one.
+    /// Returns the factor for earlier sums if the window at `index` begins a text: the ratio of the
+    /// weights.
     pub fn reweighed_at(&self, index: usize) -> Option<f64> {
         let mut first = 0;
         self.shares.windows(2).find_map(|pair| {
@@ -197,9 +195,8 @@ impl Mixture {
     }
 }
 
-/// Held-out windows, text by text. Even windows of each text form the validation split, for choices
-/// without a closed form; odd ones form the test split. Neighbours alternate because the parts of a
-/// text differ more than neighbours do.
+/// Held-out windows. Even windows of each text form the validation split, odd ones the test split;
+/// they alternate because the parts of a text differ.
 #[derive(Clone, Debug)]
 pub struct HeldOut {
     texts: Vec<Windows>,
@@ -232,8 +229,7 @@ impl HeldOut {
         Windows::joined(self.texts.iter().skip(1).map(|text| text.every_other(0)))
     }
 
-    /// Returns the test split: the second, fourth, ... window of each text; `None` if no text has
-    /// two.
+    /// Returns the test split: the second, fourth, ... window of each text, if any.
     pub fn reporting(&self) -> Option<Windows> {
         Windows::joined(self.texts.iter().map(|text| text.every_other(1)))
     }

@@ -1,9 +1,7 @@
-//! Coding of weights in GGUF block types with GPTQ error feedback, from the second moment of the
-//! inputs.
+//! Coding of weights in GGUF block types with GPTQ error feedback.
 //!
-//! Scales are searched on the weights after feedback, weighted by column importance. Codes are
-//! chosen column by column; the output error of each is compensated by later columns
-//! ([`crate::math::Feedback`]).
+//! Scales are searched on the weights after feedback, weighted by column importance. The output
+//! error of each column is compensated by later columns ([`crate::math::Feedback`]).
 
 use htc_formats::DType;
 use htc_formats::block::{BlockError, BlockFit, Near};
@@ -13,15 +11,14 @@ use thiserror::Error;
 use crate::math::codes::{Carried, RowFeedback};
 use crate::math::{BlockCode, FactoriseError, Feedback, Weight};
 
-/// Damping relative to the mean diagonal of the second moment: limits the errors moved into inputs
-/// that the calibration text hardly excites.
+/// Damping relative to the mean diagonal of the second moment, for inputs that the calibration text
+/// hardly excites.
 pub const DAMPING: f64 = 0.02;
 
 /// Damping of a tied embedding, whose columns are equally important for lookups.
 pub const DAMPING_WHERE_TIED: f64 = 0.3;
 
-/// Multiplier of the damping for bases with a refinement. Feedback reduces output errors but
-/// increases weight errors, which a refinement has to code.
+/// Multiplier of the damping for bases with a refinement, which has to code weight errors.
 pub const DAMPING_OF_BASES: f64 = 5.0;
 
 /// Rows coded together without row feedback.
@@ -87,8 +84,8 @@ impl BlockCode for Ggml {
     }
 }
 
-/// Coder of a matrix' rows with feedback and sweeps, from the top, on the calling thread. The codes
-/// do not depend on the batching of rows, up to rounding if batches are not multiples of [`STRIP`].
+/// Coder of a matrix' rows with feedback and sweeps. The codes do not depend on the batching of
+/// rows, up to rounding unless batches are multiples of [`STRIP`].
 #[derive(Clone, Debug)]
 pub struct BlockCoder<'a> {
     dtype: DType,

@@ -7,8 +7,7 @@ use htc_kernels::linear::{self, Linear, LinearError, ProductShape};
 
 use crate::math::{Algebra, FactoriseError, Gram, Leading, column_major};
 
-/// Returns the number of rows of length `width` per transfer to a device: 64 MiB, within 512 to
-/// 8192 rows.
+/// Returns the rows of length `width` per transfer to a device: 64 MiB, within 512 to 8192 rows.
 pub fn panel_rows(width: usize) -> usize {
     const BYTES: usize = 64 << 20;
     (BYTES / (size_of::<f64>() * width.max(1))).clamp(512, 8192)

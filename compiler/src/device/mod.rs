@@ -1,7 +1,5 @@
-//! Execution of models during a compilation, independent of the backend.
-//!
-//! The loader's backends are type parameters. Stages that execute a model use a [`Device`] and its
-//! [`Sequence`]s as trait objects instead.
+//! Execution of models during a compilation, with trait objects instead of the loader's backend
+//! types.
 
 mod algebra;
 
@@ -32,8 +30,7 @@ pub enum NoAlgebra {
     /// Device memory is insufficient for the matrices.
     #[error("that takes {needed} bytes of the device, of which {free} are free")]
     NoRoom {
-        /// Required bytes: the model with the sums of a layer, or a decomposition, whichever is
-        /// more.
+        /// Required bytes.
         needed: u64,
         /// Free bytes, without those of the libraries.
         free: u64,
@@ -74,14 +71,13 @@ pub trait Device: Sync {
         self.own_algebra().unwrap_or(&Host)
     }
 
-    /// Unloads models without a sequence, to free device memory for matrices; they are reloaded
-    /// when needed.
+    /// Unloads models without a sequence, to free device memory.
     fn make_room(&self);
 
     /// Creates a sequence of at most `context` positions.
     ///
     /// # Errors
-    /// [`ExecError`] if out of memory for the model or its KV cache.
+    /// [`ExecError`] if out of memory.
     fn sequence<'d>(
         &'d self,
         model: &Arc<Model>,
@@ -179,7 +175,7 @@ pub struct On<'e, E: Executor> {
     pool: Arc<Pool>,
     /// Models in use, which are loaded once.
     loaded: Mutex<Vec<Loaded<E::Backend>>>,
-    /// Decided once, before any computation: the bytes of an artifact depend on it.
+    /// Decided once: the bytes of an artifact depend on it.
     algebra: Result<Option<OnDevice>, NoAlgebra>,
 }
 
@@ -225,7 +221,6 @@ impl<'e, E: Executor> On<'e, E> {
     }
 
     fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<E::Backend>>, ExecError> {
-        // Frees memory for the next model first.
         let mut loaded = self.loaded();
         let known = loaded
             .iter()
@@ -235,7 +230,7 @@ impl<'e, E: Executor> On<'e, E> {
         }
         let found = self.executor.load(model);
         let found = found.map_err(|error| ExecError::Load(Box::new(error)))?;
-        // The CPU reads the model itself; storing it would keep it alive.
+        // On the CPU an entry would keep the model alive.
         if Arc::as_ptr(&found).cast::<()>() != Arc::as_ptr(model).cast() {
             loaded.push((Arc::downgrade(model), Arc::clone(&found)));
         }
@@ -291,7 +286,7 @@ impl<E: Executor> Device for On<'_, E> {
     }
 }
 
-/// Runs `work` with the CPU as the device, on `threads` threads.
+/// Runs `work` with the CPU as the device.
 ///
 /// # Errors
 /// Those of `work`, and if threads cannot be started.
@@ -303,12 +298,12 @@ pub fn on_processor<T, E: From<PoolError>>(
     work(&On::new(&OnCpu(Arc::clone(&pool)), &pool))
 }
 
-/// Runs `work` on the chosen device. If `sessions` do not fit into its memory the choice fails, or
-/// the CPU is used if the choice is automatic; then `told` receives the reason. If `matrices` do
-/// not fit, the host does the linear algebra.
+/// Runs `work` on the chosen device. If `sessions` do not fit the choice fails, or falls back to
+/// the CPU if automatic; `told` receives the reason. If `matrices` do not fit, the host does the
+/// linear algebra.
 ///
 /// # Errors
-/// [`ChoiceError`] if the device is missing or its memory insufficient.
+/// [`ChoiceError`] if the device is missing or out of memory.
 pub fn on<T>(
     choice: DeviceChoice,
     pool: &Arc<Pool>,

@@ -1,12 +1,10 @@
-//! Spectrum of a stored layer: written into an artifact when it is sealed, and recomputed by `htc
-//! verify --probe`.
+//! Spectrum of a stored layer: written when an artifact is sealed, and recomputed by `htc verify
+//! --probe`.
 //!
-//! The weight of component `j` is `|a_j| |b_j|` for factors (row `j` of `A`, column `j` of `B`),
-//! `|p_j| |w_j|` for a shared basis (row `j` of the basis, column `j` of the projected weight), and
-//! the norm of row `j` for a dense projection; a base with a residual has both, the rows first.
-//! Factors without a gauge are singular vectors scaled by the roots of the singular values, so
-//! their weights are the singular values up to rounding. Norms do not detect changes of signs or of
-//! the order within a vector.
+//! The weight of component `j` is `|a_j| |b_j|` for factors, `|p_j| |w_j|` for a shared basis, and
+//! the norm of row `j` for a dense projection; a base with a residual has both. Factors without a
+//! gauge have the singular values as weights, up to rounding. Norms do not detect changes of signs
+//! or of the order within a vector.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,8 +21,7 @@ use crate::system::ordered;
 /// Relative tolerance for different orders of addition.
 pub const TOLERANCE: f64 = 1e-9;
 
-/// Approximate numbers of a tensor per job. Column sums are added per job, so that their order does
-/// not depend on the number of threads.
+/// Approximate numbers per job; independent of the number of threads, as is the order of sums.
 const PORTION: usize = 1 << 20;
 
 /// Error returned when spectra cannot be computed.
@@ -84,8 +81,8 @@ pub fn draft(
     }
 }
 
-/// Computes the spectra of a layer's seven projections from the tensors of an artifact and their
-/// bytes; the result does not depend on the number of threads.
+/// Computes the spectra of a layer's seven projections; the result does not depend on the number of
+/// threads.
 ///
 /// # Errors
 /// [`ProbeError`].
@@ -245,8 +242,7 @@ fn squares(dtype: DType, cols: usize, bytes: &[u8], axis: Axis) -> Result<Vec<f6
     Ok(sums)
 }
 
-/// Squared norm of a q8_0 row, several times faster than decoding: the squared codes of a block are
-/// summed exactly as integers before scaling.
+/// Squared codes are summed exactly as integers, which is faster than decoding.
 fn q8_squared_norm(row: &[u8], scales: &mut Q8Scales) -> Result<f64, BlockError> {
     let (blocks, _) = row.as_chunks::<Q8_BYTES>();
     for (bytes, block) in scales.bytes.chunks_exact_mut(2).zip(blocks) {
@@ -261,7 +257,7 @@ fn q8_squared_norm(row: &[u8], scales: &mut Q8Scales) -> Result<f64, BlockError>
     Ok(energies.sum())
 }
 
-/// Bytes of a q8_0 block: a scale of two bytes and 32 codes.
+/// A scale of two bytes and 32 codes.
 const Q8_BYTES: usize = 34;
 
 struct Q8Scales {

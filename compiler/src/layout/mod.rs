@@ -1,4 +1,4 @@
-//! Layout of the artifact: its tensors, their order, and the records of all projections.
+//! Layout of the artifact: its tensors, their order, and the plan's records.
 
 use htc_formats::DType;
 use htc_formats::htz::{
@@ -28,8 +28,7 @@ pub enum Job<'a> {
     KvBases(usize),
 }
 
-/// Returns the steps for a source and a plan; with `biases` every factorised projection gets a
-/// bias, which includes that of the source.
+/// Returns the steps of writing; with `biases` every factorised projection gets a bias.
 pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> Vec<Job<'a>> {
     let bases = 0..if plan.has_kv_bases() {
         source.hyper.layers
@@ -49,7 +48,7 @@ pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> Vec<Job<
         .collect()
 }
 
-/// Returns the unit that replaces a source tensor, and its matrix; `None` if the tensor is copied.
+/// Returns the unit that replaces a source tensor, and its matrix.
 fn replaced(plan: &Plan, role: Role) -> Option<(&UnitPlan, MatrixId)> {
     let (matrix, Part::Weight) = MatrixId::of(role)? else {
         return None;
@@ -65,8 +64,7 @@ fn is_corrected(plan: &Plan, role: Role) -> bool {
     }
 }
 
-/// Returns the tensors of the artifact in execution order. A unit's tensors need not be adjacent:
-/// if Q and V share a basis, K is between them.
+/// A unit's tensors need not be adjacent: if Q and V share a basis, K is between them.
 fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
     let mut entries = Vec::new();
     let kept = |tensor: &&ModelTensor| !(biases && is_corrected(plan, tensor.role));
@@ -108,7 +106,7 @@ fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
     entries
 }
 
-/// Returns e.g. `blk.0.attn_q.a` for `blk.0.attn_q.weight`; bases are named by role.
+/// `blk.0.attn_q.weight` becomes `blk.0.attn_q.a`; bases are named by role.
 fn factor_name(source: &ModelFile, role: Role) -> String {
     let found = MatrixId::of(role);
     let found = found.and_then(|(m, part)| Some((source.tensor(m.weight())?, part)));
@@ -122,9 +120,8 @@ fn factor_name(source: &ModelFile, role: Role) -> String {
     }
 }
 
-/// Creates the manifest before factorisation. With `measured` it reserves space for the quality.
-/// `order` is the digest of the channel permutation, if any; `linear_algebra` names the
-/// implementation.
+/// Creates the manifest before factorisation, with space for the quality if `measured`. `order` is
+/// the digest of the channel permutation.
 pub fn draft(
     source: &ModelFile,
     source_sha256: Digest,
@@ -244,7 +241,7 @@ pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
             Budget::Rank(n) => BudgetRecord::Rank(n),
             Budget::FullRank => BudgetRecord::Full,
             Budget::Ratio(r) => BudgetRecord::Ratio(r),
-            // A manifest has no other kinds of budget; it records the resulting ratio.
+            // A manifest has no other kinds of budget.
             Budget::Parameters(_)
             | Budget::Bytes(_)
             | Budget::MeanRank(_)
@@ -280,8 +277,7 @@ fn allocation(plan: &Plan) -> Option<AllocationRecord> {
     })
 }
 
-/// Returns the error field of a matrix; [`draft`] creates one record per projection and layer, in
-/// order.
+/// Returns the error field of a matrix.
 pub fn error_of(plan: &mut PlanRecord, matrix: MatrixId) -> Option<&mut Option<f64>> {
     match matrix {
         MatrixId::Slot { layer, slot } => {

@@ -1,11 +1,8 @@
-//! Evaluation of a model on a text: perplexity in two protocols, and the distance to a reference.
+//! Evaluation of a model on a text: perplexity, and the distance to a reference.
 //!
-//! The text is tokenised once and cut into windows; the first token of each window is replaced by
-//! BOS if the model uses one. Every position but the last predicts its successor. `perplexity`
-//! follows llama.cpp: only positions in the second half of a window are scored, so each has at
-//! least half a window of context. `perplexity_all` scores all positions.
-//!
-//! Standard errors are over windows, not over tokens, with Student's intervals: see [`statistics`].
+//! Every position but the last predicts its successor. `perplexity` follows llama.cpp: only
+//! positions in the second half of a window are scored. `perplexity_all` scores all positions.
+//! Standard errors are over windows: see [`statistics`].
 
 mod score;
 pub mod statistics;
@@ -113,8 +110,7 @@ pub struct Distance {
     /// `perplexity_ratio` over all positions; 0 in records of older versions.
     #[serde(default)]
     pub perplexity_ratio_all: f64,
-    /// Interval of `perplexity_ratio_all`. It has about half the variance of the other, since the
-    /// loss of a model close to its reference varies more between positions than between windows.
+    /// Interval of `perplexity_ratio_all`, with about half the variance of the other.
     #[serde(default)]
     pub perplexity_ratio_all_interval: Option<Interval>,
 }
@@ -180,12 +176,11 @@ pub enum EvaluateError {
     Cancelled(#[from] Cancelled),
 }
 
-/// Evaluates `model` on `text` on a device; scoring uses the host's threads. `progress` gets the
-/// finished and the total number of windows, and may cancel.
+/// Evaluates `model` on `text`. `progress` gets the finished and the total number of windows, and
+/// may cancel.
 ///
 /// # Errors
-/// [`EvaluateError`] if the text is shorter than a window, the vocabularies differ or the model's
-/// output is not finite.
+/// [`EvaluateError`] if the text is too short, the vocabularies differ or outputs are not finite.
 pub fn evaluate(
     device: &dyn Device,
     model: &Arc<Model>,
@@ -210,8 +205,7 @@ pub fn evaluate(
     )
 }
 
-/// Evaluates `model` on windows of a text, with an optional reference of the same vocabulary;
-/// `progress` gets the finished and the total number of windows, and may cancel.
+/// Evaluates `model` on windows of a text, as [`evaluate`].
 ///
 /// # Errors
 /// [`EvaluateError`] if the output of a model is not finite.
@@ -261,7 +255,7 @@ pub fn whole(kind: KvKind) -> KvType {
     }
 }
 
-/// Scores `n` rows of the last batch, whose first row is position `start` of the window.
+/// The first row is position `start` of the window.
 fn score_batch<'d>(
     pool: &Pool,
     (own, mut other): (&mut (dyn Sequence + 'd), Option<&mut (dyn Sequence + 'd)>),

@@ -30,9 +30,8 @@ pub(super) fn score(logits: &[f32], target: usize) -> Score {
     }
 }
 
-/// With `x` and `y` the logits of the reference and of the model, minus their maxima, the
-/// divergence is `Σ exp(x) (x − y) / Σ exp(x) − ln Σ exp(x) + ln Σ exp(y)`. In float64, since
-/// differences of a lossless artifact are below float32 resolution.
+/// With logits `x` of the reference and `y` of the model, minus their maxima, the divergence is `Σ
+/// exp(x) (x − y) / Σ exp(x) − ln Σ exp(x) + ln Σ exp(y)`. Lossless artifacts need float64.
 pub(super) fn compare(logits: &[f32], reference: &[f32], target: usize) -> Score {
     let (largest_y, top) = largest(logits);
     let (largest_x, other_top) = largest(reference);

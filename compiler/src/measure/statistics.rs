@@ -1,16 +1,14 @@
 //! Means over positions that are dependent within windows.
 //!
-//! The positions of a window are easy or hard together, so a thousand of them are less evidence
-//! than a thousand positions of different texts. Windows are therefore the observations, by the
+//! The positions of a window are easy or hard together, so windows are the observations, by the
 //! ratio estimator of cluster sampling (Cochran, Sampling Techniques, 3rd ed., 1977, section 9A;
-//! equal to the cluster-robust variance of a regression on a constant, Liang and Zeger 1986): with
-//! the sum `s_g` and the count `n_g` of window `g` of `G`,
+//! Liang and Zeger 1986): with the sum `s_g` and the count `n_g` of window `g` of `G`,
 //!
 //! ```text
 //! m = Σ s_g / Σ n_g      SE² = G / (G − 1) · Σ (s_g − m n_g)² / (Σ n_g)²
 //! ```
 //!
-//! and intervals are by Student's t for `G − 1` degrees of freedom. A single window has neither.
+//! and intervals are by Student's t for `G − 1` degrees of freedom.
 
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, PI};
 
@@ -61,7 +59,7 @@ impl Clustered {
         Some((correction * squares).sqrt() / self.count() as f64)
     }
 
-    /// Returns half the width of the 95 % interval of the mean; `None` for fewer than two windows.
+    /// Returns half the width of the 95 % interval; `None` for fewer than two windows.
     pub fn half_width(&self) -> Option<f64> {
         let degrees = self.clusters().checked_sub(1)?;
         Some(student(degrees)? * self.standard_error()?)
@@ -83,13 +81,12 @@ pub(super) fn student(degrees: usize) -> Option<f64> {
     student_quantile(degrees, CONFIDENCE)
 }
 
-/// Returns the two-sided quantile of Student's t for a probability; `None` for zero degrees of
-/// freedom.
+/// Returns the two-sided quantile of Student's t; `None` for zero degrees of freedom.
 pub(crate) fn student_quantile(degrees: usize, probability: f64) -> Option<f64> {
     if degrees == 0 {
         return None;
     }
-    // Bisection for the angle with tangent t / √ν; the probability increases with it.
+    // Bisection for the angle with tangent t / √ν.
     let (mut low, mut high) = (0.0, FRAC_PI_2);
     for _ in 0..f64::MANTISSA_DIGITS {
         let middle = 0.5 * (low + high);
@@ -101,8 +98,7 @@ pub(crate) fn student_quantile(degrees: usize, probability: f64) -> Option<f64> 
     Some((0.5 * (low + high)).tan() * (degrees as f64).sqrt())
 }
 
-/// Returns the probability that Student's t is within `± √degrees tan angle` (Abramowitz and
-/// Stegun, 26.7.3 and 26.7.4).
+/// Probability of `± √degrees tan angle` (Abramowitz and Stegun, 26.7.3 and 26.7.4).
 fn within(angle: f64, degrees: usize) -> f64 {
     let (sin, cos) = angle.sin_cos();
     let odd = degrees % 2 == 1;
@@ -121,10 +117,8 @@ fn within(angle: f64, degrees: usize) -> f64 {
     }
 }
 
-/// Returns the two-sided p value of Student's t, for at least one degree of freedom.
-///
-/// The tail is summed directly, as the incomplete beta function `I_x(ν/2, 1/2)` of `x = ν / (ν +
-/// t²)` (Abramowitz and Stegun, 26.5.4 with 15.1.1), to avoid cancellation.
+/// Returns the two-sided p value of Student's t, for at least one degree of freedom: the incomplete
+/// beta function `I_x(ν/2, 1/2)` of `x = ν / (ν + t²)` (Abramowitz and Stegun, 26.5.4 with 15.1.1).
 pub(crate) fn student_beyond(t: f64, degrees: usize) -> f64 {
     let (nu, t) = (degrees as f64, t.abs());
     if t < 1.0 {
@@ -153,10 +147,8 @@ pub(crate) fn student_beyond(t: f64, degrees: usize) -> f64 {
     }
 }
 
-/// Returns the two-sided p value of a standard normal variable.
-///
-/// Near zero by the series of the error function (Abramowitz and Stegun, 7.1.6), else by the
-/// continued fraction of its complement (7.1.14), evaluated backwards.
+/// Returns the two-sided p value of a standard normal variable, by the series of the error function
+/// (Abramowitz and Stegun, 7.1.6) or the continued fraction of its complement (7.1.14).
 pub(crate) fn normal_beyond(z: f64) -> f64 {
     let x = z.abs() / std::f64::consts::SQRT_2;
     let bell = (-x * x).exp() / PI.sqrt();

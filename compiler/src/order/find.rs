@@ -41,13 +41,11 @@ struct Contributions {
 }
 
 impl Order {
-    /// Computes the permutation for error feedback and column groups: inputs sorted by their
-    /// contribution to the outputs, `E[x_j²] ‖w_j‖²` for input `j` and its column `w_j`, largest
-    /// first. Each matrix that reads the stream has equal weight; value channels are summed over
-    /// the query heads that share them. Ties keep their order.
+    /// Computes the permutation: inputs sorted by their contribution to the outputs, `E[x_j²]
+    /// ‖w_j‖²` for input `j` and its column `w_j`, largest first. Matrices that read the stream
+    /// have equal weight; value channels are summed over their query heads.
     ///
-    /// One layer per thread is processed at a time, with some rows in memory; the result does not
-    /// depend on the number of threads.
+    /// The result does not depend on the number of threads.
     ///
     /// # Errors
     /// [`FindError`].
@@ -113,8 +111,7 @@ fn contributions(
     })
 }
 
-/// Returns the squared norms of a matrix' columns. Non-finite values are reported later by the
-/// coder.
+/// Non-finite values are reported by the coder.
 fn columns(source: &ModelFile, role: Role) -> Result<Vec<f64>, FindError> {
     let tensor = source.tensor(role).ok_or(FindError::Missing(role))?;
     let row_bytes = tensor.dtype.row_bytes(tensor.cols).unwrap_or(0).max(1);

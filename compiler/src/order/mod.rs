@@ -1,14 +1,13 @@
 //! Channel permutation of a stored model, which leaves its function unchanged.
 //!
 //! The channels of the residual stream, the hidden units of a feed-forward network and the value
-//! channels of a head can be permuted if all writers and readers agree. Codes with error feedback
-//! gain by it: later columns compensate the errors of earlier ones, so the most important columns
-//! come first, and neighbours that share a scale or a bit width are similar.
+//! channels of a head can be permuted if all writers and readers agree. Later columns compensate
+//! the errors of earlier ones, so the most important come first; neighbours that share a scale or a
+//! bit width are similar.
 //!
-//! [`Order::of`] computes the permutation from the weights and the calibration. It is folded into
-//! the stored tensors: [`Ordered`] gives the permuted tensors of a source, [`Order::inputs`] and
-//! [`Order::outputs`] the permutation of statistics. Execution needs no permutation. Queries and
-//! keys are unchanged, since the rotary embedding distinguishes their channels.
+//! [`Order::of`] computes the permutation, [`Ordered`] permutes the tensors of a source,
+//! [`Order::inputs`] and [`Order::outputs`] are for statistics. Queries and keys are unchanged,
+//! since the rotary embedding distinguishes their channels.
 
 mod find;
 mod ordered;
@@ -21,8 +20,7 @@ use crate::calibrate::{Moment, Place};
 pub use find::FindError;
 pub use ordered::{DecodeError, OrderError, Ordered};
 
-/// Permutation of a model's channels and units. Each list maps a stored index to the index in the
-/// source.
+/// Permutation of a model's channels and units: lists of source indices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// `[width]`: channels of the residual stream.
@@ -62,8 +60,8 @@ impl Order {
         }
     }
 
-    /// Returns the permutation of a matrix' outputs (for an embedding, of the looked-up row);
-    /// `None` for the identity.
+    /// Returns the permutation of a matrix' outputs (of an embedding, its rows' elements); `None`
+    /// for the identity.
     pub fn outputs(&self, matrix: MatrixId) -> Option<&[u32]> {
         match matrix {
             MatrixId::Head => None,
@@ -99,7 +97,6 @@ impl Order {
                         cols: read,
                     },
                     Part::Bias => cols(given),
-                    // A source has no factors; they are made of permuted weights.
                     Part::A | Part::B | Part::Projected | Part::ResidualA | Part::ResidualB => {
                         Axes::default()
                     }
@@ -117,8 +114,7 @@ impl Order {
         }
     }
 
-    /// Returns the digest of all indices, each as four little-endian bytes: the stream, then per
-    /// layer hidden units, values, and inputs of O.
+    /// Returns the digest of all indices, each as four little-endian bytes.
     pub fn digest(&self) -> Digest {
         let of_layers = self.layers.iter();
         let of_layers = of_layers.flat_map(|of| [&of.hidden, &of.values, &of.heads]);
@@ -142,8 +138,7 @@ pub fn reordered_moment(moment: &Moment, order: &[u32]) -> Moment {
     }
 }
 
-/// Permutes rows and columns of a symmetric matrix `[n, n]`, given and returned as its lower
-/// triangle with zeros above.
+/// Permutes rows and columns of a symmetric matrix `[n, n]`, lower triangle.
 pub fn reordered_lower(values: &[f64], order: &[u32]) -> Vec<f64> {
     let n = order.len();
     let mut found = vec![0.0; n * n];

@@ -83,8 +83,7 @@ impl<'a> Ordered<'a> {
         }
     }
 
-    /// Returns the difference of the source to a permuted artifact, for matrices that the artifact
-    /// stores dense.
+    /// Returns the difference of the source to a permuted artifact, for its dense matrices.
     pub fn less(self, base: &'a ModelFile) -> Self {
         Ordered {
             base: Some(base),
@@ -115,7 +114,7 @@ impl<'a> Ordered<'a> {
     /// Decodes some rows of a tensor, `[rows, cols]`, minus the base if any.
     ///
     /// # Errors
-    /// Bytes that do not decode, or a wrong length of `values`.
+    /// [`DecodeError`].
     pub fn decode(
         &self,
         tensor: &ModelTensor,
@@ -156,8 +155,7 @@ impl<'a> Ordered<'a> {
         Ok(())
     }
 
-    /// Returns column scales that compensate a tuned norm before the matrix, so that the product is
-    /// that of the source.
+    /// Column scales that compensate a tuned norm before the matrix.
     fn scales(&self, base: &ModelFile, role: Role) -> Result<Option<Vec<f32>>, DecodeError> {
         let Some(norm) = norm_before(role, base) else {
             return Ok(None);
@@ -210,7 +208,7 @@ impl<'a> Ordered<'a> {
         Ok(())
     }
 
-    /// Returns the bytes of a tensor in its source type; a copy if permuted.
+    /// Returns the bytes of a tensor in its source type.
     ///
     /// # Errors
     /// [`OrderError::Blocks`].

@@ -1,11 +1,9 @@
-//! Rate-distortion curves of matrices in column groups: the code of each 32 columns at every byte
-//! price.
+//! Rate-distortion curves of matrices in column groups of 32.
 //!
 //! The error of a column is that of its code times its weight, `D_j Σ_i h_i w_ij²`: `h` is the cost
-//! of output errors, `D` the part that error feedback to later columns cannot compensate. The loss
-//! of a code is measured on a sample of rows with one code for all groups, and distributed over the
-//! groups by weight. Taking the steps between codes in the order of gain per byte gives the
-//! Pareto-optimal plans of a matrix.
+//! of output errors, `D` the part that error feedback cannot compensate. The loss of a code is
+//! measured on a sample of rows and distributed over the groups by weight. Steps between codes are
+//! taken in the order of gain per byte.
 
 use std::borrow::Cow;
 
@@ -21,8 +19,8 @@ use crate::unit::UnitError;
 
 const PLANS: usize = 40;
 
-/// Intermediate plans between two plans of row classes, where one group of most rows is a large
-/// step; they use up the rest of a budget.
+/// Intermediate plans, which use up the rest of a budget: in row classes one group may be a large
+/// step.
 const PARTS: u64 = 32;
 
 /// Inputs for the plans of a matrix.
@@ -73,9 +71,8 @@ pub(super) struct Points {
     pub between: Vec<Point>,
 }
 
-/// Returns plans of the matrix in column groups that are smaller than the source: with all rows as
-/// one class, and with the given classes. Padding of the last group counts. Empty if the numbers
-/// are out of range for all codes.
+/// Returns plans smaller than the source: with all rows as one class, and with the given classes.
+/// Empty if out of range for all codes.
 pub(super) fn points(
     matrix: &Matrix<'_>,
     all: &Class<'_>,
@@ -156,8 +153,7 @@ fn wholes(matrix: &Matrix<'_>, class: &Class<'_>) -> Result<Vec<Whole>, UnitErro
     };
     let mut whole: Vec<Whole> = Vec::with_capacity(matrix.codes.len());
     for &code in &matrix.codes {
-        // Only every second bit width is measured; those between are scaled by the errors of
-        // Gaussian numbers, if losses are proportional to errors.
+        // Odd bit widths are scaled by the errors of Gaussian numbers.
         let in_proportion = !matrix.costs.iter().any(|cost| cost.of_logits);
         let below = whole.last().filter(|below| {
             in_proportion
@@ -179,7 +175,7 @@ fn wholes(matrix: &Matrix<'_>, class: &Class<'_>) -> Result<Vec<Whole>, UnitErro
                 bytes: bytes_of_band(code, class.rows),
                 loss,
             }),
-            // Numbers out of the range of the scales: skip this code.
+            // Out of range of the scales.
             Err(BandsEncodeError::Scale(_)) => {}
             Err(error) => return Err(refused(error)),
         }
@@ -215,7 +211,7 @@ fn bytes_of_band(code: Code, rows: usize) -> u64 {
     (rows.div_ceil(GROUP_ROWS) * code.group_bytes() + scales) as u64
 }
 
-/// Returns the share of each column group in the cost of a class's errors.
+/// Share of each column group in the cost of a class's errors.
 fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
     let mut columns = vec![0.0; sample.cols];
     let mut values = Cow::Borrowed(&sample.values);
@@ -332,8 +328,7 @@ struct Step {
 }
 
 /// Returns plans from all smallest to all largest codes, in steps of about equal bytes, and
-/// intermediate plans. Each class is given as its hull of codes and the weights of its column
-/// groups.
+/// intermediate plans. A class has a hull of codes and group weights.
 fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> (Vec<Shared>, Vec<Shared>) {
     let mut steps: Vec<Step> = Vec::new();
     let mut codes = Vec::with_capacity(classes.len());
@@ -357,7 +352,7 @@ fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> (Vec<Shared>, Vec<Shared>) {
         loss += first.loss;
         whole += (last.bytes - first.bytes) * worth.len() as u64;
     }
-    // Steps of one group stay in order because gains decrease along the hull.
+    // Gains decrease along the hull, so steps of one group stay in order.
     let per_byte = |step: &Step| step.gain / step.bytes as f64;
     steps.sort_by(|a, b| {
         let order = per_byte(b).total_cmp(&per_byte(a));
@@ -386,8 +381,7 @@ fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> (Vec<Shared>, Vec<Shared>) {
     (plans, between)
 }
 
-/// Adds intermediate plans: for each part of `every` additional bytes, greedily takes the following
-/// steps that fit.
+/// For each part of `every` additional bytes, takes the following steps that fit.
 fn add_between(
     classes: &[(Vec<Whole>, Vec<f64>)],
     (codes, loss): (&[Vec<Code>], f64),

@@ -1,14 +1,11 @@
 //! Cheap lower bound on the loss of low-rank factors, to select projections worth factorising.
 //!
 //! The best approximation of rank `k` of some rows loses at most the loss of the whole matrix's
-//! best approximation on them (Eckart and Young 1936). Rows are weighted by the root of their error
-//! cost, and the second moment of the inputs counts as for codes, so half of the energy after the
-//! `k`-th singular value is nats per token, as in a [`Curve`](crate::plan::Curve). Rounding adds at
-//! least `4^-b` of the components' energy for each factor of `b` bits. Codes of equal size lose the
-//! value of the curve, extrapolated by `4^-d` for `d` more bits per weight. So a direction pays if
-//! its share of the energy exceeds `1.386 b (m + n) / (m n)` of the loss (`ln 4` times the bits
-//! taken from the codes). Weights without dominant directions are far from that at two bits or
-//! more; less important matrices have no codes and may have a few components.
+//! best approximation on them (Eckart and Young 1936). With rows weighted by the root of their
+//! error cost, half of the energy after the `k`-th singular value is nats per token. Rounding adds
+//! at least `4^-b` of the components' energy per factor of `b` bits. Codes lose the value of the
+//! curve, times `4^-d` for `d` more bits per weight. So a direction pays if its share of the energy
+//! exceeds `1.386 b (m + n) / (m n)` of the loss.
 
 use std::fmt;
 
@@ -32,17 +29,14 @@ const MOST_ROWS: usize = 1024;
 
 const MOST_PRODUCTS: usize = 1 << 34;
 
-/// Fraction of the sampled rows up to which ranks can be bounded; beyond it the spectrum of the
-/// sample ends.
+/// Fraction of the sampled rows up to which ranks can be bounded.
 const TOLD: f64 = 0.8;
 
-/// Multiplier for the loss of factors. Errors of codes are independent, but components left out are
-/// missing for every token alike, and the losses of many such projections add up to more than their
-/// sum.
+/// Multiplier for the loss of factors: components left out are missing for every token alike, so
+/// losses add up to more than their sum.
 pub(super) const TIMES: f64 = 2.0;
 
-/// Factors are evaluated if the bound is below this multiple of the codes' loss; the two are
-/// estimated from different rows.
+/// Factors are evaluated below this multiple of the codes' loss.
 const MARGIN: f64 = 1.25;
 
 /// Summary of the low-rank candidates.
@@ -90,9 +84,8 @@ impl fmt::Display for Closest {
     }
 }
 
-/// Returns the number of rows sampled for the bound, for projections of the same input: enough for
-/// every rank at which factors in the longest type pay, within the cost limit. Less than the input
-/// width, so that no root of the second moment is needed.
+/// Returns the number of sampled rows: enough for every rank at which factors pay, within the cost
+/// limit, and less than the input width.
 pub(crate) fn rows_for_bound(rows: usize, cols: usize) -> usize {
     let largest = rows * cols / (rows + cols).max(1);
     let wanted = (largest as f64 / TOLD).ceil() as usize;
@@ -124,8 +117,7 @@ impl Screened {
 }
 
 impl Spectrum {
-    /// Computes the spectrum of projections with the same input; `None` if their error costs are
-    /// unknown.
+    /// Computes the spectrum of projections with the same input; `None` if their costs are unknown.
     pub fn of(looked: Looked<'_>, reads: &[Read<'_>]) -> Result<Option<Spectrum>, UnitError> {
         let first = reads.first().and_then(|read| Some((read, read.moment()?)));
         let Some((first, moment)) = first else {
@@ -169,7 +161,7 @@ impl Spectrum {
     }
 
     /// Returns the factors that may lose less than codes of equal size; `codes` is the Pareto front
-    /// in bytes and nats, smallest first. `None` if codes lose nothing.
+    /// in bytes and nats. `None` if codes lose nothing.
     pub fn screen(&self, members: &[Member], codes: &[(u64, f64)]) -> Option<Screened> {
         let cols = members.first()?.cols;
         let outs: usize = members.iter().map(|member| member.rows).sum();
@@ -199,7 +191,6 @@ impl Spectrum {
                 }
             }
         }
-        // Drop forms that are dominated by the bound.
         best.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let mut least = f64::INFINITY;
         best.retain(|(_, bound, _)| {
@@ -214,15 +205,15 @@ impl Spectrum {
     }
 }
 
-/// Returns the minimum fraction of a component's energy lost by rounding a factor to a type.
+/// Returns the minimum fraction of a component's energy lost by rounding.
 pub(super) fn rounding(dtype: DType) -> f64 {
     let block = dtype.block_len();
     let bits = 8.0 * dtype.row_bytes(block).unwrap_or(0) as f64 / block as f64;
     4f64.powf(-bits)
 }
 
-/// Returns the loss of codes in `bytes` bytes: that of the largest plan that fits, or of the
-/// smallest, times a quarter per additional bit of each of `numbers` weights.
+/// Loss of the largest plan that fits, or of the smallest, times a quarter per additional bit per
+/// weight.
 fn lost_by_codes(codes: &[(u64, f64)], numbers: f64, bytes: u64) -> f64 {
     let within = codes.iter().rev().find(|(of, _)| *of <= bytes);
     let Some((of, loss)) = within.or(codes.first()) else {
@@ -232,8 +223,7 @@ fn lost_by_codes(codes: &[(u64, f64)], numbers: f64, bytes: u64) -> f64 {
     loss * 4f64.powf(-bits)
 }
 
-/// Returns candidate ranks up to a limit: steps of 8 to 32, then 48 and 64, steps of 32 to 256,
-/// then eight per octave. Whole blocks from 32 on, except 48.
+/// Candidate ranks: steps of 8 to 32, then 48 and 64, steps of 32 to 256, then eight per octave.
 fn ranks(limit: usize) -> impl Iterator<Item = usize> {
     let mut rank = 0_usize;
     std::iter::from_fn(move || {

@@ -1,5 +1,4 @@
-//! Loss curves of matrices: sampled rows are coded in each form, and the added divergence is scaled
-//! up to all rows.
+//! Loss curves of matrices, from sampled rows coded in each form.
 
 use htc_formats::DType;
 use htc_formats::block::{BlockError, BlockFit};
@@ -29,7 +28,7 @@ pub struct Looked<'a> {
     pub members: &'a [Member],
     /// Statistics of the inputs.
     pub treatment: &'a ModelTreatment<'a>,
-    /// Costs of output errors; without them the loss is the relative error of the output energy.
+    /// Costs of output errors; without them losses are relative errors.
     pub gradients: Option<&'a Gradients>,
     /// Allowed kinds of codes.
     pub codes: CodeKinds,
@@ -42,9 +41,8 @@ pub struct Looked<'a> {
 /// Curves of matrices, curves of shared bases, and a note on factors.
 pub type CurvesFound = (Vec<Curve>, Vec<SharedCurve>, Option<String>);
 
-/// Measures the curves of matrices in their order, those of shared bases, and a summary of low-rank
-/// candidates, if considered. The result does not depend on the number of threads; one matrix or
-/// one group per thread is in memory at a time.
+/// Measures the curves of matrices, those of shared bases, and a summary of low-rank candidates.
+/// The result does not depend on the number of threads.
 ///
 /// # Errors
 /// [`UnitsError::Unit`] if a weight does not decode or is not finite, or a second moment is
@@ -96,7 +94,7 @@ pub fn measure(
 }
 
 impl Looked<'_> {
-    /// Returns true if factors are considered; the difference to a base has no dominant directions.
+    /// The difference to a base has no dominant directions.
     fn factors(&self) -> bool {
         self.low_rank && self.codes.has_blocks() && !self.source.is_less()
     }
@@ -175,7 +173,7 @@ fn of_group(
     rank::of_group(looked, &each?, curves)
 }
 
-/// Types measured in addition to column groups; the other types lose more at the same size.
+/// The other types lose more than column groups of the same size.
 const BESIDE_BANDS: [DType; 4] = [DType::Q4K, DType::Q5K, DType::Q6K, DType::Q8_0];
 
 /// Returns the candidate types: whole blocks, smaller than the source.
@@ -191,7 +189,7 @@ pub(crate) fn types(member: &Member, codes: CodeKinds) -> impl Iterator<Item = D
     all.iter().copied().filter(fits)
 }
 
-/// Returns the curve of a matrix, and the ratio of the low-rank bound to the codes' loss.
+/// Also returns the ratio of the low-rank bound to the codes' loss.
 fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>), UnitError> {
     let Looked {
         source,
@@ -215,7 +213,7 @@ fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>)
     for dtype in types(member, codes) {
         let stored = match sample.stored(tensor, dtype, feedback.as_deref()) {
             Ok(stored) => stored,
-            // Numbers out of the range of the type: skip it.
+            // Out of range of the type.
             Err(UnitError::Block {
                 source: BlockError::NoCode { .. },
                 ..

@@ -54,8 +54,8 @@ impl<'a> Measured<'a> {
     }
 }
 
-/// Measures the evidence that the allocator of a request needs. Weights are read only if needed.
-/// The numbers do not depend on the number of threads.
+/// Measures the evidence that the allocator of a request needs. The numbers do not depend on the
+/// number of threads.
 ///
 /// # Errors
 /// [`UnitsError::Unit`] if a weight does not decode or is not finite.
@@ -109,8 +109,7 @@ pub fn measure(
         } else {
             GaugeKind::None
         };
-        // Always without biases: a plan does not depend on the treatment of weights, so candidates
-        // with and without biases have the same plan.
+        // Always without biases, so that candidates with and without biases have the same plan.
         let treatment = Treatment::with_gauge(kind);
         let treatment = measured.treated(treatment).in_order(measured.order);
         let spectra = spectra(measured, request, &treatment, watch)?;
@@ -123,8 +122,8 @@ pub fn measure(
     Ok(evidence)
 }
 
-/// Measures the loss of matrices whose difference to an artifact is coded, and without it
-/// ([`plan::Form::Kept`]).
+/// Measures the loss of matrices with and without ([`plan::Form::Kept`]) coding their difference to
+/// an artifact.
 ///
 /// # Errors
 /// See [`measure`].
@@ -152,10 +151,8 @@ pub fn refinements(
     Ok(curves::measure(looked, measured.threads(), watch)?.0)
 }
 
-/// Returns the branch contributions of a layer as fractions of the stream after it, and the
-/// stream's variance. Fractions are of `E‖h‖²`, by which the next norm divides: RMSNorm does not
-/// subtract the mean. First positions may count only in the variance; branches there are not
-/// representative.
+/// Branches are relative to `E‖h‖²`, by which the next norm divides: RMSNorm does not subtract the
+/// mean.
 fn depth(layer: &StoredLayer, first: FirstPositions) -> (Branches, f64) {
     let stream = layer.stream();
     let variance = match first {
@@ -186,15 +183,13 @@ pub fn reads_activations(allocator: Allocator) -> bool {
 pub fn reads_weights(request: &Request, target: &Target, calibrated: bool) -> bool {
     match request.allocation.allocator {
         Allocator::Waterfill => true,
-        // Without these targets the allocator is rejected anyway.
         Allocator::DiffPlan => target.tokens_per_joule.is_some() || target.energy.is_some(),
         Allocator::Whitened => calibrated,
         Allocator::Uniform | Allocator::Phase | Allocator::Curvature | Allocator::CacheFit => false,
     }
 }
 
-/// Returns true if [`measure`] provides the evidence of the allocator, so that it may be missing
-/// before.
+/// Returns true if [`measure`] provides the evidence of the allocator.
 pub fn is_measured(request: &Request, target: &Target, calibrated: bool) -> bool {
     if request.method == Method::Quantise {
         return true;
@@ -221,7 +216,6 @@ fn spectra(
     ordered::for_each(
         measured.threads(),
         units.len(),
-        // Spectra are small, so a slow unit need not block the others.
         units.len(),
         |index| {
             let spectrum = spectrum::of_unit(&source, &units[index], shared, treatment);

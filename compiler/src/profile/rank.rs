@@ -1,8 +1,7 @@
-//! Losses of low-rank factors, separate or with a shared basis, for the few candidates that pass
-//! the [bound](super::bound).
+//! Losses of low-rank factors for the few candidates that pass the [bound](super::bound).
 //!
-//! A projection is decomposed once under its output gauge; the factors of each remaining rank and
-//! type are rounded and measured on the same rows as codes. The loss counts [`TIMES`] times.
+//! A projection is decomposed once under its output gauge; rounded factors are measured on the same
+//! rows as codes. The loss counts [`TIMES`] times.
 
 use htc_formats::DType;
 use htc_formats::block;
@@ -14,7 +13,7 @@ use crate::math::{BasisOptions, Gauge, LowRankOptions, Weight, low_rank_with, sh
 use crate::plan::{self, Curve, Form, Member, Point, SharedCurve, SharedPoint};
 use crate::unit::{UnitError, dense_weight, path};
 
-/// Returns the projections that may share a basis: Q, K, V and gate, up of every layer.
+/// Returns the groups that may share a basis: Q, K, V and gate, up.
 pub(super) fn groups(members: &[Member]) -> Vec<Vec<Member>> {
     let of = |member: &Member| Some((member.matrix.layer()?, member.slot()?.group()?));
     let groups = members.chunk_by(|a, b| of(a).is_some() && of(a) == of(b));
@@ -25,8 +24,8 @@ pub(super) fn groups(members: &[Member]) -> Vec<Vec<Member>> {
     groups.filter(shares).map(<[Member]>::to_vec).collect()
 }
 
-/// Adds separate factors to the curve of a projection, if they may pay; returns the smallest ratio
-/// of the bound to the codes' loss.
+/// Adds separate factors to the curve of a projection; returns the smallest ratio of the bound to
+/// the codes' loss.
 pub(super) fn of_slot(
     looked: Looked<'_>,
     read: &Read<'_>,
@@ -71,8 +70,8 @@ pub(super) fn of_slot(
     Ok(Some(screened.closest))
 }
 
-/// Measures a shared basis, if it may pay; returns its curve and the smallest ratio of the bound to
-/// the codes' loss.
+/// Measures a shared basis; returns its curve and the smallest ratio of the bound to the codes'
+/// loss.
 pub(super) fn of_group(
     looked: Looked<'_>,
     reads: &[Read<'_>],
@@ -142,7 +141,7 @@ fn gauge(looked: Looked<'_>, read: &Read<'_>) -> Result<std::sync::Arc<Gauge>, U
         .unwrap_or_default())
 }
 
-/// Unrounded factors: `first [rank, cols]`, `second [outs, rank]`, components in decreasing order.
+/// `first [rank, cols]`, `second [outs, rank]`, components in decreasing order.
 struct Factors<'a> {
     first: &'a [f32],
     second: &'a [f32],
@@ -151,8 +150,7 @@ struct Factors<'a> {
 }
 
 impl Factors<'_> {
-    /// Returns the sampled rows as decoded from a form of at most this rank; `None` if the numbers
-    /// are out of range.
+    /// Decodes the sampled rows; `None` if out of range.
     fn stored(&self, form: &Form, sample: &Sample) -> Option<Vec<f32>> {
         let rank = form.rank().filter(|rank| *rank <= self.rank)?;
         let [first, second] = form.factor_types();

@@ -15,12 +15,11 @@ use crate::order::{Order, Ordered, reordered, reordered_lower};
 use crate::request::Work;
 use crate::unit::UnitError;
 
-/// Cost of errors `e_i` of a matrix' rows, in nats per token: `Σ_i h_i f(e_i C e_iᵀ)`, with `f(q) =
-/// q / 2` for small errors.
+/// Cost of errors `e_i` of rows, in nats per token: `Σ_i h_i f(e_i C e_iᵀ)`, with `f(q) = q / 2`
+/// for small errors.
 pub(super) struct Cost {
-    /// True for rows that give logits. In a large vocabulary errors at low bit widths may exceed
-    /// one nat; a logit with normal error of variance `q` makes its token `exp(q / 2)` times as
-    /// likely: `f(q) = exp(q / 2) - 1`.
+    /// True for rows that give logits: a normal error of variance `q` makes a token `exp(q / 2)`
+    /// times as likely, so `f(q) = exp(q / 2) - 1`.
     pub of_logits: bool,
     /// `h`, by row.
     pub rows: Vec<f32>,
@@ -30,8 +29,7 @@ pub(super) struct Cost {
     pub moment: Vec<f64>,
 }
 
-/// Returns the costs of a matrix' errors: from its inputs and output gradients; for an embedding
-/// also from the lookup frequencies and the gradients there.
+/// Returns the costs of a matrix' errors; an embedding has also those of lookups.
 pub(super) fn costs(
     gradients: &Gradients,
     order: Option<&Order>,
@@ -101,12 +99,11 @@ pub(super) struct Sample {
 
 const LARGEST_EXPONENT: f64 = 30.0;
 
-/// Fraction of a sample that is drawn uniformly, since costs are estimates.
+/// Fraction drawn uniformly, since costs are estimates.
 const ALIKE: f64 = 0.2;
 
-/// Returns inclusion probabilities of the given rows for a sample of about `wanted`. Costs of
-/// vocabulary rows follow token frequency: a thousandth of them has most of the cost, and uniform
-/// sampling would have a large variance.
+/// Inclusion probabilities for about `wanted` rows, by cost: a thousandth of the vocabulary has
+/// most of it.
 fn chances(costs: &[Cost], rows: &[u32], wanted: usize) -> Vec<f64> {
     let mut parts = vec![0.0; rows.len()];
     let mut all = 0.0;
@@ -128,7 +125,6 @@ fn chances(costs: &[Cost], rows: &[u32], wanted: usize) -> Vec<f64> {
             false => even,
         };
     }
-    // No row is taken twice: certain rows leave more draws for the others.
     let (mut certain, mut factor) = (0, wanted as f64);
     loop {
         let found = parts.iter().filter(|part| *part * factor >= 1.0).count();
@@ -142,8 +138,7 @@ fn chances(costs: &[Cost], rows: &[u32], wanted: usize) -> Vec<f64> {
     parts.iter().map(|part| (part * factor).min(1.0)).collect()
 }
 
-/// Systematic sampling: takes rows at equal distances of the cumulated probability, with the number
-/// of rows each represents.
+/// Systematic sampling; returns rows and the number of rows each represents.
 fn chosen(chances: &[f64]) -> impl Iterator<Item = (usize, f64)> {
     let mut sum = 0.5;
     chances
@@ -254,7 +249,7 @@ impl Sample {
         0.5 * lost.missing
     }
 
-    /// Scales each row by the root of its error cost and of the number of rows it represents.
+    /// Scales rows by the root of their error cost and represented rows.
     pub fn weighed(&self, values: &[f32], cost: &Cost) -> Vec<f32> {
         let of_rows = self.indices.iter().zip(&self.stand_for);
         let roots = of_rows.map(|(&row, stand_for)| {

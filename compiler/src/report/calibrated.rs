@@ -52,7 +52,7 @@ pub struct HeadError {
 pub struct OutputError {
     /// Projection.
     pub slot: Slot,
-    /// Root mean square over the layers of `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` of the stored matrices.
+    /// Root mean square over the layers of `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½`.
     pub error: f64,
     /// Largest error of a layer.
     pub largest_error: f64,

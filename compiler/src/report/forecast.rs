@@ -20,12 +20,11 @@ pub struct Forecast {
     pub artifact: String,
     /// Bytes of the source and of the artifact; exact unless a limit decides.
     pub bytes: BeforeAfter,
-    /// Maximum additional bytes for the source's weights; tensors stored as in the source are
-    /// stored once. Absent if the source is not included.
+    /// Maximum additional bytes for the source's weights, if included; shared tensors are stored
+    /// once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub with_source: Option<u64>,
-    /// Limit on the quality, as typed, if measurements decide on the size; `bytes` is an estimate
-    /// then.
+    /// Limit on the quality, as typed, if it decides on the size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
     /// Free bytes at the artifact's location, if known.
@@ -34,8 +33,7 @@ pub struct Forecast {
     pub peak_memory: u64,
     /// Estimated seconds, from the shapes and the speed of this machine.
     pub seconds: f64,
-    /// Estimated seconds by stage, without the cache: a dry run fills it with calibration and
-    /// gradients.
+    /// Estimated seconds by stage, without the cache.
     pub stages: StageSeconds,
     /// Number of threads assumed.
     pub threads: usize,

@@ -63,7 +63,7 @@ pub struct Report {
     /// Candidates among which the artifact was chosen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<Trial>,
-    /// Files in one type of about the same size, measured on the same windows, smallest first.
+    /// Measured files in one type of about the same size, smallest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<FileBeside>,
     /// Estimated losses, if codes were chosen by them.

@@ -16,8 +16,7 @@ use crate::system::show::{interval, name_of};
 pub struct Quality {
     /// File names of the texts.
     pub text: String,
-    /// Windows of the validation split, which are not measured here: every second one, starting
-    /// with the first; 0 if nothing was chosen by them.
+    /// Number of windows of the validation split; 0 if nothing was chosen by them.
     pub choosing_windows: usize,
     /// Evaluation on the other held-out windows.
     pub evaluation: Evaluation,

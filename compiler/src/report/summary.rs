@@ -1,4 +1,4 @@
-//! Summary of a plan: one line per kind of projection, and deviations from the request.
+//! Summary of a plan.
 
 use std::fmt;
 
@@ -104,16 +104,14 @@ pub struct SlotSummary {
     pub rank: Option<(usize, usize)>,
     /// Bytes, without shared bases.
     pub bytes: BeforeAfter,
-    /// Root mean square over the layers of `‖W − Ŵ‖_F / ‖W‖_F`; absent if dense in all layers or
-    /// not measured.
+    /// Root mean square over the layers of `‖W − Ŵ‖_F / ‖W‖_F`, if measured.
     pub error: Option<f64>,
     /// Largest error of a layer.
     pub largest_error: Option<f64>,
 }
 
 impl Summary {
-    /// Creates the summary of a plan and its record; with `biases` every factorised projection gets
-    /// a correcting bias.
+    /// Creates the summary; with `biases` every factorised projection gets a correcting bias.
     pub fn new(source: &ModelFile, plan: &Plan, record: &PlanRecord, biases: bool) -> Summary {
         let is_weight = |t: &&ModelTensor| {
             let part = Part::Weight;
@@ -263,8 +261,7 @@ fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
     said
 }
 
-/// Returns the notes of all projections, each once with its projections; then those of the other
-/// matrices.
+/// Returns the notes of all projections, each once, then those of the other matrices.
 pub fn notes(plan: &PlanRecord) -> Vec<String> {
     let mut said: Vec<(&str, Vec<Slot>, usize)> = Vec::new();
     for record in &plan.slots {

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use htc_formats::folder::Folder;
 
-/// Returns the bytes available on the file system of a folder; `None` if unknown or the file system
-/// has no size.
+/// Returns the available bytes of a folder's file system, if known.
 #[cfg(unix)]
 pub fn free(folder: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(folder).ok()?;
@@ -57,7 +56,7 @@ fn same_inode(_: &Path, _: &Path) -> bool {
     false
 }
 
-/// Checks that a file can be created at `path`: the name is valid and the folder is writable.
+/// Checks that a file can be created at `path`.
 ///
 /// # Errors
 /// I/O errors.
@@ -72,9 +71,7 @@ pub fn check(path: &Path) -> io::Result<()> {
     folder.temporary(0o600).map(|_| ())
 }
 
-/// Writes a file atomically: to a temporary file in the same folder, which is then renamed. Keeps
-/// the permissions of a replaced file. Without `replace` an existing file is kept. The file is not
-/// synced; its digest detects losses by a system crash.
+/// Writes a file atomically, without sync, and keeps the permissions of a replaced file.
 ///
 /// # Errors
 /// I/O errors; `path` is unchanged then.
@@ -83,7 +80,6 @@ pub fn write(
     replace: bool,
     write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> io::Result<()> {
-    // Write to a device or pipe instead of replacing it.
     if replace && fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         let file = special(path)?;
         let mut to = BufWriter::new(&file);
@@ -97,7 +93,7 @@ pub fn write(
 /// Writes the file `name` of an open folder, as [`write()`].
 ///
 /// # Errors
-/// I/O errors; the file is unchanged then.
+/// I/O errors.
 pub fn write_in(
     folder: &Folder,
     name: &OsStr,
@@ -112,7 +108,7 @@ pub fn write_in(
     temporary.persist(name, replace)
 }
 
-/// Opens a device or a pipe for writing; fails on a pipe without a reader.
+/// Fails on a pipe without a reader.
 #[cfg(unix)]
 fn special(path: &Path) -> io::Result<File> {
     use rustix::fs::OFlags;

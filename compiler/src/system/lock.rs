@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Waits for the lock on a file, at most `timeout`. Calls `held` once if another process has it;
-/// `ended` may stop waiting. Returns true if taken, also on file systems without locks.
+/// `ended` may stop waiting. Returns true if taken or unsupported.
 ///
 /// # Errors
 /// I/O errors.

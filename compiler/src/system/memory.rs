@@ -79,8 +79,7 @@ pub fn resident() -> Option<Resident> {
     parse(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
-/// Returns the available memory (`MemAvailable`), limited by the control group; `None` on other
-/// systems than Linux.
+/// Returns the available memory, limited by the control group; `None` on other systems than Linux.
 pub fn available() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let free = kibibytes(&read("/proc/meminfo")?, "MemAvailable")?;
@@ -92,8 +91,7 @@ pub fn available() -> Option<u64> {
     Some(within.map_or(free, |within| within.min(free)))
 }
 
-/// Returns the minimum memory of a session without the mapped model: KV cache of all layers,
-/// activations of one position, and attention buffers per thread.
+/// Returns the minimum memory of a session without the mapped model.
 pub fn of_session(
     hyper: &HyperParameters,
     positions: usize,
@@ -106,7 +104,7 @@ pub fn of_session(
     };
     let kv_width = product(&[hyper.kv_heads, hyper.head_size]) as usize;
     let stored = kv.into().stored();
-    // Low-rank KV types need less, depending on the artifact.
+    // Low-rank KV types need less.
     let kv = product(&[KvShape::from(hyper).position_bytes(stored), positions]);
     // Queries, weighted sums and a tile of keys, 64 rows each.
     let attention = product(&[4, 3 * 64, hyper.head_size, threads]);

@@ -1,7 +1,6 @@
 //! Secret key of the user, to authenticate work that is resumed later.
 //!
-//! 32 random bytes in the user's state folder, created at the first use. Records are sealed with
-//! HMAC-SHA256 (RFC 2104): without the key they cannot be forged.
+//! 32 random bytes in the user's state folder. Records are sealed with HMAC-SHA256 (RFC 2104).
 
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -81,7 +80,7 @@ impl Secret {
     /// Returns a temporary secret for this process.
     ///
     /// # Errors
-    /// An I/O error if no random bytes are available.
+    /// I/O errors.
     pub fn for_this_run() -> io::Result<Secret> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -147,7 +146,7 @@ fn is_private(_: &std::fs::Metadata) -> bool {
 
 fn state_folder() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
-    // The XDG Base Directory Specification ignores relative paths.
+    // As the XDG Base Directory Specification requires.
     let absolute = |name| variable(name).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME")
         .or_else(|| Some(absolute("HOME")?.join(".local/state")))

@@ -42,15 +42,15 @@ pub enum TextError {
 /// Reads a whole UTF-8 text from a file.
 ///
 /// # Errors
-/// [`TextError`] if it cannot be read, is too large or not UTF-8.
+/// [`TextError`].
 pub fn read(path: &Path) -> Result<String, TextError> {
     read_from(open(path)?, path)
 }
 
-/// Opens a text: a file or a pipe, e.g. of `<(command)`.
+/// Opens a text: a file or a pipe.
 ///
 /// # Errors
-/// [`TextError::Read`] if it is missing, unreadable, or no file or pipe.
+/// [`TextError::Read`].
 pub fn open(path: &Path) -> Result<File, TextError> {
     open::stream(path).map_err(|error| TextError::Read {
         path: path.into(),

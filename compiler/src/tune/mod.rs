@@ -1,13 +1,11 @@
-//! Tuning of an artifact: gradient descent on its norm weights and the row scales of its
-//! projections, minimising the divergence of its logits from the source's on the calibration text.
+//! Tuning of an artifact: gradient descent on its norm weights and row scales, minimising the
+//! divergence of its logits from the source's on the calibration text.
 //!
-//! Codes do not change. A norm scales the columns of every matrix after it, and all codes have row
-//! scales, so tuning costs no bytes. Projections stored as in the source stay unchanged, and so
-//! does the vocabulary matrix, most of whose tokens do not occur in a text of this length. The
-//! state with the smallest divergence on held-out text is kept, which may be the start.
+//! Codes do not change, and scales are there in any case, so tuning costs no bytes. Projections
+//! stored as in the source and the vocabulary matrix are unchanged. The state with the smallest
+//! divergence on held-out text is kept.
 //!
-//! A step runs a few windows through both models and back, with one layer in memory at a time. Its
-//! windows are drawn from its index, and the remaining state is in the work folder, so that an
+//! A step runs a few windows through both models and back, with one layer in memory at a time. An
 //! interrupted tuning resumes after its last step, with the same bytes for any number of threads.
 
 mod error;
@@ -113,8 +111,7 @@ impl Course<'_> {
         self.calibration.context
     }
 
-    /// Returns the tokens of a step: calibration windows drawn by the tokens and weights of their
-    /// texts.
+    /// Windows are drawn by the tokens and weights of their texts.
     fn batch(&self, step: usize) -> Vec<u32> {
         let context = self.context().max(1);
         let mut random = Rng(SEED.wrapping_add(step as u64));
@@ -127,7 +124,6 @@ impl Course<'_> {
         let mut tokens = Vec::new();
         for _ in 0..(POSITIONS / context).max(1) {
             let (mut drawn, mut first) = (random.unit() * all, 0);
-            // The last window, in case of rounding.
             let mut window = self.calibration.windows.count().saturating_sub(1);
             for &(count, weight) in &texts {
                 if drawn < count as f64 * weight {
@@ -254,8 +250,8 @@ impl Ends<'_> {
         Ok(())
     }
 
-    /// Returns the gradients of the divergence; with refinements, those of the sum of both
-    /// logarithms, so that neither is tuned at the expense of the other.
+    /// With refinements the gradient of the sum of both logarithms, so that neither is tuned at the
+    /// expense of the other.
     fn gradients(&mut self, tokens: &[u32], scales: &Scales) -> Result<Vec<f64>, TuneError> {
         let (kl, gradients) = self.whole.gradients(tokens, scales)?;
         let mut sums: Vec<f64> = gradients.into_iter().flatten().collect();
@@ -315,8 +311,7 @@ fn changes(file: &ModelFile, scales: &Scales) -> Result<BTreeMap<Role, Change>, 
     Ok(changes)
 }
 
-/// Returns the memory of a tuning in addition to the weights and activations of a layer: residual
-/// streams of a step before every layer, and of the held-out text.
+/// Returns the memory of a tuning in addition to the weights and activations of a layer.
 pub(crate) fn memory(hyper: &HyperParameters, context: usize) -> u64 {
     let windows = (POSITIONS / context.max(1)).max(1);
     let streams = (hyper.layers + 3) * windows + 3 * MOST_WINDOWS;

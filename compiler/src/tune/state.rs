@@ -25,7 +25,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// Objective; with refinements the product of both divergences, so that relative changes count.
+    /// With refinements the product of both divergences, so that relative changes count.
     fn loss(&self) -> f64 {
         self.kl.max(0.0) * self.bases.map_or(1.0, |kl| kl.max(0.0))
     }
@@ -42,7 +42,7 @@ pub(super) struct State {
     pub change: Vec<f32>,
     /// Changes at the best measurement.
     pub best: Vec<f32>,
-    /// Running means of the gradients, and roots of the means of their squares.
+    /// Running means of the gradients, and roots of those of their squares.
     moments: [Vec<f32>; 2],
 }
 
@@ -90,8 +90,7 @@ impl State {
         }
     }
 
-    /// Takes a step of Adam against the gradients of the relative changes; the rate warms up and
-    /// decays linearly over `steps`.
+    /// Takes a step of Adam; the rate warms up and decays linearly over `steps`.
     pub fn descend(&mut self, gradients: impl IntoIterator<Item = f64>, steps: usize) {
         let at = self.step as f64 + 1.0;
         let left = 1.0 - self.step as f64 / steps.max(1) as f64;
@@ -102,7 +101,7 @@ impl State {
         for ((change, (first, second)), g) in self.change.iter_mut().zip(moments).zip(gradients) {
             let root = f64::from(*second);
             *first = (BETAS[0] * f64::from(*first) + (1.0 - BETAS[0]) * g) as f32;
-            // Squares of small gradients would underflow in float32; roots are stored.
+            // Squares of small gradients would underflow.
             let root = (BETAS[1] * root * root + (1.0 - BETAS[1]) * g * g).sqrt();
             *second = root as f32;
             let step = f64::from(*first) / corrections[0];

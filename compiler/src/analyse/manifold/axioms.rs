@@ -1,4 +1,4 @@
-//! Axioms: principal directions of one half of the sample that the other half has too.
+//! Axioms: principal directions that both halves of the sample have.
 
 use faer::Mat;
 use faer::linalg::matmul::matmul;
@@ -16,14 +16,13 @@ pub(super) const ENERGY: f64 = 0.95;
 /// Fraction of the sample held out for the rebuild.
 pub(super) const HELD_OUT: f64 = 0.5;
 
-/// Maximum missed fraction of a surviving candidate, relative to that of a random subspace of the
-/// same dimension, `1 − k/d`. Without this comparison every direction would survive in a subspace
-/// that nearly fills the space.
+/// Maximum missed fraction of a survivor, relative to that of a random subspace, `1 − k/d`;
+/// otherwise all directions would survive in a nearly full subspace.
 pub(super) const MISSED: f64 = 0.5;
 
 const FEWEST: usize = 2;
 
-/// Finds the axioms of a sample; `None` if it is too small or the directions fill the space.
+/// Finds the axioms; `None` if the sample is too small or the directions fill the space.
 ///
 /// # Errors
 /// Overflow of float64.
@@ -32,7 +31,6 @@ pub(super) fn of_sample(layer: usize, sample: &Sample) -> Result<Option<Axioms>,
     if held_out < FEWEST {
         return Ok(None);
     }
-    // A different random stream from that of the layer's intervals.
     let mut random = Rng(!SEED.wrapping_add(layer as u64));
     let order = shuffled(sample.count(), &mut random);
     let (held_out, first) = order.split_at(held_out);

@@ -1,9 +1,7 @@
 //! Curvature of the nearest-neighbour graph.
 //!
-//! Forman's curvature of an edge of an unweighted graph, with triangles as faces (Samal et al.
-//! 2018), is `4 − deg u − deg v + 3 t` for `t` triangles with the edge. It is positive where
-//! neighbours of neighbours are neighbours, as on a sphere, and negative where neighbourhoods part,
-//! as in a tree.
+//! Forman's curvature of an edge with triangles as faces (Samal et al. 2018) is `4 − deg u − deg v
+//! + 3 t` for `t` triangles: positive as on a sphere, negative as in a tree.
 
 use faer::Mat;
 
@@ -15,8 +13,7 @@ pub(super) const ESTIMATOR: &str = "forman_augmented";
 /// Nearest neighbours per vector.
 pub(super) const NEIGHBOURS: usize = 8;
 
-/// Computes the curvature of the nearest-neighbour graph from squared distances; `None` unless
-/// there are more vectors than neighbours.
+/// Computes the curvature from squared distances; `None` for too few vectors.
 pub(super) fn of_sample(distances: &Mat<f64>) -> Option<Curvature> {
     (distances.nrows() > NEIGHBOURS)
         .then(|| neighbours(distances))

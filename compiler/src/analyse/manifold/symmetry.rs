@@ -1,7 +1,4 @@
-//! Heads with nearly equal subspaces of queries, keys or values.
-//!
-//! The coordinates of queries and keys are the rotary planes, which all heads share. Values have
-//! separate coordinates per head; their subspaces are compared as stored.
+//! Heads with nearly equal subspaces of queries, keys or values, as stored.
 
 use faer::Mat;
 use faer::linalg::matmul::matmul;
@@ -15,8 +12,7 @@ use crate::math::{FactoriseError, Host, symmetric_eigen, symmetric_eigenvalues};
 /// Fraction of a head's energy `E‖x‖²` that its subspace holds.
 pub(super) const ENERGY: f64 = 0.9;
 
-/// Minimum mean cosine of nearly equal subspaces: an angle of 18 degrees, at which one subspace
-/// still holds nine tenths (`cos²`) of the other.
+/// Minimum mean cosine: at 18 degrees a subspace still holds nine tenths (`cos²`) of the other.
 pub(super) const THRESHOLD: f64 = 0.95;
 
 const LISTED: usize = 16;
@@ -52,7 +48,7 @@ fn compare(of: &str, subspaces: &[Mat<f64>]) -> Result<Symmetry, FactoriseError>
         for (a, first) in subspaces[..b].iter().enumerate() {
             pairs += 1;
             let larger = first.ncols().max(second.ncols());
-            // Mean of cos² over random subspaces, at least the square of the mean cosine.
+            // Root of the mean of cos² over random subspaces.
             let chance = (larger as f64 / first.nrows().max(1) as f64).sqrt();
             if chance >= THRESHOLD {
                 undecided += 1;
@@ -81,7 +77,7 @@ fn compare(of: &str, subspaces: &[Mat<f64>]) -> Result<Symmetry, FactoriseError>
     })
 }
 
-/// Returns the mean singular value of `AᵀB`, over the smaller dimension; 0 if that is zero.
+/// Mean singular value of `AᵀB`, over the smaller dimension.
 fn mean_cosine(a: &Mat<f64>, b: &Mat<f64>) -> Result<f64, FactoriseError> {
     let (a, b) = match a.ncols() <= b.ncols() {
         true => (a, b),
