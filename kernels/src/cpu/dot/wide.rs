@@ -1,17 +1,17 @@
-//! What the versions of 256 bits have in common: the walk over rows, the parts of the vector, and
-//! the way from products to sums.
+//! Shared code of the 256-bit versions: iteration over rows, preparation of the vector, and
+//! reduction of products.
 //!
 //! Four blocks of 32 are taken together. Each gives eight sums of four products; adding neighbours
-//! leaves one register with the sums of the blocks' halves, in the places of
-//! [`Strip::half_sums`](crate::cpu::activations::Strip::half_sums). Nothing passes through memory:
-//! reading single numbers of what has just been stored is slow.
+//! leaves one register with the sums of half blocks, in the order of
+//! [`Strip::half_sums`](crate::cpu::activations::Strip::half_sums). Nothing passes through memory,
+//! to avoid store-forwarding stalls.
 //!
-//! An instruction set brings `dot_unsigned`, `dot_signed` and the centre of its signed codes; the
-//! macros here and in [`legacy`](super::legacy) and [`k_quants`](super::k_quants) make the products
-//! of it. The functions avoid the standard library's combinators: those are compiled without the
+//! An instruction set provides `dot_unsigned`, `dot_signed` and the centre of its signed codes; the
+//! macros here and in [`legacy`](super::legacy) and [`k_quants`](super::k_quants) generate the
+//! products. The functions avoid the standard library's combinators, which are compiled without the
 //! instruction set and would not be inlined around a closure that needs it.
 
-/// Operations, the parts of a vector that the formats ask for, and the choice of the format.
+/// Defines operations, the prepared vector and the dispatch by format.
 macro_rules! integer_products {
     ($features:literal) => {
         use std::arch::x86_64::*;
@@ -39,18 +39,18 @@ macro_rules! integer_products {
             dispatch!(w, x, y)
         }
 
-        /// A strip of the vector, in the order of [`Strip::half_sums`] where it is of halves.
+        /// Super-block of the vector; in the order of [`Strip::half_sums`] if split in halves.
         struct Part<'a> {
             codes: &'a [[[i8; BLOCK]; 4]; 2],
-            /// The scale of each half.
+            /// Scale of each half.
             scales: [__m256; 2],
-            /// The sum of the numbers of each half.
+            /// Sum of the numbers of each half.
             sums: [__m256; 2],
-            /// What is to be added to the products of each half with codes above a centre.
+            /// Corrections of the products of each half for codes above a centre.
             offsets: [__m256i; 2],
         }
 
-        /// A strip for codes that are `CENTRE` above their values.
+        /// Prepares a super-block for codes that are `CENTRE` above their values.
         #[inline]
         #[target_feature(enable = $features)]
         fn prepare<const CENTRE: i32>(x: &Strip) -> Part<'_> {
@@ -75,7 +75,7 @@ macro_rules! integer_products {
             }
         }
 
-        /// The sums of the products of halves of four blocks, with codes up to 31: sums of eight
+        /// Sums the products of half blocks of four blocks, with codes up to 31: sums of eight
         /// products fit sixteen bits.
         #[inline]
         #[target_feature(enable = $features)]
@@ -84,7 +84,7 @@ macro_rules! integer_products {
             _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1))
         }
 
-        /// As [`sum_small`] with codes up to 63: sums of four products fit sixteen bits.
+        /// Same as [`sum_small`] with codes up to 63: sums of four products fit sixteen bits.
         #[inline]
         #[target_feature(enable = $features)]
         fn sum_medium(codes: [__m256i; 4], x: &[[i8; BLOCK]; 4]) -> __m256i {
@@ -105,7 +105,7 @@ macro_rules! integer_products {
             eights
         }
 
-        /// As [`sum_small`] with signed codes.
+        /// Same as [`sum_small`] with signed codes.
         #[inline]
         #[target_feature(enable = $features)]
         fn sum_signed(codes: [__m256i; 4], x: &[[i8; BLOCK]; 4]) -> __m256i {
@@ -117,7 +117,7 @@ macro_rules! integer_products {
             _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d))
         }
 
-        /// `sum` and the sums of products, which lack an offset, times their factors.
+        /// Adds the corrected products times their factors to `sum`.
         #[inline]
         #[target_feature(enable = $features)]
         fn add_scaled(sum: __m256, products: __m256i, offset: __m256i, factors: __m256) -> __m256 {
@@ -125,7 +125,7 @@ macro_rules! integer_products {
             _mm256_fmadd_ps(products, factors, sum)
         }
 
-        /// Eight numbers of as many blocks for the halves of these blocks.
+        /// Expands eight numbers, one per block, to the halves of these blocks.
         #[inline]
         #[target_feature(enable = $features)]
         fn for_halves(numbers: __m256) -> [__m256; 2] {
