@@ -90,7 +90,6 @@ pub fn write_json(value: &impl Serialize, to: impl Write) -> io::Result<()> {
     to.flush()
 }
 
-/// Formatter wrapper that escapes strings.
 struct Escaping<F>(F);
 
 macro_rules! delegate {

@@ -68,7 +68,6 @@ fn is_zero(steps: &usize) -> bool {
     *steps == 0
 }
 
-/// Measured candidate.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub plan: Plan,
@@ -79,7 +78,6 @@ pub(super) struct Candidate {
     pub bytes: u64,
 }
 
-/// Workspace for making and measuring candidates.
 pub(super) struct Bench<'a> {
     inputs: &'a Inputs<'a>,
     work: &'a Work,
@@ -90,7 +88,6 @@ pub(super) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Returns a workspace without candidates.
     pub(super) fn new(
         inputs: &'a Inputs<'a>,
         work: &'a Work,
@@ -111,7 +108,6 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Returns the candidates in the order of measurement.
     pub(super) fn into_trials(self) -> Vec<Trial> {
         self.trials.into_inner()
     }
@@ -121,7 +117,6 @@ impl<'a> Bench<'a> {
         Ok(self.inputs.build(plan, treatment, self.work, self.watch)?)
     }
 
-    /// Measures a candidate on windows, reusing earlier results.
     pub(super) fn measure(
         &self,
         plan: &Plan,
@@ -194,12 +189,10 @@ impl<'a> Bench<'a> {
         self.work.artifact(key)
     }
 
-    /// Runs `work` and adds its duration to a stage.
     pub(super) fn during<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
         self.clock.during(stage, work)
     }
 
-    /// Returns a copy of an artifact with tuned scales.
     pub(super) fn with_tuned(
         &self,
         built: &Built,
@@ -218,23 +211,19 @@ impl<'a> Bench<'a> {
         found.map_or(from, |trial| self.noted(of(trial)))
     }
 
-    /// Returns the digest of the held-out text.
     pub(super) fn held_out_text(&self) -> Digest {
         let calibration = self.inputs.calibration;
         calibration.map_or_else(Digest::default, Calibration::held_out_digest)
     }
 
-    /// Writes the measured active fractions into an artifact.
     pub(super) fn put_dial(&self, key: Digest, dial: Vec<DialPoint>) -> Result<(), HtzError> {
         self.inputs.put_dial(key, dial, self.work, self.watch)
     }
 
-    /// Writes or removes the quality record of an artifact.
     pub(super) fn put(&self, key: Digest, quality: Option<QualityRecord>) -> Result<(), HtzError> {
         self.inputs.put_quality(key, quality, self.work, self.watch)
     }
 
-    /// Returns the index of a trial, adding it if new.
     fn noted(&self, trial: Trial) -> usize {
         let mut trials = self.trials.borrow_mut();
         let known = trials.iter().position(|known| *known == trial);
@@ -251,7 +240,6 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Measures an existing artifact.
     pub(super) fn evaluate(
         &self,
         key: Digest,
@@ -261,7 +249,6 @@ impl<'a> Bench<'a> {
         self.evaluate_at(&model, Setting::FULL, windows)
     }
 
-    /// Loads the model of an existing artifact.
     pub(super) fn made(&self, key: Digest) -> Result<Arc<Model>, TrialError> {
         let file = ModelFile::from_htz(&self.work.artifact(key).open()?)?;
         let path = file.path.clone();

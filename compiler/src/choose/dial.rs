@@ -123,7 +123,6 @@ pub fn measure_dial(
     Ok(())
 }
 
-/// Returns the measured settings, from the bases alone to the whole.
 fn settings(dial: &Dial) -> Vec<Setting> {
     let setting = |refinements| Setting {
         refinements,

@@ -141,7 +141,6 @@ impl<C> Search<'_, C> {
 pub struct Steps {
     /// Steps in a ratio of 1.
     whole: u32,
-    /// Initial stride in steps.
     stride: u32,
 }
 

@@ -44,7 +44,6 @@ pub use request::ChoiceRequest;
 pub(crate) use show::show_trials;
 use treatments::Deciding;
 
-/// Ratio for comparing treatments before the search for a limit.
 const RATIO_OF_TREATMENTS: f64 = 0.8;
 
 /// Chosen artifact, complete in the work folder.
@@ -81,7 +80,6 @@ impl fmt::Display for Chosen {
     }
 }
 
-/// Returns the plan of a ratio, or the requested plan.
 type Planner<'a> = &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>;
 
 /// Callbacks that supply plans.
@@ -247,7 +245,6 @@ pub(super) fn too_few(wanted: ChoiceRequest, found: usize) -> TrialError {
     }
 }
 
-/// Returns the artifact without a measurement.
 fn unmeasured(
     inputs: &Inputs,
     planner: Planner,

@@ -36,12 +36,10 @@ impl ChoiceRequest {
         Ok(gauges.iter().map(with).collect())
     }
 
-    /// Returns true if shrinkages are compared.
     pub(super) fn tries_shrinkages(&self) -> bool {
         self.treatment.shrinkage == Some(ShrinkageArg::Auto)
     }
 
-    /// Returns true if bias correction is compared.
     pub(super) fn tries_biases(&self) -> bool {
         let open = matches!(self.treatment.bias, None | Some(BiasArg::Auto));
         open && self.calibrated && self.held_out

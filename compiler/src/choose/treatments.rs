@@ -7,7 +7,6 @@ use crate::calibrate::windows::Windows;
 use crate::plan::Plan;
 use crate::request::{GaugeKind, Shrinkage, Treatment};
 
-/// Validation windows.
 #[derive(Debug)]
 pub(super) struct Deciding {
     /// Windows of all texts.

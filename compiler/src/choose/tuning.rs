@@ -146,7 +146,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Measures an artifact on windows, reusing earlier results.
+    /// -
     pub(super) fn measure_built(
         &self,
         built: &Built,

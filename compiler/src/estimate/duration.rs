@@ -20,7 +20,6 @@ const ORDER: usize = 384;
 /// with error measurement.
 const ENCODING: f64 = 2000.0;
 
-/// Operations of a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Work {
     /// Multiply-adds in matrix products.
@@ -94,7 +93,6 @@ impl Speed {
     }
 }
 
-/// Returns the shortest of three runs, in seconds.
 fn best_of_three(run: impl Fn()) -> f64 {
     let seconds = (0..3).map(|_| {
         let begun = Instant::now();

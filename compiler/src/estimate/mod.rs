@@ -201,7 +201,6 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     }
 }
 
-/// Returns true if planning needs gradients.
 fn made_with_gradients(options: &CompileOptions) -> bool {
     match &options.planning {
         Planning::Make { request, .. } => request.method == Method::Quantise,
@@ -309,7 +308,6 @@ fn peak_memory(
     BASE + threads_used * PER_THREAD + VOCABULARY * vocabulary + stages
 }
 
-/// Returns the total rows and the columns.
 fn shape(unit: &UnitPlan) -> (u64, u64) {
     let rows = unit.members.iter().map(|m| m.rows as u64).sum();
     (rows, unit.members.first().map_or(0, |m| m.cols as u64))
@@ -393,7 +391,6 @@ fn panels(rows: u64, cols: u64) -> u64 {
 /// Memory of encoding a chunk of rows, original and decoded.
 const ENCODED: u64 = 16 << 20;
 
-/// Returns the bytes of a unit's tensors.
 fn results(unit: &UnitPlan) -> u64 {
     unit.bytes_after()
 }

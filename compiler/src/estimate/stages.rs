@@ -92,7 +92,6 @@ fn slot_weights(member: &Member) -> f64 {
     }
 }
 
-/// Returns the size of the second moment of a projection's output gradients.
 fn gradient_sums(member: &Member) -> f64 {
     match member.matrix {
         MatrixId::Slot { .. } => (member.rows * gradient::outputs_together(member.rows)) as f64,
@@ -223,7 +222,6 @@ fn along_rows(member: &Member) -> f64 {
     rows * together * (together + 0.5 * cols)
 }
 
-/// Returns the multiply-adds for fitting column scales.
 fn fit_of_columns(member: &Member) -> f64 {
     let (rows, cols) = (member.rows as f64, member.cols as f64);
     match member.cols > WIDEST_FIT {
@@ -261,7 +259,6 @@ pub(super) fn bases(source: &ModelFile, request: &Request, speed: Speed, threads
     }
 }
 
-/// Typical number of candidates in the search for a limit.
 const SEARCHED: f64 = 7.0;
 
 /// Returns the cost of tuning relative to one model: bases are tuned alone, then both ends
@@ -353,7 +350,6 @@ mod tests {
         Form::Dense { weight }
     }
 
-    /// Equal up to rounding of sums.
     fn close(found: f64, expected: f64) -> bool {
         (found / expected - 1.0).abs() < 1e-12
     }

@@ -113,7 +113,6 @@ pub enum Fault {
     },
 }
 
-/// Returns the largest rank of factors for these matrices.
 pub(super) fn rank_limit(shared: bool, members: &[Member]) -> usize {
     let cols = members.first().map_or(0, |member| member.cols);
     let outs: usize = members.iter().map(|member| member.rows).sum();
@@ -186,7 +185,6 @@ pub(super) struct Check<'a, S> {
     hyper: &'a HyperParameters,
     method: Method,
     source_type: &'a S,
-    /// Index of the unit that first named a matrix.
     seen: HashMap<MatrixId, usize>,
     units: usize,
 }
@@ -202,7 +200,6 @@ impl<'a, S: SourceTypes> Check<'a, S> {
         }
     }
 
-    /// Returns the faults of the next unit.
     pub(super) fn unit(&mut self, unit: &UnitPlan) -> Vec<Fault> {
         let number = self.units;
         self.units += 1;
@@ -247,7 +244,6 @@ impl<'a, S: SourceTypes> Check<'a, S> {
     }
 }
 
-/// Checks a form against its matrices.
 fn of_form(form: &Form, members: &[Member]) -> Vec<Fault> {
     let mut faults = Vec::new();
     let cols = members.first().map_or(0, |member| member.cols);

@@ -16,7 +16,6 @@ fn names(types: &[DType]) -> String {
     }
 }
 
-/// Formats a budget as a call of the builder's method.
 fn asked(budget: Budget) -> String {
     let typed = budget.to_string();
     let mut words = typed.trim_start_matches('-').splitn(2, ' ');

@@ -6,7 +6,6 @@ use super::sources::SourceTypes;
 use super::unit::{Member, Unit};
 use super::{Method, PlanError, Request};
 
-/// Projections that form one unit in every layer.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
     pub members: Vec<Slot>,

@@ -148,7 +148,6 @@ pub(super) fn best<T: Clone>(
     Some((chosen, lost))
 }
 
-/// Keeps the first sum of each bucket of bytes, and the last sum.
 fn thin<T: Clone>(sums: &mut Vec<T>, longest: usize, bytes: impl Fn(&T) -> u64) {
     let (Some(first), Some(last)) = (sums.first().map(&bytes), sums.last().cloned()) else {
         return;
@@ -238,7 +237,6 @@ mod tests {
         }
     }
 
-    /// Least loss within a budget by brute force.
     fn exhaustive(choices: &[Vec<Choice>], budget: u64) -> Option<f64> {
         let Some((first, others)) = choices.split_first() else {
             return Some(0.0);
@@ -279,7 +277,6 @@ mod tests {
         }
     }
 
-    /// The result on thinned lists is within 1 % of the Lagrangian bound.
     #[test]
     fn thinned_lists_come_close_to_the_bound() {
         let mut rng = Rng(11);
@@ -335,7 +332,6 @@ mod tests {
         }
     }
 
-    /// Two matrices with shared forms and one without, against brute force.
     #[test]
     fn shared_forms_match_brute_force() {
         let mut rng = Rng(17);

@@ -119,7 +119,6 @@ pub fn make(
     }
 }
 
-/// Computes a plan that may miss its ratio.
 fn attempt(
     hyper: &HyperParameters,
     request: Request,
@@ -198,7 +197,6 @@ fn streamed_beside(
     members.map(|member| member.bytes()).sum()
 }
 
-/// Returns the matrices outside the budget that get another dense type.
 fn unselected(
     hyper: &HyperParameters,
     request: &Request,
@@ -265,7 +263,6 @@ fn dense_form(members: &[Member], asked: Option<DenseType>) -> (Form, Vec<String
     (form, instead.into_iter().collect())
 }
 
-/// Note about a type other than the requested one.
 fn instead(what: &str, found: DenseType, asked: DenseType, cols: usize) -> String {
     let block = match asked {
         DenseType::Blocks(dtype) => dtype.block_len(),

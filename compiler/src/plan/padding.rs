@@ -5,10 +5,8 @@ use htc_formats::bands::BAND;
 use super::form::Form;
 use super::unit::UnitPlan;
 
-/// Prefix of the note.
 const BEGINS: &str = "padded to whole bands of ";
 
-/// Padded matrices of one width, in the order of execution.
 struct Padded {
     cols: usize,
     names: Vec<&'static str>,

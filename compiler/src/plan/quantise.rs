@@ -119,7 +119,6 @@ fn unit(members: Vec<Member>, form: Form) -> UnitPlan {
     }
 }
 
-/// Forms of a group: separate, or one shared basis.
 #[derive(Clone, Debug, PartialEq)]
 enum Having {
     Each(Vec<Form>),
@@ -185,7 +184,6 @@ fn together(
     Some((units.collect(), lost))
 }
 
-/// Returns the shared forms of a group.
 fn common<'a>(
     members: &'a [Member],
     curve: &'a SharedCurve,
@@ -200,7 +198,6 @@ fn common<'a>(
     })
 }
 
-/// Returns the least bytes of all matrices.
 fn smallest(members: &[Member], choices: &[Vec<Choice>], shared: &[SharedCurve]) -> u64 {
     let least = |of: &[Choice]| of.iter().map(|choice| choice.bytes).min().unwrap_or(0);
     let all: u64 = choices.iter().map(|of| least(of)).sum();
@@ -291,7 +288,6 @@ pub fn plain(
     super::checked(hyper, request, units, Vec::new(), &source_type).map(Some)
 }
 
-/// Returns true if all of a matrix is in this type or code.
 fn is_in(form: &Form, dense: DenseType) -> bool {
     match (form, dense) {
         (Form::Dense { weight }, DenseType::Blocks(dtype)) => *weight == dtype,
@@ -335,7 +331,6 @@ pub fn losses<'a>(
     })
 }
 
-/// Returns the candidate forms of a matrix.
 fn forms(member: &Member, curves: &[Curve]) -> Vec<Choice> {
     let members = std::slice::from_ref(member);
     let of = |form: Form, loss| Choice {
@@ -354,7 +349,6 @@ fn forms(member: &Member, curves: &[Curve]) -> Vec<Choice> {
     dense.chain([of(Form::Kept, 0.0)]).collect()
 }
 
-/// Returns the intermediate forms of a matrix.
 fn between(member: &Member, curves: &[Curve]) -> Vec<Choice> {
     let members = std::slice::from_ref(member);
     let measured = curves.iter().find(|curve| curve.matrix == member.matrix);

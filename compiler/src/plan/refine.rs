@@ -67,7 +67,6 @@ pub fn refinements(
     Ok(found)
 }
 
-/// Returns the candidate refinements of a matrix, the empty one first.
 fn forms(member: &Member, curve: &Curve) -> Vec<Choice> {
     let members = std::slice::from_ref(member);
     let points = curve.points.iter().filter(|point| point.loss.is_finite());

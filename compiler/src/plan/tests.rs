@@ -323,7 +323,6 @@ fn a_ratio_between_two_possible_ones_is_possible() {
     }
 }
 
-/// Source with separate embedding and head.
 struct Whole(DType);
 
 impl SourceTypes for Whole {
@@ -332,7 +331,6 @@ impl SourceTypes for Whole {
     }
 }
 
-/// Source with a tied head.
 struct Tied;
 
 impl SourceTypes for Tied {
@@ -341,7 +339,6 @@ impl SourceTypes for Tied {
     }
 }
 
-/// Elements and bytes of a unit, computed from its tensors.
 fn sizes(unit: &UnitPlan) -> (u64, u64) {
     let tensors = unit.tensors();
     let bytes = |t: &StoredTensor| t.dtype.matrix_bytes(t.rows, t.cols).unwrap() as u64;
@@ -442,7 +439,6 @@ fn dense_type_as_large_as_the_source_is_ignored() {
     );
 }
 
-/// A type requested for selected projections takes precedence over that of the factors.
 #[test]
 fn type_of_projections_left_dense_can_be_set() {
     let hyper = hyper(256, 8, 4, 768);

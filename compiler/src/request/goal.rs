@@ -95,7 +95,6 @@ impl FromStr for Preset {
     }
 }
 
-/// One smaller and one larger file.
 pub(super) const NEIGHBOURS: usize = 2;
 
 /// Goals that are reached by measuring.

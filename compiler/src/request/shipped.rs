@@ -8,7 +8,6 @@ use htc_formats::htz::Digest;
 /// interleaving.
 pub const SHIPPED_VERSION: u32 = 1;
 
-/// Separator of documents in a part's file.
 const BETWEEN: &str = "\n%%\n";
 
 /// Golden ratio of 2³².
@@ -31,7 +30,6 @@ macro_rules! parts {
     };
 }
 
-/// All parts by kind.
 static KINDS: [&[ShippedPart]; 6] = [
     parts![
         "encyclopaedia-science",
@@ -145,14 +143,12 @@ mod tests {
         assert!(!whole.contains("%%\n") && !whole.contains('\r'));
     }
 
-    /// Start and end of each document of some parts in a text.
     fn places<'a>(text: &str, of: impl Iterator<Item = &'a ShippedPart>) -> Vec<(usize, usize)> {
         let documents = of.flat_map(ShippedPart::documents);
         let places = documents.filter_map(|d| Some((text.find(d)?, d.len())));
         places.map(|(at, len)| (at, at + len)).collect()
     }
 
-    /// Bytes of documents in a stretch.
     fn within(places: &[(usize, usize)], (from, to): (usize, usize)) -> usize {
         let overlap = |&(start, end): &(usize, usize)| end.min(to).saturating_sub(start.max(from));
         places.iter().map(overlap).sum()

@@ -50,7 +50,6 @@ impl GaugeKind {
         matches!(self, GaugeKind::Axiom)
     }
 
-    /// Returns true if it requires activations.
     const fn is_calibrated(self) -> bool {
         matches!(self, GaugeKind::Activation | GaugeKind::Whiten)
     }

@@ -19,7 +19,6 @@ pub use template::{Conversation, Message};
 /// Address space limit of the process.
 const MEMORY: u64 = 1 << 30;
 
-/// Time limit of a template.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Name of the subcommand that renders a template.

@@ -75,7 +75,6 @@ fn marked(conversation: &Conversation, [begin, end]: [char; 2]) -> Conversation 
     marked
 }
 
-/// Returns the marked ranges in `text`, which must equal `marked` without markers.
 fn places(marked: &str, [begin, end]: [char; 2], text: &str) -> Option<Vec<Range<usize>>> {
     let mut said = Vec::new();
     let mut open = None;
@@ -120,7 +119,6 @@ mod tests {
         write_with(&conversation(template, words), template::render).unwrap()
     }
 
-    /// Located contents.
     fn said(template: &str, words: &[(&str, &str)]) -> Option<Vec<String>> {
         let Written { text, said } = written(template, words);
         let words = said?.into_iter().map(|place| text[place].to_owned());

@@ -103,7 +103,6 @@ fn without_generation_tags(template: &str) -> String {
     out
 }
 
-/// Writer with a length limit.
 #[derive(Default)]
 struct Bounded {
     bytes: Vec<u8>,

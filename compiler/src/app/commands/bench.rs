@@ -36,10 +36,8 @@ use crate::system::show::name_of;
 
 use measuring::Measuring;
 
-/// Tokens per window for perplexity.
 const WINDOW: usize = 512;
 
-/// Shortest context of `--context all`.
 const SHORTEST: usize = 128;
 
 pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
@@ -84,7 +82,6 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
     tell(args, &record)
 }
 
-/// Prints and writes the results; failed gates are reported last.
 fn tell(args: &BenchArgs, record: &Record) -> Result<(), Failure> {
     say!("{}", record.to_string().trim_end());
     for note in &record.notes {
@@ -112,7 +109,6 @@ fn tell(args: &BenchArgs, record: &Record) -> Result<(), Failure> {
     }
 }
 
-/// Checks the output path before the work starts.
 fn check_output(args: &BenchArgs) -> Result<(), Failure> {
     let Some(path) = &args.output else {
         return Ok(());
@@ -144,7 +140,6 @@ fn rank_of(path: &Path) -> Result<Option<usize>, Failure> {
     })
 }
 
-/// Returns a note on other load of the processor, if significant.
 fn noise(load: Load) -> Option<String> {
     (load.others > QUIET || load.stolen > QUIET).then(|| {
         format!(
@@ -155,7 +150,6 @@ fn noise(load: Load) -> Option<String> {
     })
 }
 
-/// Opened model.
 struct Loaded {
     path: PathBuf,
     name: String,
@@ -178,7 +172,6 @@ impl Loaded {
         self.model.hyper().context
     }
 
-    /// Returns the description for the record.
     fn measuree(&self, engine: String) -> Measuree {
         Measuree {
             name: self.name.clone(),
@@ -190,12 +183,10 @@ impl Loaded {
     }
 }
 
-/// Returns the name of this program's engine.
 fn itself() -> String {
     format!("htc {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// Prepared benchmark.
 struct Bench<'a> {
     args: &'a BenchArgs,
     subject: Loaded,
@@ -203,7 +194,6 @@ struct Bench<'a> {
     /// Baseline model, and llama.cpp's program if that executes it.
     baseline: Option<(Loaded, Option<PathBuf>)>,
     protocol: Protocol,
-    /// Positions of the longest task.
     positions: usize,
     pool: Arc<Pool>,
     interrupt: Interrupt,
@@ -211,7 +201,6 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Opens the models and checks that all tasks fit.
     fn new(args: &'a BenchArgs) -> Result<Bench<'a>, Failure> {
         let baseline = match (args.against(), &args.against_model) {
             (None, _) => None,
@@ -259,7 +248,6 @@ impl<'a> Bench<'a> {
         std::iter::once(&self.subject).chain(baseline)
     }
 
-    /// Adds a note if there are too few pairs.
     fn notes_of_protocol(&mut self) {
         if self.args.pairs < PAIRS {
             self.notes.push(format!(
@@ -290,7 +278,6 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Sets the context lengths and the positions of all tasks.
     fn plan(&mut self) -> Result<(), BenchError> {
         let room = self.models().map(Loaded::context).min().unwrap_or(0);
         let lengths = match &self.args.context {
@@ -347,7 +334,6 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Returns the models that this process executes.
     fn executed(&self) -> impl Iterator<Item = &Loaded> {
         let baseline = self.baseline.as_ref();
         let baseline = baseline.filter(|(_, program)| program.is_none());
@@ -366,7 +352,6 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Progress bar; hidden if standard error is not a terminal.
 struct Progress(ProgressBar);
 
 impl Progress {

@@ -89,7 +89,6 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
     )
 }
 
-/// Prints the report for users, and as JSON if requested.
 fn give(args: &CompileArgs, report: &(impl Serialize + Display)) -> Result<(), Failure> {
     say!("{report}");
     match &args.report {
@@ -103,7 +102,6 @@ fn is_standard_output(path: &Path) -> bool {
     path == Path::new("json") || path == Path::new("-")
 }
 
-/// Rejects report paths that would overwrite inputs or the artifact.
 fn check_report_path(path: &Path, options: &CompileOptions) -> Result<(), Failure> {
     // Errors of the model are reported by the compilation.
     let of_model = match ModelFile::open(&options.input) {

@@ -106,7 +106,6 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     }
 }
 
-/// Evaluation on any device.
 struct Measuring<'a> {
     args: &'a EvalArgs,
     pool: &'a Arc<Pool>,
@@ -175,7 +174,6 @@ impl Work for Measuring<'_> {
     }
 }
 
-/// Converts an error to a failure with the path of its file.
 fn failed(args: &EvalArgs, error: EvaluateError) -> Failure {
     let path = match error {
         EvaluateError::TextTooShort(_) => args.text.clone(),

@@ -18,7 +18,6 @@ use crate::app::terminal::{bounded, name};
 use crate::report::{dial_lines, notes};
 use crate::system::show::{bytes_for_people, interval};
 
-/// Maximum characters of a displayed metadata string.
 const SHOWN: usize = 120;
 
 pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
@@ -133,7 +132,6 @@ fn show_gguf(path: &Path, gguf: &Gguf) {
     }
 }
 
-/// Returns text on one line of bounded length.
 fn shorten(text: &str) -> String {
     let end = text.char_indices().nth(SHOWN).map(|(end, _)| end);
     let mut shown = escaped(&text[..end.unwrap_or(text.len())]).into_owned();
@@ -148,10 +146,8 @@ struct ArtifactJson<'a> {
     format: &'a str,
     version: String,
     bytes: usize,
-    /// Bytes of the included source weights, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     source_bytes: Option<u64>,
-    /// File size without these, per weight of the source.
     bits_per_weight: f64,
     #[serde(flatten)]
     manifest: &'a Manifest,
@@ -256,7 +252,6 @@ fn show_htz(path: &Path, artifact: &Htz) {
     }
 }
 
-/// Prints source and treatment of an artifact.
 fn show_origin(manifest: &Manifest) {
     let p = &manifest.provenance;
     say!(
@@ -330,7 +325,6 @@ fn show_origin(manifest: &Manifest) {
 /// Fraction of the energy for the displayed number of components.
 const ENERGY: f32 = 0.9;
 
-/// Prints the bases for an adaptive KV cache.
 fn show_kv_bases(artifact: &Htz) {
     let manifest = artifact.manifest();
     let tensors = || manifest.tensors.iter();
@@ -378,7 +372,6 @@ fn components_for(energies: &[f32]) -> usize {
     enough.map_or(energies.len(), |last| last + 1)
 }
 
-/// Prints the size of the included source.
 fn show_source(artifact: &Htz) {
     let Some(source) = &artifact.manifest().source else {
         return;
@@ -392,7 +385,6 @@ fn show_source(artifact: &Htz) {
     );
 }
 
-/// Prints the precompiled GPU kernels.
 fn show_kernels(artifact: &Htz) {
     let code = match artifact.kernels() {
         Ok(None) => return,
@@ -468,7 +460,6 @@ fn bits(bytes: u64, weights: u64) -> f64 {
     8.0 * bytes as f64 / weights.max(1) as f64
 }
 
-/// Prints the form of every matrix.
 fn show_plan(plan: &PlanRecord) {
     say!("  layer  slot   form           rank  bytes                    bits   error");
     for s in &plan.slots {

@@ -350,7 +350,6 @@ impl Failure {
         }
     }
 
-    /// Returns the option for a remedy that the library names.
     fn option(&self) -> Option<&'static str> {
         match self {
             Failure::Kept { error, .. } => error.option(),
@@ -426,7 +425,6 @@ pub fn one_line(message: &str) -> String {
     format!("{}; see --help", said.join(" "))
 }
 
-/// A folder, or a file by its magic bytes.
 enum Opened {
     Gguf(Gguf),
     Htz(Box<Htz>),
@@ -450,7 +448,6 @@ fn open_container(path: &Path) -> Result<Opened, Failure> {
     }
 }
 
-/// Prints remarks of the device.
 fn remark(executor: &impl Executor) {
     if let Some(remark) = executor.remark() {
         say!("htc: warning: {}", bounded(&remark));
@@ -490,7 +487,6 @@ fn on_device<T>(
     Ok(done)
 }
 
-/// Returns the source model included in an artifact.
 fn source_of(path: &Path, model: &Model) -> Result<Arc<Model>, Failure> {
     let source = model.source().map_err(|error| not_opened(path, error))?;
     let source = source.ok_or_else(|| Failure::NoSealedSource(path.to_owned()))?;
@@ -507,12 +503,10 @@ fn not_opened(path: &Path, error: LoadError) -> Failure {
     }
 }
 
-/// Returns the setting of a model for an active fraction.
 fn setting_of(model: &Model, fraction: Option<Fraction>) -> Result<Setting, ExecError> {
     fraction.map_or(Ok(Setting::FULL), |fraction| model.dial().at(fraction))
 }
 
-/// Describes the active part of a model.
 fn in_use<B: Backend>(model: &Model<B>, setting: Setting) -> String {
     let dial = model.dial();
     let used = setting.refinements.min(dial.refinements());
@@ -544,14 +538,12 @@ fn tokenizer_of(path: &Path, model: &Model) -> Result<Tokenizer, Failure> {
     })
 }
 
-/// Prints a value as JSON on standard output.
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     terminal::write_json(value, io::stdout().lock())
         .or_else(ignore_closed_pipe)
         .map_err(Failure::Output)
 }
 
-/// Ignores a closed pipe (`| head`).
 fn ignore_closed_pipe(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Ok(()),

@@ -130,13 +130,11 @@ fn looks_at_text(planning: &Planning, goal: Goal) -> bool {
     looks
 }
 
-/// Returns a name for the model in a shared folder.
 fn scratch_name(input: &Path) -> String {
     let place = fs::canonicalize(input).unwrap_or_else(|_| input.to_owned());
     Digest::of(place.as_os_str().as_encoded_bytes()).to_string()
 }
 
-/// Returns the planning for the given options.
 pub(super) fn planning(
     args: &PlanningArgs,
     wishes: &Wishes,
@@ -156,7 +154,6 @@ pub(super) fn planning(
     }
 }
 
-/// Checks the output path before the work starts.
 pub(super) fn check(
     path: &Path,
     source: &ModelFile,
@@ -176,7 +173,6 @@ pub(super) fn check(
     })
 }
 
-/// Rejects output paths that would overwrite an energy measurement.
 pub(super) fn check_energy(path: &Path, args: &PlanningArgs) -> Result<(), Failure> {
     match args.energy.iter().any(|read| disk::same_place(read, path)) {
         true => Err(CompileError::SameFile(path.into()).into()),

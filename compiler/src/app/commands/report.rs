@@ -22,7 +22,6 @@ pub(super) fn execute(args: &ReportArgs) -> Result<(), Failure> {
     })
 }
 
-/// Checks the output path before the work starts.
 pub(super) fn check(path: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> {
     if inputs.iter().any(|input| disk::same_place(input, path)) {
         return Err(Failure::PageOverInput(path.into()));

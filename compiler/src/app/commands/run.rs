@@ -65,7 +65,6 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     on_device(args.device, &pool, writing)
 }
 
-/// Text generation on any device.
 struct Writing<'a> {
     args: &'a RunArgs,
     models: &'a Models,
@@ -78,7 +77,6 @@ struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Minimum number of positions.
     fn positions(&self) -> usize {
         match self.args.tokens {
             Some(_) => self.context,
@@ -192,7 +190,6 @@ fn limits(args: &RunArgs) -> Limits {
     limits
 }
 
-/// Returns the maximum positions of the sequence.
 fn context_of(args: &RunArgs, model: &Model, read: usize) -> usize {
     let full = model.hyper().context;
     match args.tokens {
@@ -212,10 +209,8 @@ fn check_memory(args: &RunArgs, models: &Models, positions: usize) -> Result<(),
     check_room(&models.path, room(&models.model).saturating_add(draft))
 }
 
-/// Finished run.
 struct Run<'a, B: Backend> {
     summary: Summary,
-    /// True if the device controlled the active fraction.
     followed: bool,
     energy: Option<Energy>,
     session: &'a Session<B>,
@@ -223,12 +218,10 @@ struct Run<'a, B: Backend> {
 }
 
 impl<B: Backend> Run<'_, B> {
-    /// State of an adaptive draft.
     fn adaptation(&self) -> Option<&Adaptation> {
         self.speculator.and_then(Speculator::adaptation)
     }
 
-    /// Prints a summary for users.
     fn tell(&self, args: &RunArgs, in_part: bool) {
         say!("{}", in_words(&self.summary));
         let model = self.session.model();
@@ -265,7 +258,6 @@ impl<B: Backend> Run<'_, B> {
         say!("{}", kv_in_words(self.session));
     }
 
-    /// Returns the summary for JSON.
     fn record(&self, text: String) -> Record {
         let [fraction_min, fraction_max] = self.session.fractions();
         let done = self.speculator.map(Speculator::done).unwrap_or_default();
@@ -292,15 +284,12 @@ impl<B: Backend> Run<'_, B> {
     }
 }
 
-/// JSON output of a run.
 #[derive(Serialize)]
 struct Record {
     text: String,
     prompt_tokens: usize,
     tokens: usize,
-    /// Reason for the end of the text.
     stop: Stop,
-    /// Number of context shifts.
     slides: usize,
     /// After the first token; `null` with fewer than two tokens.
     tokens_per_second: Option<f64>,
@@ -310,7 +299,6 @@ struct Record {
     speed_up: Option<f64>,
     drafted: u64,
     accepted: u64,
-    /// Least and largest active fraction.
     fraction_min: f64,
     fraction_max: f64,
     /// Energy during generation; `null` if the sensor does not measure it.
@@ -328,7 +316,6 @@ enum Ended {
     Output(io::Error),
 }
 
-/// Writes the text, streamed to standard output or, for JSON, into the result.
 fn write<B: Backend>(
     args: &RunArgs,
     generator: Generator<'_, B>,
@@ -358,7 +345,6 @@ fn write<B: Backend>(
     Ok((whole, summary))
 }
 
-/// Describes the result of drafting.
 fn draft_in_words(done: &Speculated) -> String {
     let acceptance = match done.acceptance() {
         Some(part) => format!(
@@ -447,7 +433,6 @@ fn prompt(args: &RunArgs) -> Result<String, Failure> {
     }
 }
 
-/// Describes the KV cache.
 fn kv_in_words<B: Backend>(session: &Session<B>) -> String {
     let (usage, counters) = (session.kv_usage(), session.kv_counters());
     let mut text = format!(
@@ -485,7 +470,6 @@ fn kv_in_words<B: Backend>(session: &Session<B>) -> String {
     text
 }
 
-/// Describes the adaptation of a draft.
 fn learnt_in_words(learnt: &Learnt) -> String {
     let residual = match learnt.residual {
         Some([now, first]) => format!(
@@ -508,7 +492,6 @@ fn learnt_in_words(learnt: &Learnt) -> String {
     )
 }
 
-/// Describes the memory and its reclaimable part.
 fn memory_in_words(kv: u64) -> String {
     let kv = format!("KV cache {}", bytes_for_people(kv));
     match memory::resident() {

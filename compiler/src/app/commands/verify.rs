@@ -21,7 +21,6 @@ struct Outcome {
     sweep: Option<Sweep>,
 }
 
-/// Result of a layer probe.
 #[derive(Serialize)]
 struct Probe {
     ok: bool,
@@ -42,7 +41,6 @@ struct Probed {
     found: SpectrumRecord,
 }
 
-/// Result of the digest check of every part.
 #[derive(Default, Serialize)]
 struct Sweep {
     items: usize,
@@ -127,7 +125,6 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Probes a layer and prints the result.
 fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
     let path = &args.file;
     let manifest = artifact.manifest();
@@ -201,7 +198,6 @@ fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
 }
 
 impl Probe {
-    /// Returns the projections whose spectra differ from the artifact's record.
     fn differing(&self) -> String {
         let slots = self.slots.iter().filter(|slot| !slot.ok);
         let names: Vec<String> = slots.map(|slot| slot.slot.to_string()).collect();
@@ -209,7 +205,6 @@ impl Probe {
     }
 }
 
-/// Compares every part with its digest.
 fn sweep(artifact: &Htz) -> Sweep {
     let mut sweep = Sweep::default();
     let result = artifact.verify_all(|item| {

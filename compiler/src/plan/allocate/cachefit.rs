@@ -54,7 +54,6 @@ fn same_input<L: PartialEq>(a: &[Member], b: &[Member], (layer_a, layer_b): (L, 
     layer_a == layer_b && group(a).is_some() && group(a) == group(b)
 }
 
-/// Caps the ladders of one working set.
 fn fit(ladders: &mut [Ladder], set: &[Unit], limit: u64) -> Result<(), PlanError> {
     let mut levels: Vec<f64> = ladders
         .iter()

@@ -31,7 +31,6 @@ use crate::request::MeasuredEnergy;
 /// Weight `λ` of the energy term.
 pub const ENERGY_WEIGHT: f64 = 0.005;
 
-/// Note on a plan with a budget.
 const INERT: &str = "diffplan: the budget decides the total, and the energy term nothing: it is in \
      proportion to parameters, and the price that meets the budget makes up for it; without a budget energy decides";
 
@@ -39,7 +38,6 @@ const INERT: &str = "diffplan: the budget decides the total, and the energy term
 const BETWEEN: &str = "diffplan: the budget decides the total, and the energy term between units alone: it is in proportion \
      to bytes, of which the dense form has other ones for each number than factors have; without a budget energy decides";
 
-/// Returns the note on a plan with a budget.
 pub(super) fn inert(evidence: &Evidence, currency: Currency) -> &'static str {
     match (&evidence.energy, currency) {
         (None, _) | (Some(_), Currency::Bytes) => INERT,
@@ -47,7 +45,6 @@ pub(super) fn inert(evidence: &Evidence, currency: Currency) -> &'static str {
     }
 }
 
-/// Returns the note on measured energy.
 pub(super) fn measured(energy: &MeasuredEnergy) -> String {
     let interval = match energy.interval {
         Some((low, high)) if low > 0.0 => format!(" (95 % interval {low:.3e} to {high:.3e})"),
@@ -67,18 +64,14 @@ pub(super) fn measured(energy: &MeasuredEnergy) -> String {
     )
 }
 
-/// Note on a plan without a budget.
 pub(super) const DECIDED: &str = "diffplan: without a budget the energy term decided the total, a joule per token \
      weighing as much as 0.005 of a matrix's energy lost";
 
 /// Upper limit of joules per byte for validation; real machines take about 1e-10.
 const MOST: f64 = 1.0;
 
-/// Rank levels of the softmax.
 const LEVELS: usize = 16;
-/// Steps of gradient descent.
 const ITERATIONS: usize = 64;
-/// Learning rate.
 const RATE: f64 = 16.0;
 /// Bisection steps over the price interval of twelve powers of ten.
 const HALVINGS: usize = 32;
@@ -168,7 +161,6 @@ pub(super) fn least(ladders: &[Ladder], losses: &[Vec<f64>], joules: &[Vec<f64>]
     least.collect()
 }
 
-/// A rank level of one unit.
 #[derive(Clone, Copy)]
 struct Level {
     loss: f64,
@@ -279,7 +271,6 @@ mod tests {
             .to_vec()
     }
 
-    /// Gradient of [`descend`] against central differences of the objective.
     #[test]
     fn gradient_matches_central_differences() {
         let (price, energy) = (0.3, 0.002);
@@ -326,7 +317,6 @@ mod tests {
         assert!((rank(1e6, 0.0) - 8.0).abs() < 1e-9);
     }
 
-    /// The price compensates for any energy of a rank.
     #[test]
     fn bisected_price_meets_the_budget() {
         let costs: Vec<u64> = (1..=16).map(|n| 10 * n).collect();

@@ -99,7 +99,6 @@ pub(super) fn least(ladders: &[Ladder]) -> u64 {
     ladders.iter().map(|l| l.cost(0)).sum()
 }
 
-/// Priority queue entry, ordered by a number, then by index.
 #[derive(Clone, Copy, PartialEq)]
 struct Place(f64, Reverse<usize>);
 
@@ -241,7 +240,6 @@ pub(super) fn marginal(
     rungs
 }
 
-/// Divisor of a gain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Price {
     /// Cost in the currency of the budget.
@@ -250,7 +248,6 @@ pub(super) enum Price {
     Bytes,
 }
 
-/// Returns the gain of a step over its price.
 fn gain(ladder: &Ladder, losses: &[f64], price: Price, (from, to): (usize, usize)) -> f64 {
     let gain = losses[from] - losses[to];
     let step = match price {

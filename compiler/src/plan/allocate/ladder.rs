@@ -6,7 +6,6 @@ use super::{Allocation, Allocator, Choice, Decision, Floor};
 use crate::plan::unit::Unit;
 use crate::plan::{PlanError, Request, dense_form};
 
-/// Quantity that a budget counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Currency {
     Parameters,
@@ -15,7 +14,6 @@ pub(super) enum Currency {
 }
 
 impl Currency {
-    /// Returns the cost of a unit's dense form.
     pub(super) fn dense(self, unit: &Unit) -> u64 {
         match self {
             Currency::Parameters => unit.parameters(),
@@ -25,7 +23,6 @@ impl Currency {
     }
 }
 
-/// Bounds of the ranks of a factored unit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     floor: Option<usize>,
@@ -64,7 +61,6 @@ impl Bounds {
 /// at 0.8, 0.0070 and 0.0068 at 0.6; for gp 0.0270 and 0.0278 at 0.8, 0.157 and 0.161 at 0.6.
 const SHARE_KEPT: f64 = 0.5;
 
-/// A form with its cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rung {
     pub choice: Choice,
@@ -76,15 +72,12 @@ pub(super) struct Rung {
     pub level: f64,
 }
 
-/// Candidate forms of a unit, at least one.
 #[derive(Clone, Debug)]
 pub(super) struct Ladder {
     pub rungs: Vec<Rung>,
     /// Note if the unit stays on the lowest rung.
     lowest_note: Option<String>,
-    /// Note if the unit reaches the highest rung.
     highest_note: Option<String>,
-    /// Note if the unit stays dense.
     dense_note: String,
 }
 
@@ -251,7 +244,6 @@ impl Ladder {
         }
     }
 
-    /// Returns the cost of a rung.
     pub(super) fn cost(&self, rung: usize) -> u64 {
         self.rungs[rung].cost
     }
@@ -306,7 +298,6 @@ pub(in crate::plan) fn step(limit: usize, even: usize, factor_type: DType) -> us
     chosen.unwrap_or_else(|| smallest_step(limit))
 }
 
-/// Returns the smallest rank step of a unit.
 pub(in crate::plan) fn smallest_step(limit: usize) -> usize {
     if limit >= 8 { 8 } else { 1 }
 }

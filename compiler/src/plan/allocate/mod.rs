@@ -34,7 +34,6 @@ pub use curvature::{PUBLISHED_CAP, PUBLISHED_FLOOR};
 pub use diffplan::ENERGY_WEIGHT;
 pub(crate) use waterfill::lost_energy;
 
-/// Candidate form of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     /// Factors of a rank.
@@ -43,7 +42,6 @@ pub(super) enum Choice {
     Dense,
 }
 
-/// Decision on a unit.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Decision {
     pub choice: Choice,
@@ -60,7 +58,6 @@ impl Decision {
     }
 }
 
-/// Decisions on all units.
 #[derive(Debug)]
 pub(super) struct Allocated {
     pub decisions: Vec<Decision>,
@@ -99,7 +96,6 @@ fn prepare(
     Ok((totals, ladders))
 }
 
-/// Allocates the budget.
 pub(super) fn allocate(
     hyper: &HyperParameters,
     request: &Request,
@@ -178,7 +174,6 @@ fn scaled(targets: &[f64], scales: &[f64]) -> Vec<f64> {
     targets.iter().zip(scales).map(|(t, s)| t * s).collect()
 }
 
-/// Expands values per layer to values per unit.
 fn by_layer(units: &[Unit], values: &[f64]) -> Vec<f64> {
     let of = |u: &Unit| values.get(u.layer).copied().unwrap_or_default();
     units.iter().map(of).collect()

@@ -5,7 +5,6 @@ use crate::plan::phases::{NoPhases, Phase, Phases, ProfileError};
 use crate::plan::unit::Unit;
 use crate::plan::{Evidence, PlanError};
 
-/// Returns the rank weight of a phase.
 const fn scale(phase: Phase) -> f64 {
     match phase {
         Phase::Mix => 1.5,

@@ -26,7 +26,6 @@ use crate::plan::allocate::Choice;
 use crate::plan::unit::Unit;
 use crate::plan::{Branches, Evidence, PlanError, Request, dense_form};
 
-/// Returns the loss at every rung of every unit.
 pub(super) fn losses(
     request: &Request,
     units: &[Unit],
@@ -75,7 +74,6 @@ pub(super) fn losses(
     Ok(losses)
 }
 
-/// Returns the share of each unit's branch in the residual stream.
 fn shares(units: &[Unit], branches: &[Branches], layers: usize) -> Result<Vec<f64>, PlanError> {
     let wrong = |what: String, expected: String, found: String| PlanError::Evidence {
         allocator: Allocator::Whitened,

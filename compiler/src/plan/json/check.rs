@@ -12,14 +12,10 @@ use crate::plan::sources::SourceTypes;
 use crate::plan::{Budget, Method, Plan};
 use crate::request::DenseType;
 
-/// Maximum notes of a unit or plan.
 const MAX_NOTES: usize = 64;
-/// Maximum characters of a note.
 const MAX_NOTE: usize = 1000;
-/// Maximum characters of a mismatch message.
 const MAX_SAID: usize = 300;
 
-/// Position in the file.
 #[derive(Clone, Copy)]
 pub(super) struct At<'a> {
     pub line: usize,
@@ -32,7 +28,6 @@ pub(super) struct Checker {
     pub misfits: Misfits,
 }
 
-/// Returns the validated plan.
 pub(super) fn plan(
     entries: Vec<(String, Node)>,
     lines: &[KeyLines],
@@ -111,7 +106,6 @@ impl Checker {
         None
     }
 
-    /// Parses a string value.
     pub(super) fn parsed<T: std::str::FromStr>(
         &mut self,
         at: At,
@@ -232,7 +226,6 @@ impl Checker {
         Some(plan)
     }
 
-    /// Reads the method, factor type and request.
     fn decided<'a>(
         &mut self,
         top: At,
@@ -271,7 +264,6 @@ impl Checker {
         }
     }
 
-    /// Checks format, version and model digest.
     fn written_for<'a>(
         &mut self,
         top: At,

@@ -293,7 +293,6 @@ impl From<Budget> for BudgetRecord {
     }
 }
 
-/// Serialised unit.
 #[derive(Serialize)]
 struct UnitRecord<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -308,7 +307,6 @@ struct UnitRecord<'a> {
     notes: &'a [String],
 }
 
-/// JSON object with keys in the order of the tensors.
 struct Types(Vec<(&'static str, String)>);
 
 impl Types {
@@ -337,7 +335,6 @@ impl<'a> UnitRecord<'a> {
     }
 }
 
-/// Returns the projections in the units, in the order of execution.
 fn named_slots(units: &[UnitPlan]) -> Vec<Slot> {
     let named = |slot: &Slot| {
         let mut members = units.iter().flat_map(|unit| &unit.members);

@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// A JSON value. The parser bounds the depth.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {
     Null,
@@ -18,7 +17,6 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// Returns a short description.
     pub(super) fn describe(&self) -> String {
         match self {
             Node::Null => "null".into(),

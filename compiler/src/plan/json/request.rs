@@ -11,7 +11,6 @@ use crate::request::{
 use htc_formats::DType;
 use htc_formats::model::Slot;
 
-/// Parsed request of a plan file.
 #[derive(Default)]
 pub(super) struct RequestInFile {
     pub budget: Option<Budget>,
@@ -63,7 +62,6 @@ impl RequestInFile {
 }
 
 impl Checker {
-    /// Parses the request.
     pub(super) fn request(
         &mut self,
         at: At,

@@ -37,7 +37,6 @@ fn source() -> Digest {
     Digest::of(b"a model")
 }
 
-/// Source with types that differ by layer and with a separate head.
 #[derive(Clone, Copy)]
 struct Source;
 
@@ -141,7 +140,6 @@ fn plans() -> Vec<Plan> {
     plans
 }
 
-/// Handwritten plan with every form.
 const FORMS: &str = r#"{
   "format": "htc-plan",
   "version": 1,
@@ -196,7 +194,6 @@ fn every_form_is_read_and_written() {
     assert!(parsed(&shared).is_ok(), "{:?}", parsed(&shared).err());
 }
 
-/// Codes, factors and a shared basis, as combined by the method quantise.
 const MIXED: &str = r#"{
   "format": "htc-plan",
   "version": 1,
@@ -259,7 +256,6 @@ fn quantise_accepts_codes_and_factors_together() {
     }
 }
 
-/// A plan may keep all projections as in the source.
 #[test]
 fn plan_with_only_an_embedding_is_valid() {
     let alone: String = FORMS
@@ -343,7 +339,6 @@ fn plans_round_trip() {
     }
 }
 
-/// Handwritten plan for the mismatch tests; its lines count from 1.
 const GOOD: &str = r#"{
   "format": "htc-plan",
   "version": 1,
@@ -449,7 +444,6 @@ fn digest_is_computed_only_if_the_plan_has_one() {
     );
 }
 
-/// Any text is a plan that fits or a one-line error.
 #[test]
 fn mutated_text_never_panics() {
     let pieces: [&str; 25] = [

@@ -13,13 +13,11 @@ use crate::plan::sources::SourceTypes;
 use crate::plan::unit::{Member, UnitPlan};
 use crate::request::DenseType;
 
-/// Units read so far.
 pub(super) struct Units<'a, S> {
     hyper: &'a HyperParameters,
     method: Option<Method>,
     source_type: &'a S,
     check: Check<'a, S>,
-    /// Line of each unit.
     lines: Vec<usize>,
     pub plans: Vec<UnitPlan>,
 }
@@ -42,7 +40,6 @@ impl<'a, S: SourceTypes> Units<'a, S> {
     }
 }
 
-/// Position of a unit.
 #[derive(Clone, Copy)]
 struct UnitIn {
     line: usize,
@@ -158,7 +155,6 @@ impl Checker {
         self.read(read, at, members, given);
     }
 
-    /// Reads a unit of these matrices.
     fn read<S: SourceTypes>(
         &mut self,
         read: &mut Units<S>,
@@ -213,7 +209,6 @@ impl Checker {
         read.plans.push(unit);
     }
 
-    /// Returns the name of the form if the matrices may have it.
     fn form(
         &mut self,
         at: At,
@@ -234,7 +229,6 @@ impl Checker {
         fits
     }
 
-    /// Returns the form with rank and types.
     fn stored(
         &mut self,
         at: At,
@@ -316,7 +310,6 @@ impl Checker {
         }
     }
 
-    /// Parses the types of these tensors.
     fn types<const N: usize>(
         &mut self,
         at: At,
@@ -335,7 +328,6 @@ impl Checker {
         Some(found)
     }
 
-    /// Returns the raw values of the types of these tensors.
     fn given<const N: usize>(
         &mut self,
         at: At,

@@ -30,7 +30,6 @@ fn unreachable_ratio_names_factor_types_that_meet_it() {
     assert!(ask(DType::Q8_0, DType::Q8_0).unwrap().ratio() <= 0.9);
 }
 
-/// Exempt columns are stored in a type that holds them, with a note.
 #[test]
 fn exempt_channels_set_the_factor_type() {
     let hyper = hyper(256, 8, 4, 768);

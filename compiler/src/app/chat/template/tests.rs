@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Name, template, and the rendered text without and with a system message.
 type Case = (&'static str, &'static str, [&'static str; 2]);
 
 #[rustfmt::skip]

@@ -25,16 +25,13 @@ use crate::measure::{self, EvaluateError, Execution};
 use crate::system::show::name_of;
 use crate::system::{memory, text};
 
-/// Prepared measurement.
 pub(super) struct Measuring<'b, 'a> {
     bench: &'b mut Bench<'a>,
     sensor: Option<&'b mut Metered>,
 }
 
-/// Subject and baseline.
 type Both = (Measuree, Option<Measuree>);
 
-/// Results of a measurement.
 pub(super) struct Found {
     pub measured: Measured,
     pub both: Both,
@@ -92,7 +89,6 @@ impl<'b, 'a> Measuring<'b, 'a> {
         Measuring { bench, sensor }
     }
 
-    /// Checks that both fit into memory together.
     fn check_room(&self) -> Result<(), Failure> {
         let (bench, args) = (&self.bench, self.bench.args);
         let own = bench.models().map(|loaded| {
@@ -108,7 +104,6 @@ impl<'b, 'a> Measuring<'b, 'a> {
         check_room(&bench.subject.path, needed)
     }
 
-    /// Returns a runner in this process.
     fn own<E: Executor>(
         &self,
         executor: &E,
@@ -122,7 +117,6 @@ impl<'b, 'a> Measuring<'b, 'a> {
         Ok(Own::new(name, &model, tokenizer, executor.backend(), how)?)
     }
 
-    /// Measures both. Returns their descriptions and the device memory.
     fn measure<E: Executor>(
         &mut self,
         executor: &E,
@@ -203,7 +197,6 @@ impl<'b, 'a> Measuring<'b, 'a> {
         Ok((found, (of_subject, of_baseline), taken))
     }
 
-    /// Adds a note on differences to the measurement of llama.cpp.
     fn note_of(&mut self, peer: &LlamaCpp, executor: &impl Executor) {
         let notes = &mut self.bench.notes;
         if !peer.has_depth() {
@@ -276,7 +269,6 @@ impl<'b, 'a> Measuring<'b, 'a> {
     }
 }
 
-/// Baseline runner.
 enum Other<B: Backend> {
     None,
     Own(Box<Own<B>>),

@@ -16,7 +16,6 @@ use super::super::{Failure, open_model, setting_of, source_of};
 use crate::app::cli::{AdaptArg, Beside, Drafter, RunArgs};
 use crate::system::disk;
 
-/// Models of a run.
 pub(super) struct Models {
     /// Target model.
     pub path: PathBuf,
@@ -26,12 +25,10 @@ pub(super) struct Models {
     pub draft: Option<Draft>,
 }
 
-/// Draft model.
 pub(super) struct Draft {
     pub path: PathBuf,
     /// `None` if the model drafts for itself.
     pub model: Option<Arc<Model>>,
-    /// Active part of the draft.
     setting: Setting,
 }
 
@@ -68,7 +65,6 @@ impl Models {
         [&*self.model].into_iter().chain(draft)
     }
 
-    /// Opens an artifact as draft of its source model.
     fn verified(args: &RunArgs, verifier: &Beside) -> Result<Models, Failure> {
         let fraction = match &args.speculate {
             None => None,
@@ -93,7 +89,6 @@ impl Models {
     }
 }
 
-/// Opens the source model and checks it against the artifact.
 fn source_at(verifier: &Path, draft: &Model, args: &RunArgs) -> Result<Arc<Model>, Failure> {
     if !draft
         .file()
@@ -146,7 +141,6 @@ impl Draft {
     }
 }
 
-/// File of the draft's adaptation.
 pub(super) struct State {
     path: PathBuf,
     digests: [Digest; 2],

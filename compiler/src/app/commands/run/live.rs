@@ -15,7 +15,6 @@ use crate::app::cli::LiveArgs;
 /// Smallest step of the active fraction that a model must support.
 const STEP: f64 = 0.99;
 
-/// Monitoring during generation.
 pub(super) struct Live {
     governor: Governor,
     limited: bool,
@@ -131,7 +130,6 @@ impl Live {
     }
 }
 
-/// Describes the energy of `tokens` generated tokens.
 pub(super) fn in_words(energy: &Energy, tokens: u64) -> String {
     let per_joule = match energy.tokens_per_joule(tokens) {
         Some(number) => format!(", {number:.3} tokens/J"),

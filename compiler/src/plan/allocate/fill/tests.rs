@@ -1,7 +1,6 @@
 use super::*;
 use crate::system::random::Rng;
 
-/// Ladders with losses.
 struct Case {
     ladders: Vec<Ladder>,
     losses: Vec<Vec<f64>>,
@@ -60,7 +59,6 @@ impl Case {
         self.losses.iter().zip(rungs).map(|(l, &r)| l[r]).sum()
     }
 
-    /// All combinations of rungs.
     fn choices(&self) -> Vec<Vec<usize>> {
         let mut choices = vec![Vec::new()];
         for ladder in &self.ladders {
@@ -73,13 +71,11 @@ impl Case {
         choices
     }
 
-    /// Least loss of all choices within a budget.
     fn best(&self, choices: &[Vec<usize>], budget: u64) -> f64 {
         let within = choices.iter().filter(|c| self.cost(c) <= budget);
         within.map(|c| self.loss(c)).fold(f64::INFINITY, f64::min)
     }
 
-    /// Budgets at which some price makes independent choices of the units optimal together.
     fn path(&self) -> Vec<u64> {
         let mut prices = Vec::new();
         for (ladder, losses) in self.ladders.iter().zip(&self.losses) {
@@ -109,7 +105,6 @@ impl Case {
         budgets
     }
 
-    /// Largest gain of a hull segment.
     fn largest_segment(&self) -> f64 {
         let units = self.ladders.iter().zip(&self.losses);
         let segments = units.map(|(ladder, losses)| {

@@ -298,7 +298,6 @@ fn waterfill_gives_rank_to_high_energy() {
     }
 }
 
-/// Rounding applies to every rank, and to the dense form in another type.
 #[test]
 fn rounding_loss_is_added_to_rank_loss() {
     let mut rng = Rng(9);

@@ -3,7 +3,6 @@
 use super::*;
 use crate::request::{CodeKinds, DenseTypes, TreatmentRequest};
 
-/// Model, request, evidence and source type.
 struct Case {
     hyper: HyperParameters,
     request: Request,
@@ -85,7 +84,6 @@ impl Case {
         make(&self.hyper, request, &self.evidence, |_, _| self.source)
     }
 
-    /// Budget, and the amount that a plan spends.
     fn spent(&self, plan: &Plan) -> (f64, f64) {
         let sum = |of: &dyn Fn(&crate::plan::UnitPlan) -> u64| -> f64 {
             plan.units.iter().map(of).sum::<u64>() as f64

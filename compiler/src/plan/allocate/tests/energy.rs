@@ -3,7 +3,6 @@
 use super::*;
 use crate::request::MeasuredEnergy;
 
-/// Linear energy model with this slope.
 fn measured(joules_per_byte: f64) -> Option<MeasuredEnergy> {
     Some(MeasuredEnergy {
         joules_per_byte,

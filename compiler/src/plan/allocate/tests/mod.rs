@@ -41,7 +41,6 @@ fn small() -> HyperParameters {
     hyper(6, (8, 8, 32), (256, 768))
 }
 
-/// Shapes of an 8B Llama.
 fn eight_billion() -> HyperParameters {
     hyper(32, (32, 8, 128), (4096, 14336))
 }
@@ -69,7 +68,6 @@ fn request(allocator: Allocator, budget: Budget) -> Request {
     }
 }
 
-/// Complete evidence with random power-law spectra.
 fn evidence(rng: &mut Rng, units: &[Unit], layers: usize) -> Evidence {
     let mut spectra = |_: u8| -> Vec<Vec<f64>> {
         let spectrum = |u: &Unit| {

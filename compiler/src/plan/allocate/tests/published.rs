@@ -15,7 +15,6 @@ struct Published {
     spectra: BTreeMap<String, Vec<f64>>,
 }
 
-/// Spectra; `None`, with a message, if absent.
 fn published() -> Option<Published> {
     let shared = std::env::var_os("HTC_SHARED").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared"),

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Mismatches of the valid plan after one text replacement.
 fn misfits(from: &str, to: &str) -> Misfits {
     assert!(GOOD.contains(from), "{from}");
     let text = GOOD.replacen(from, to, 1);
