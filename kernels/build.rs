@@ -1,4 +1,4 @@
-//! Compiles the kernels for GPUs with the C++ compiler, for a build that emulates one.
+//! Compiles the GPU kernels with the C++ compiler for the `emulated` feature.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -26,7 +26,7 @@ fn emulated() {
         .warnings_into_errors(true)
         .flag("-Wno-unused-function")
         .flag("-Wno-unused-const-variable");
-    // `address,undefined`: the program that is linked with it then needs the sanitizer's library first.
+    // With `address,undefined`, the final binary must link the sanitizer runtimes first.
     if let Some(sanitizers) = std::env::var_os("HTC_EMULATE_SANITIZE") {
         let sanitizers = sanitizers.to_string_lossy();
         if !sanitizers.is_empty() {
@@ -46,7 +46,7 @@ fn emulated() {
     build.compile("htc_emulated");
 }
 
-/// Where the compiler keeps a library of its own.
+/// Returns the directory of one of the compiler's runtime libraries.
 #[cfg(feature = "emulated")]
 fn folder_of(build: &cc::Build, library: &str) -> String {
     let compiler = build.get_compiler();

@@ -1,5 +1,5 @@
-//! What a `build.rs` does that ships a compressed model: it names what the artifact depends on, and
-//! compiles where that changed.
+//! Example of a `build.rs` that ships a compressed model: it lists the files that the artifact
+//! depends on, and compiles when they have changed.
 //!
 //! usage: build_script MODEL ARTIFACT
 
@@ -8,9 +8,8 @@ use std::process::ExitCode;
 
 use htc::{CompileError, Compiler, Event};
 
-/// Compiles `model` into `artifact` and returns what a build script prints.
+/// Compiles `model` into `artifact` and returns the lines that a build script prints.
 pub fn build(model: &Path, artifact: &Path) -> Result<Vec<String>, CompileError> {
-    // What is found out of the model is kept beside the artifact, for the next time.
     let compiler = Compiler::new(model, artifact)
         .cache(artifact.with_extension("cache"))
         .overwrite(true);

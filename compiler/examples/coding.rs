@@ -1,9 +1,9 @@
-//! How long coding takes, against what estimates say of it.
+//! Measures the time of coding, relative to the estimates.
 //!
-//! `coding [TURNS]` codes a strip of 256 and of 1024 columns in every type of GGUF that searches for its scales, and prints the
-//! multiplications in matrix products that a number takes as long as: the shortest of 12 turns each, since others may want
-//! the processor, too. Behind the types stand their mean and what an estimate says of it, which should be within a factor of 4 on
-//! any processor.
+//! `coding [TURNS]` codes a tile of 256 and of 1024 columns in every GGUF type that searches for
+//! its scales. It prints the time per value in units of multiplications in matrix products, the
+//! shortest of 12 turns each to exclude other load. The last line has the mean and the estimate,
+//! which should agree within a factor of 4 on any CPU.
 
 use std::error::Error;
 use std::time::Instant;
@@ -15,7 +15,6 @@ use htc::math::random::Rng;
 use htc::math::{Feedback, SecondMoment, Weight};
 use htc_formats::block::BlockFit;
 
-/// As often as codes are gone over at a normal effort.
 const SWEEPS: usize = 2;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -42,7 +41,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The shortest time that coding a strip takes in each type.
 fn shortest(values: &[f32], cols: usize, turns: usize) -> Result<Vec<f64>, Box<dyn Error>> {
     let weight = Weight {
         rows: STRIP,

@@ -1,5 +1,5 @@
-//! Writes the text that ships with the program to standard output, as `--calibration shipped` reads it where a model
-//! has tokens for all of it: for other programs that are to be calibrated on the same text.
+//! Writes the shipped calibration text to standard output, as `--calibration shipped` reads it if
+//! the model has tokens for all of it, for calibrating other programs on the same text.
 
 use std::io::{self, Write as _};
 

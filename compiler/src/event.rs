@@ -1,4 +1,4 @@
-//! What a stage tells while it works, and how it is told to stop.
+//! Progress events and cancellation.
 
 use std::fmt;
 use std::path::Path;
@@ -9,83 +9,82 @@ use thiserror::Error;
 
 use crate::request::Treatment;
 
-/// What is being done, for a progress display.
+/// Progress event.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// So many steps of a measurement follow, each told as [`Event::Done`].
+    /// Start of a measurement with this number of steps, each reported as [`Event::Done`].
     Measuring(Measurement, usize),
-    /// The whole work is expected to take so many seconds.
+    /// Estimated seconds of the whole work.
     Expected(f64),
-    /// A backward pass has so many steps left, each told as [`Event::Done`].
+    /// Remaining steps of a backward pass, each reported as [`Event::Done`].
     Gradients(usize),
-    /// A tuning has so many steps left at most, each told as [`Event::Done`].
+    /// Maximum remaining steps of a tuning, each reported as [`Event::Done`].
     Tuning(usize),
-    /// The source is being read for its digest.
+    /// Computing the digest of the source.
     Digest,
-    /// So many windows go through so many layers and then to the head, of which passes the first `found` are in
-    /// the cache.
+    /// Start of a calibration: windows pass through each layer and the head; the first `found`
+    /// passes are cached.
     Calibrating {
-        /// Windows.
+        /// Number of windows.
         windows: usize,
-        /// Layers, and one for the head.
+        /// Number of layers plus one for the head.
         passes: usize,
-        /// Passes in the cache.
+        /// Number of cached passes.
         found: usize,
     },
-    /// A window has gone through a layer, or to the head.
+    /// A window has passed a layer or the head.
     Window,
-    /// Something the user should know.
+    /// Warning for the user.
     Warning(&'a str),
-    /// Something that was done on the way.
+    /// Note on the work.
     Note(&'a str),
-    /// What is finished is kept in this folder until the same compilation goes on; `None` when there is
-    /// nothing to keep any more.
+    /// Folder that keeps finished work for a later run; `None` if nothing is kept any more.
     Keeping(Option<&'a Path>),
-    /// So many tensors are written for another program, each told as [`Event::Done`].
+    /// Number of tensors to export, each reported as [`Event::Done`].
     Exporting(usize),
-    /// So many steps follow.
+    /// Number of steps that follow.
     Planned(usize),
-    /// A step is done: the layer and the slots it was about, or a tensor passed through.
+    /// A step is done; the text names the unit or the tensor.
     Done(&'a str),
-    /// The artifact is forced to the disk.
+    /// Flushing the artifact to disk.
     Sealing,
     /// A candidate is made and measured.
     Trial {
-        /// How its weights are treated.
+        /// Treatment of weights.
         treatment: Treatment,
-        /// Parameters after over before, on the selected slots.
+        /// Parameters after over parameters before, of the selected projections.
         ratio: f64,
     },
-    /// So many windows of the text that was held out are measured.
+    /// Progress of the evaluation on held-out windows.
     Evaluate {
         /// Windows done.
         done: usize,
-        /// Windows.
+        /// Total number of windows.
         all: usize,
     },
 }
 
-/// What is measured.
+/// Kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Measurement {
-    /// The spectra of units, for an allocator.
+    /// Spectra of units, for an allocator.
     Spectra,
-    /// What each matrix would lose in each type.
+    /// Loss of each matrix in each type.
     Curves,
-    /// The intrinsic dimensions of the residual stream behind each layer.
+    /// Intrinsic dimension of the residual stream after each layer.
     Depth,
     /// Coordinates of each layer in which its weights truncate best.
     Gauges,
-    /// What inputs contribute, by which they are put in order.
+    /// Contributions of inputs, for the channel permutation.
     Order,
-    /// Whatever an analysis looks at.
+    /// Measurements of an analysis.
     Analysis,
 }
 
 impl Measurement {
-    /// What a progress display calls it.
+    /// Returns the name for a progress display.
     pub const fn name(self) -> &'static str {
         match self {
             Measurement::Spectra => "spectra",
@@ -98,28 +97,29 @@ impl Measurement {
     }
 }
 
-/// Asks for an end of the work, from any thread and as often as one likes; clones ask for the same.
+/// Cancellation token; clones share the same state.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Asks. Stages look at it between two steps: a unit, a window, a tensor.
+    /// Requests cancellation, from any thread. Stages check it between steps: units, windows or
+    /// tensors.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody asked.
+    /// Returns true if cancellation was requested.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// The work ended because somebody asked for it; what is finished is kept.
+/// Error returned when the work was cancelled; finished parts are kept.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("interrupted")]
 pub struct Cancelled;
 
-/// Who is told of the work, and who may end it.
+/// Sink of progress events, with cancellation.
 #[derive(Clone, Copy)]
 pub struct Watch<'a> {
     tell: &'a (dyn Fn(Event) + Sync),
@@ -127,13 +127,14 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Tells `tell`, which any thread may call; ends when `cancel` asks for it.
+    /// Returns a watch that reports to `tell`, from any thread, and ends when `cancel` is
+    /// requested.
     pub fn new(tell: &'a (dyn Fn(Event) + Sync), cancel: &'a Cancel) -> Self {
         let cancel = Some(cancel);
         Watch { tell, cancel }
     }
 
-    /// Tells nobody, and is not to be ended.
+    /// Returns a silent watch without cancellation.
     pub fn nobody() -> Watch<'static> {
         Watch {
             tell: &|_| {},
@@ -141,7 +142,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The same end, told through another function.
+    /// Returns a watch with the same cancellation and another sink.
     #[must_use]
     pub fn told_by<'b>(self, tell: &'b (dyn Fn(Event) + Sync)) -> Watch<'b>
     where
@@ -151,22 +152,24 @@ impl<'a> Watch<'a> {
         Watch { tell, cancel }
     }
 
-    /// Tells.
+    /// Reports an event.
     pub fn tell(&self, event: Event) {
         (self.tell)(event);
     }
 
-    /// Tells that a step is done.
+    /// Reports a finished step.
     ///
     /// # Errors
-    /// [`Cancelled`] where the work is to end.
+    /// [`Cancelled`] if cancellation was requested.
     pub fn done(&self, what: &str) -> Result<(), Cancelled> {
         self.tell(Event::Done(what));
         self.check()
     }
 
+    /// Checks for cancellation.
+    ///
     /// # Errors
-    /// [`Cancelled`] where the work is to end.
+    /// [`Cancelled`] if cancellation was requested.
     pub fn check(&self) -> Result<(), Cancelled> {
         match self.cancel {
             Some(cancel) if cancel.is_cancelled() => Err(Cancelled),
@@ -190,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_clone_ends_the_same_work_at_its_next_step() {
+    fn cancellation_of_a_clone_ends_the_work_at_the_next_step() {
         let (cancel, said) = (Cancel::default(), Mutex::new(Vec::new()));
         let tell = |event: Event| said.lock().unwrap().push(format!("{event:?}"));
         let watch = Watch::new(&tell, &cancel);

@@ -1,6 +1,8 @@
-//! Compresses transformer language models offline: a GGUF or a folder with safetensors goes in, one sealed
-//! `.htz` comes out, which [`htc_loader`] executes. Every matrix gets codes in the type that loses least for the
-//! file's bytes, or becomes factors of low rank, alone or with others over one basis; what that loses is measured.
+//! Offline compression compiler for transformer language models.
+//!
+//! It reads a GGUF file or a folder with safetensors and writes one sealed `.htz` artifact, which
+//! [`htc_loader`] executes. Each matrix is stored in the code that loses least for the bytes of the
+//! file, or as factors of low rank, alone or with others over a shared basis. The loss is measured.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), htc::CompileError> {
@@ -9,51 +11,52 @@
 //! # Ok(()) }
 //! ```
 //!
-//! That is the smallest artifact within 1 % of the model's perplexity, on a mix of texts that ships with the
-//! program.
+//! By default this gives the smallest artifact within 1 % of the model's perplexity, calibrated on
+//! a mix of texts that ships with the program.
 //!
-//! # What happens
+//! # Stages
 //!
-//! 1. The model is opened and its digest computed: [`htc_formats::source::ModelFile`].
-//! 2. The text flows through it, and what every matrix reads is kept as statistics in a cache, so that
-//!    the next compilation finds them: [`calibrate`].
-//! 3. A [`plan`] decides what becomes of every matrix, by shapes, the budget and what was measured. It is
-//!    JSON that may be edited, and the same plan gives the same bytes.
-//! 4. Every [`unit`](mod@unit) of the plan is factorised and stored, in the order in which the model executes; what is
-//!    finished survives an interruption: [`mod@make`].
-//! 5. Candidates that only differ in what cannot be computed, such as the gauge or the ratio that holds a
-//!    limit, are executed on text that was held out, and the best is kept: [`choose`].
-//! 6. The norms and rows of what was chosen are tuned on the source's logits, where that measures better: [`tune`].
-//! 7. The [`Report`] says what was done and what it cost.
+//! 1. Open the model and compute its digest: [`htc_formats::source::ModelFile`].
+//! 2. Run the calibration text through the model and cache the statistics of the inputs of every
+//! matrix, for later compilations: [`calibrate`].
+//! 3. Decide the form of every matrix from shapes, budget and measurements. This [`plan`] is JSON that
+//! can be edited; the same plan gives the same bytes.
+//! 4. Factorise and store every [`unit`](mod@unit) of the plan in the order of execution. Finished
+//! work survives an interruption: [`mod@make`].
+//! 5. Execute candidates that differ only in choices without a closed form, such as the gauge or the
+//! ratio that meets a limit, on held-out text and keep the best: [`choose`].
+//! 6. Tune norms and rows of the chosen candidate on the source's logits, if that measures better:
+//! [`tune`].
+//! 7. Return a [`Report`] of the decisions and their cost.
 //!
 //! The same input with the same options gives the same bytes, on any number of threads.
 //!
-//! # Where to look
+//! # Entry points
 //!
-//! | for | look at |
-//! |-----|---------|
-//! | what can be asked for | the methods of [`Compiler`]; each is an option of the command line, with its default |
-//! | how large and how long it will be | [`Compiler::forecast`] |
-//! | progress and an end before the end | [`Compiler::run_with`], [`Event`], [`Compiler::cancelled_by`], [`Cancel`] |
-//! | what went wrong | [`CompileError`]: one line with the file or the option, called as its method, and a remedy |
-//! | what a model looks like to a compressor | [`analyse::analyse`] |
-//! | how good a model is on a text, and how far from another | [`measure::evaluate`] |
-//! | how fast a model is beside another | [`bench::run`] |
-//! | what the decompositions compute, and from which papers | [`math`] |
+//! | task | see |
+//! |------|-----|
+//! | options and their defaults | the methods of [`Compiler`]; each is an option of the command line |
+//! | predicted size and time | [`Compiler::forecast`] |
+//! | progress and cancellation | [`Compiler::run_with`], [`Event`], [`Compiler::cancelled_by`], [`Cancel`] |
+//! | errors | [`CompileError`]: one line with the file or the option (named as its method) and a remedy |
+//! | analysis of a model before compression | [`analyse::analyse`] |
+//! | quality of a model on a text, and distance from another model | [`measure::evaluate`] |
+//! | speed of a model relative to another | [`bench::run`] |
+//! | the decompositions and the papers they come from | [`math`] |
 //! | an artifact as a GGUF or as a folder for transformers | [`export::export`] |
-//! | what lies in an artifact | [`htc_formats::htz`] |
+//! | contents of an artifact | [`htc_formats::htz`] |
 //!
 //! # From a build script
 //!
-//! Without the feature `cli`, which is on by default, the crate builds without a command line, progress bars,
-//! chat templates and pages:
+//! Without the default feature `cli` the crate builds without command line, progress bars, chat
+//! templates and HTML pages:
 //!
 //! ```toml
 //! [build-dependencies]
 //! htc = { version = "0.1", default-features = false }
 //! ```
 //!
-//! A build script names what its artifact depends on, and compiles where that has changed:
+//! A build script lists the files that its artifact depends on and compiles when they have changed:
 //!
 //! ```no_run
 //! # fn main() -> Result<(), htc::CompileError> {
@@ -65,40 +68,40 @@
 //! # Ok(()) }
 //! ```
 //!
-//! `examples/build_script.rs` is the whole of it.
+//! The complete script is in `examples/build_script.rs`.
 //!
 //! # Layers
 //!
-//! Modules are layers: each may use those above it in this list, and none below it. The arithmetic is a
-//! crate of its own, [`math`], which knows none of them.
+//! Modules are layers: each may use those above it in this list, and none below it. The arithmetic
+//! is in the separate crate [`math`], which depends on none of them.
 //!
-//! 1. `system`: disk, memory, clocks, bounded texts, random numbers, work on several threads
-//! 2. `request`: what is asked for, with its defaults
+//! 1. `system`: disk, memory, clocks, bounded texts, random numbers, thread pools
+//! 2. `request`: typed options and their defaults
 //! 3. `event`: progress and cancellation
-//! 4. `device`: what executes models, whichever backend that is
-//! 5. `calibrate`: text through the model; statistics of what every slot reads
-//! 6. `gradient`: a backward pass; second moments of the gradients at what every matrix gives
-//! 7. `order`: in which order a model is stored; tensors and statistics in it
-//! 8. `codes`: from weights and the second moment of what they read to codes, with feedback
-//! 9. `plan`: what becomes of every slot, from shapes, budget and evidence
-//! 10. `unit`: one slot or group from the source's bytes to stored tensors, with its error
-//! 11. `profile`: what an allocator looks at, measured on the model
-//! 12. `geometry`: the spectra of what is stored
-//! 13. `layout`: the artifact's tensors in their order, and its manifest
-//! 14. `make`: one artifact from one plan, from where an earlier run was interrupted
-//! 15. `measure`: perplexity, KL divergence, agreement, with their intervals
-//! 16. `bench`: speed and energy in pairs with a baseline, their statistics, and what is to hold
-//! 17. `tune`: norms and rows by gradient descent on the source's logits, when every matrix is stored
-//! 18. `choose`: candidates, executed on text that was held out
+//! 4. `device`: execution of models on any backend
+//! 5. `calibrate`: runs text through the model; statistics of the input of every projection
+//! 6. `gradient`: backward pass; second moments of the gradients at the output of every matrix
+//! 7. `order`: channel permutation of the stored model, and tensors and statistics permuted by it
+//! 8. `codes`: quantises weights with GPTQ error feedback, from the second moment of their inputs
+//! 9. `plan`: form of every projection, from shapes, budget and evidence
+//! 10. `unit`: one projection or group from the source's bytes to stored tensors, with its error
+//! 11. `profile`: measurements of the model for the allocators
+//! 12. `geometry`: spectra of the stored weights
+//! 13. `layout`: order of the artifact's tensors, and its manifest
+//! 14. `make`: one artifact from one plan, resumed after an interruption
+//! 15. `measure`: perplexity, KL divergence, agreement, with confidence intervals
+//! 16. `bench`: speed and energy in pairs with a baseline, their statistics, and assertions
+//! 17. `tune`: gradient descent on norms and row scales against the source's logits
+//! 18. `choose`: execution of candidates on held-out text
 //! 19. `estimate`: bytes, memory and time before the work
-//! 20. `analyse`: what a model looks like to a compressor; decides nothing
+//! 20. `analyse`: properties of a model that matter for compression; decides nothing
 //! 21. `export`: an artifact as a GGUF, or as a folder with safetensors
-//! 22. `report`: what a compilation did, for programs and people
-//! 23. `page`: reports and analyses as a page of HTML
-//! 24. `pipeline`: the whole flow, the only place where the stages' errors meet
+//! 22. `report`: results of a compilation, for programs and people
+//! 23. `page`: reports and analyses as an HTML page
+//! 24. `pipeline`: the whole flow, and the only module that combines the errors of all stages
 //! 25. `app`: command line, commands, chat, progress bars, Ctrl-C
 
-/// Prints lines for people on standard error: `app::terminal::say`.
+/// Prints a line on standard error: `app::terminal::say`.
 #[cfg(feature = "cli")]
 macro_rules! say {
     ($($argument:tt)*) => {

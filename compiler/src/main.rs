@@ -1,4 +1,4 @@
-//! The binary `htc`: from what was typed to an exit code.
+//! The binary `htc`: parses the command line, executes it and returns an exit code.
 
 use std::process::ExitCode;
 
@@ -27,7 +27,6 @@ fn main() -> ExitCode {
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                // Help, on standard error; nothing to do where it cannot be shown.
                 let _ = error.print();
                 ExitCode::from(commands::USAGE)
             }

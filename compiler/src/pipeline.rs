@@ -1,19 +1,19 @@
-//! The whole flow on one page: from a model file to a sealed artifact.
+//! The compilation pipeline, from a model file to a sealed artifact.
 //!
-//! 1. **Read.** The source is mapped and bound to its architecture; its digest names it.
-//! 2. **Plan.** From shapes, budget and what the allocator looks at it is decided what becomes of
-//!    every slot; or a plan is taken from a file.
-//! 3. **Factorise.** Units are decomposed in parallel, one thread each; every unit's error is
-//!    measured on what is stored, after rounding.
+//! 1. **Read.** The source is mapped and bound to its architecture, and its digest computed.
+//! 2. **Plan.** The form of every projection is decided from shapes, budget and the allocator's
+//! measurements, or the plan is read from a file.
+//! 3. **Factorise.** Units are decomposed in parallel, one thread each. The error of every unit is
+//! measured on the stored values, after rounding.
 //! 4. **Seal.** Tensors are written in the order of execution as they become ready, into a work
-//!    folder from which an interrupted compilation goes on.
-//! 5. **Choose.** What has no closed form, such as the gauge, is decided by executing the
-//!    candidates on text that was held out. The norms and rows of the one that is chosen are tuned, where that
-//!    measures better, and it takes its name.
+//! folder from which an interrupted compilation resumes.
+//! 5. **Choose.** Choices without a closed form, such as the gauge, are made by executing the
+//! candidates on held-out text. Norms and rows of the best candidate are tuned if that measures
+//! better, and it is published under the output's name.
 //!
-//! Each stage takes what the stage before returned. At most one layer's results are in memory;
-//! the order of the arithmetic inside a unit does not depend on the number of threads, so the
-//! same source and the same request give the same bytes on the same instruction set.
+//! Each stage takes the result of the stage before. At most one layer's results are in memory. The
+//! order of the arithmetic inside a unit does not depend on the number of threads, so the same
+//! source and the same request give the same bytes on the same instruction set.
 
 mod builder;
 pub mod clean;
@@ -59,26 +59,23 @@ pub use sized::MadeFrom;
 pub(crate) use source::is_of_source;
 pub use source::open;
 
-/// What is said where a comparison was asked for in vain.
+/// Note for a requested comparison that is not possible.
 const NOTHING_COMPARED: &str = "nothing is compared: that takes a plan of the method quantise that is made, a type of \
      GGUF for a file of about this size, and held-out windows that decide nothing";
 
-/// A compilation whose artifact has its name.
+/// A compilation whose artifact has been published under its final name.
 struct Named {
     prepared: Prepared,
     chosen: Chosen,
-    /// What was measured on files in one type.
     plain: Vec<Trial>,
-    /// Where it has its source's weights, too.
     with_source: Option<WithSource>,
-    /// Whether the name is on the disk.
     synced: io::Result<()>,
 }
 
-/// Compiles a model.
+/// Compiles a model and returns its report.
 ///
 /// # Errors
-/// [`CompileError`]; nothing is left under the output's name then.
+/// [`CompileError`]; the output's name is then unchanged.
 pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, CompileError> {
     let (clock, peak) = (StageClock::default(), Peak::default());
     let _watched = peak.watch();
@@ -88,8 +85,8 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     };
     let watch = watch.told_by(&tell);
 
-    // Whatever can be refused is refused before the first long read, a second compilation of the same
-    // artifact among it.
+    // Everything that can be refused, including a concurrent compilation of the same artifact, is
+    // refused before the first long read.
     let admitted = admit(options)?;
     let elastic = Elastic::of(options, admitted.source())?;
     let source = admitted.source().clone();
@@ -99,7 +96,6 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     })
 }
 
-/// The same on a device that is there.
 fn compile_on(
     device: &dyn Device,
     (admitted, elastic): (Admitted, Option<&Elastic>),
@@ -110,11 +106,9 @@ fn compile_on(
     let options = elastic.map_or(options, |elastic| &elastic.bases);
     let work = Work::open(&options.output, watch)?;
     let made = || -> Result<Named, CompileError> {
-        // Calibrate and plan.
         let prepared = prepare(admitted, options, device, clock, watch);
         let prepared = prepared.map_err(|error| planes::of_whole(error, elastic))?;
 
-        // Where to look first when the artifact is probed.
         let depth_sink = match options.probe_layer {
             Some(layer) => DepthSinkRecord {
                 layer,
@@ -123,7 +117,6 @@ fn compile_on(
             None => depth_sink(&prepared, device, watch)?,
         };
 
-        // Factorise, seal and measure, as often as there are candidates.
         let inputs = Inputs {
             source: &prepared.source,
             digest: prepared.digest,
@@ -163,9 +156,7 @@ fn compile_on(
             false => None,
         };
         watch.tell(Event::Sealing);
-        // What is of record must be what was read.
         source::check_unchanged(&prepared.source, prepared.digest, clock)?;
-        // Give it its name.
         let key = with_source.map_or(chosen.built.key, |made| made.key);
         let name = work.artifact(key).complete();
         let synced = clock.during(Stage::Seal, || {
@@ -211,8 +202,8 @@ fn compile_on(
     Ok(Report::new(options, &prepared.source, made))
 }
 
-/// Whatever fails, what is finished stays, and the same compilation goes on with it. Where the source
-/// itself is at fault only another source is the remedy, of which it would be no part.
+/// Keeps finished work when a compilation fails, so that the same compilation can resume. The work
+/// is discarded when the source itself is at fault: it is useless for another source.
 fn or_kept<T>(work: Work, made: Result<T, CompileError>, watch: Watch) -> Result<T, CompileError> {
     let kept = match &made {
         Ok(_) | Err(CompileError::SourceChanged(_) | CompileError::Unit { .. }) => {
@@ -227,8 +218,8 @@ fn or_kept<T>(work: Work, made: Result<T, CompileError>, watch: Watch) -> Result
     made
 }
 
-/// The layer that an artifact names for a probe: where the residual stream stops growing
-/// dimensionally, or the guess where there is no calibration, or no plateau in it.
+/// Returns the layer at which the residual stream stops growing dimensionally, for depth probes; a
+/// guess without calibration, or if there is no plateau.
 fn depth_sink(
     prepared: &Prepared,
     device: &dyn Device,
@@ -249,16 +240,15 @@ fn depth_sink(
     Ok(measured.unwrap_or_else(|| DepthSinkRecord::guess(layers)))
 }
 
-/// What the report says of a calibration.
 fn calibrated(found: &Calibration, chosen: &Chosen) -> Calibrated {
     let treatment = chosen.plan.treated(chosen.treatment, true);
     Calibrated::new(found, treatment.gauge, &chosen.built.treated)
 }
 
-/// Plans a compilation and writes nothing. What would be refused is refused.
+/// Plans a compilation without writing anything, and returns its predicted size and time.
 ///
 /// # Errors
-/// Those of [`compile`] that come before the first factor.
+/// Those of [`compile`] that occur before factorisation.
 pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, CompileError> {
     let admitted = admit(options)?;
     let elastic = Elastic::of(options, admitted.source())?;
@@ -269,7 +259,6 @@ pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, Comp
     });
     let prepared = prepared.map_err(|error| planes::of_whole(error, elastic.as_ref()))?;
     let source = &prepared.source;
-    // Where a limit decides on the size, the plan that is expected to hold it.
     let ratio = match &elastic {
         Some(elastic) => elastic.bases_at(&prepared),
         None => prepared.start,
@@ -308,8 +297,8 @@ pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, Comp
     })
 }
 
-/// Finds the smallest plan whose artifact holds a limit. The artifacts that are tried lie in a work
-/// folder called after `scratch`.
+/// Finds the smallest plan whose artifact meets a limit. Candidates are written to a work folder
+/// named after `scratch`.
 ///
 /// # Errors
 /// [`CompileError`].
@@ -364,7 +353,7 @@ pub fn search(
     };
     let chosen = choose::choose(&inputs, plans, wanted, &work, &clock, watch);
     let mut chosen = or_kept(work, chosen.map_err(CompileError::from), watch)?;
-    // Compiled, it is to be what was measured.
+    // The plan records the treatment that was measured, so that compiling it gives the same result.
     let Treatment {
         gauge,
         sink,

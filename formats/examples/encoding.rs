@@ -1,21 +1,18 @@
-//! How fast blocks are encoded, and what they lose.
+//! Benchmark of the block encoders.
 //!
-//! `cargo run --release -p htc-formats --example encoding [FILE]` prints, for every type whose scales
-//! are searched, what it loses of the energy of the numbers and millions of numbers a second on one
-//! thread: a row encoded, scales searched with importances, codes taken one at a time as a quantiser
-//! with feedback does, and scales fitted to codes. The numbers are normally distributed, or those
-//! of a file of f16. Every rate is the best of many short rounds, so that other work on the machine disturbs it
-//! little.
+//! `cargo run --release -p htc-formats --example encoding [FILE]` prints the relative loss of
+//! energy and millions of numbers per second on one thread, for every type with a scale search:
+//! encoding a row, searching scales with importances, taking codes one at a time as GPTQ does, and
+//! refitting scales. The input is Gaussian noise or a file of f16. Rates are the best of many short
+//! rounds.
 
 use std::time::Instant;
 
 use htc_formats::DType;
 use htc_formats::block::{BlockFit, decode, encode};
 
-/// Numbers that are encoded.
 const NUMBERS: usize = 1 << 14;
 
-/// Rounds of every measurement.
 const ROUNDS: usize = 100;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -69,7 +66,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             Ok(())
         })?;
-        // Looked at, so that it is computed.
         assert!(left.is_finite());
         println!(
             "{:<8} {:>18.4e} {encoded:>8.1} {searched:>8.1} {coded:>7.0} {refitted:>7.1}",
@@ -80,7 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Normally distributed numbers, as sums of twelve from a linear congruential generator (Knuth's MMIX).
+/// Returns Gaussian numbers: sums of twelve outputs of Knuth's MMIX generator.
 fn normal(count: usize) -> Vec<f32> {
     let mut state = 1_u64;
     let mut uniform = || {
@@ -94,7 +90,6 @@ fn normal(count: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Millions of numbers a second.
 fn rate(
     count: usize,
     mut run: impl FnMut() -> Result<(), Box<dyn std::error::Error>>,
@@ -108,7 +103,6 @@ fn rate(
     Ok(count as f64 / least / 1e6)
 }
 
-/// The part of the energy that is not there any more.
 fn lost(values: &[f32], back: &[f32]) -> f64 {
     let missing = values
         .iter()

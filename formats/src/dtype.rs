@@ -1,4 +1,4 @@
-//! Element types a tensor may be stored in, and the arithmetic of their blocks.
+//! Element types of tensors, and their block sizes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! dtypes {
     ($($variant:ident $name:literal $len:literal $bytes:literal $doc:literal;)*) => {
-        /// How the numbers of a tensor are stored.
+        /// Element type of a tensor.
         ///
         /// A row of a matrix is a whole number of blocks; a block holds
         /// [`block_len`](DType::block_len) numbers in [`block_bytes`](DType::block_bytes) bytes.
@@ -22,14 +22,14 @@ macro_rules! dtypes {
                 #[serde(rename = $name)]
                 $variant,
             )*
-            /// No blocks: a matrix in [bands](crate::bands) of 32 columns, whose codes are named beside it
-            /// and decide its size.
+            /// Not a block type: a matrix in [column groups](crate::bands) of 32 columns, whose
+            /// separately stored codes determine its size.
             #[serde(rename = "bands")]
             Bands,
         }
 
         impl DType {
-            /// Every type of blocks, and so every type that rows can be cut out of.
+            /// All block types, whose matrices can be split by rows.
             pub const ALL: &[DType] = &[$(DType::$variant,)*];
 
             /// Numbers in a block.
@@ -37,12 +37,12 @@ macro_rules! dtypes {
                 match self { $(DType::$variant => $len,)* DType::Bands => crate::bands::BAND }
             }
 
-            /// Bytes of a block; 0 for bands, which have none.
+            /// Bytes of a block; 0 for column groups.
             pub const fn block_bytes(self) -> usize {
                 match self { $(DType::$variant => $bytes,)* DType::Bands => 0 }
             }
 
-            /// The name used on the command line and in the manifest.
+            /// Name on the command line and in the manifest.
             pub const fn name(self) -> &'static str {
                 match self { $(DType::$variant => $name,)* DType::Bands => "bands" }
             }
@@ -50,7 +50,7 @@ macro_rules! dtypes {
     };
 }
 
-// Variant, name, numbers per block, bytes per block, what a block is.
+// Variant, name, numbers per block, bytes per block, description of a block.
 dtypes! {
     F32 "f32" 1 4 "IEEE 754 binary32.";
     F16 "f16" 1 2 "IEEE 754 binary16.";
@@ -87,8 +87,8 @@ dtypes! {
 }
 
 impl DType {
-    /// Bytes of a row of `cols` numbers; `None` when `cols` is not a whole number of blocks
-    /// or the product does not fit, and for bands, whose rows do not lie side by side.
+    /// Returns the bytes of a row of `cols` numbers. `None` if `cols` is not a whole number of
+    /// blocks, on overflow, and for column groups, whose rows are not contiguous.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
         if matches!(self, DType::Bands) || !cols.is_multiple_of(self.block_len()) {
             return None;
@@ -96,8 +96,7 @@ impl DType {
         (cols / self.block_len()).checked_mul(self.block_bytes())
     }
 
-    /// Bytes of a matrix of `rows` rows of `cols` numbers, under the conditions of
-    /// [`row_bytes`](DType::row_bytes).
+    /// Returns the bytes of a matrix, under the conditions of [`row_bytes`](DType::row_bytes).
     pub const fn matrix_bytes(self, rows: usize, cols: usize) -> Option<usize> {
         match self.row_bytes(cols) {
             Some(row) => row.checked_mul(rows),
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_a_whole_number_of_blocks() {
+    fn rows_must_be_whole_blocks() {
         assert_eq!(DType::Q8_0.row_bytes(64), Some(68));
         assert_eq!(DType::Q8_0.row_bytes(63), None);
         assert_eq!(DType::Q6K.matrix_bytes(3, 512), Some(3 * 420));

@@ -1,14 +1,13 @@
-//! Texts of others as people may see them: the one place that escapes.
+//! Escaping of untrusted text for display.
 //!
-//! Names of files, tensors, tokens and metadata come from whoever wrote them. Shown as they are, they
-//! could move a terminal's cursor, change its title (ESC, or U+009B, which is the same in one
-//! character), or turn the direction of writing so that a name reads as another.
+//! Names of files, tensors, tokens and metadata could move a terminal's cursor, change its title
+//! (by ESC, or the single character U+009B), or reverse the writing direction.
 
 use std::borrow::Cow;
 
-/// Whether a character shows as itself and does nothing else: no control character (C0, DEL, C1),
-/// no mark of the direction of writing, no separator of lines or paragraphs, none that is invisible
-/// by design (byte order mark, joiners of words, tags).
+/// Returns true for a printable character without side effects: no control character (C0, DEL, C1),
+/// bidirectional mark, line or paragraph separator, or invisible format character (byte order mark,
+/// word joiners, tags).
 pub fn is_plain(c: char) -> bool {
     !(c.is_control()
         || matches!(
@@ -25,13 +24,13 @@ pub fn is_plain(c: char) -> bool {
         ))
 }
 
-/// A text on one line: every character that is not [plain](is_plain) as `\n`, `\t`, `\r` or
-/// `\u{1b}`.
+/// Returns the text on one line, with every character that is not [plain](is_plain) escaped as
+/// `\n`, `\t`, `\r` or `\u{1b}`.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     but(text, |_| false)
 }
 
-/// As [`escaped`], with line ends and tabs as they are: for a text that is to be read as such.
+/// Returns the text [`escaped`] except for line ends and tabs, for multi-line display.
 pub fn escaped_lines(text: &str) -> Cow<'_, str> {
     but(text, |c| matches!(c, '\n' | '\t'))
 }
@@ -51,7 +50,7 @@ fn but(text: &str, kept: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(line)
 }
 
-/// [`escaped`], cut to a length that fits a message.
+/// Returns the [`escaped`] text, truncated for a message.
 pub(crate) fn one_line(text: &str) -> String {
     const LONGEST: usize = 200;
     let end = text.char_indices().nth(LONGEST).map(|(end, _)| end);
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_acts_on_a_terminal_is_escaped() {
+    fn terminal_control_characters_are_escaped() {
         let hostile = "a\u{1b}[2J\u{9b}31m\u{7f}\r\n\u{202e}gpj.exe\u{2066}\u{200f}\u{feff}ü";
         assert_eq!(
             escaped(hostile),
@@ -87,7 +86,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn nothing_but_plain_characters_is_left(text in proptest::prelude::any::<String>()) {
+        fn escaped_text_has_only_plain_characters(text in proptest::prelude::any::<String>()) {
             proptest::prop_assert!(escaped(&text).chars().all(is_plain));
         }
     }

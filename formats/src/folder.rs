@@ -1,9 +1,8 @@
-//! Folders by their handle: whoever may write beside them can put another in their place, or a link
-//! in the place of a file, and it is not followed.
+//! Folders by handle, which other users cannot replace by a folder or link of their own.
 //!
-//! A [`Folder`] is opened once; what is in it is named relative to that handle. A folder of one's own
-//! ([`Folder::own`]) belongs to the user of the process, and nobody else may write to it. On systems
-//! other than Unix names are used instead of handles, and owners are not looked at.
+//! A [`Folder`] is opened once; names are resolved relative to its handle. A private folder
+//! ([`Folder::own`]) belongs to the user of the process, and no other user may write to it. On
+//! systems other than Unix, paths replace handles, and owners are not checked.
 
 #[cfg(not(unix))]
 mod names;
@@ -21,13 +20,13 @@ use names as sys;
 #[cfg(unix)]
 use unix as sys;
 
-/// What the name of a file that is not complete ends with.
+/// Suffix of the name of an incomplete file.
 pub const UNFINISHED: &str = ".unfinished";
 
-/// Names that are tried before a free one is given up on: of 64 random bits the first is free.
+/// Attempts to find a free name; with 64 random bits the first one succeeds.
 const ATTEMPTS: usize = 16;
 
-/// The user's cache for htc, where the environment says where that is.
+/// Returns the user's cache folder for htc, if the environment defines one.
 pub fn user_cache() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     match (variable("XDG_CACHE_HOME"), variable("HOME")) {
@@ -42,39 +41,38 @@ pub fn user_cache() -> Option<PathBuf> {
 pub struct Folder {
     path: PathBuf,
     handle: sys::Handle,
-    /// Whether files of any owner are read.
     trusted: bool,
 }
 
-/// Why a folder is not used. Every message names the path.
+/// Error returned when a folder cannot be used. Every message names the path.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// The system refused.
+    /// A system call failed.
     #[error("{}: {error}", path.display())]
     Io {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// System error.
         error: io::Error,
     },
-    /// Something else has its name.
+    /// The path is not a folder.
     #[error("{}: a link or a file where a folder of htc's own should be; remove it", path.display())]
     NotAFolder {
         /// The path.
         path: PathBuf,
     },
-    /// It is somebody else's.
+    /// The folder belongs to another user.
     #[error("{}: this folder belongs to another user ({owner})", path.display())]
     Foreign {
         /// The folder.
         path: PathBuf,
-        /// The number of the user it belongs to.
+        /// User ID of the owner.
         owner: u32,
     },
 }
 
 impl FolderError {
-    /// What is wrong, without the folder's name: for an error that names it.
+    /// Returns the error without the folder's name.
     pub fn into_io(self) -> io::Error {
         match self {
             FolderError::Io { error, .. } => error,
@@ -89,24 +87,24 @@ impl FolderError {
     }
 }
 
-/// What a name in a folder stands for.
+/// Metadata of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// A regular file, not a link to one.
     pub is_file: bool,
     /// A folder, not a link to one.
     pub is_folder: bool,
-    /// Its bytes.
+    /// Size in bytes.
     pub length: u64,
-    /// When it was last written to; `None` where the system does not say so.
+    /// Time of the last modification, if known.
     pub modified: Option<SystemTime>,
 }
 
 impl Folder {
-    /// Opens a folder that a person named: links to it are followed, and it may be anybody's.
+    /// Opens a folder named by the user. Links are followed, and any owner is accepted.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn open(path: &Path) -> io::Result<Folder> {
         let path = match path.as_os_str().is_empty() {
             true => Path::new("."),
@@ -119,18 +117,18 @@ impl Folder {
         })
     }
 
-    /// The folder that a file of this name lies in, and the name in it.
+    /// Opens the folder of a file. Returns it with the name of the file.
     ///
     /// # Errors
-    /// What the system says; [`ErrorKind::InvalidFilename`] where the path names no file.
+    /// I/O errors; [`ErrorKind::InvalidFilename`] if the path names no file.
     pub fn of(path: &Path) -> io::Result<(Folder, OsString)> {
         let name = path.file_name().ok_or(ErrorKind::InvalidFilename)?;
         let folder = Folder::open(path.parent().unwrap_or(Path::new("")))?;
         Ok((folder, name.to_owned()))
     }
 
-    /// The folder `name` in this one, made where there is none: it belongs to the user of this
-    /// process, and nobody else may write to it.
+    /// Opens the private folder `name`, creating it if missing. It belongs to the user of this
+    /// process, and no other user may write to it.
     ///
     /// # Errors
     /// [`FolderError`].
@@ -156,8 +154,8 @@ impl Folder {
         })
     }
 
-    /// The folder `name` in this one, for reading: it belongs to the user of this process or of the
-    /// system, or to anybody where they are `trusted`.
+    /// Opens the folder `name` for reading. It must belong to the user of this process or to the
+    /// system, unless `trusted`.
     ///
     /// # Errors
     /// [`FolderError`].
@@ -179,24 +177,24 @@ impl Folder {
         }
     }
 
-    /// The path that it was opened by, for messages.
+    /// Path by which the folder was opened, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens the file `name` for reading: a regular one, no link, and of an owner whose files are
-    /// read.
+    /// Opens the file `name` for reading. It must be a regular file, no link, with an accepted
+    /// owner.
     ///
     /// # Errors
-    /// What the system says, and [`ErrorKind::Other`] for what is no such file.
+    /// I/O errors, and [`ErrorKind::Other`] for any other kind of file.
     pub fn read(&self, name: &OsStr) -> io::Result<File> {
         let file = sys::file(&self.handle, &self.path, name, sys::Use::Read)?;
         self.check(&file, false)?;
         Ok(file)
     }
 
-    /// Opens the file `name` for reading and writing, made where there is none: a regular one, no link
-    /// and without another name elsewhere, and of this process's user.
+    /// Opens the file `name` for reading and writing, creating it if missing. It must be a regular
+    /// file of this process's user, without symbolic or hard links.
     ///
     /// # Errors
     /// As [`read`](Folder::read).
@@ -224,11 +222,11 @@ impl Folder {
         }
     }
 
-    /// Makes a file that goes away when it is dropped, with the permissions `mode` less what the umask
-    /// takes away, under a random name that nobody has.
+    /// Creates a file with an unused random name and permissions `mode`, less the umask. It is
+    /// removed on drop.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn temporary(&self, mode: u32) -> io::Result<Temporary<'_>> {
         let (name, file) = self.unfinished(mode)?;
         Ok(Temporary {
@@ -238,11 +236,11 @@ impl Folder {
         })
     }
 
-    /// Makes a folder that goes away with the files in it when it is dropped, for everybody to read less
-    /// what the umask takes away, under a random name that nobody has.
+    /// Creates a folder with an unused random name, readable by everybody less the umask. It is
+    /// removed on drop, together with its files.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn temporary_folder(&self) -> io::Result<TemporaryFolder<'_>> {
         for _ in 0..ATTEMPTS {
             let name = random_name()?;
@@ -261,10 +259,10 @@ impl Folder {
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    /// As [`temporary`](Folder::temporary), but it stays.
+    /// Creates a file like [`temporary`](Folder::temporary) that is not removed on drop.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn unfinished(&self, mode: u32) -> io::Result<(OsString, File)> {
         for _ in 0..ATTEMPTS {
             let name = random_name()?;
@@ -276,25 +274,25 @@ impl Folder {
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    /// Gives the file `name` another name, in this folder or another of the same file system; what has
-    /// that name is replaced, or an error.
+    /// Renames the file `name`, optionally into another folder of the same file system. An existing
+    /// target is replaced only if `replace`.
     ///
     /// # Errors
-    /// What the system says; [`ErrorKind::AlreadyExists`].
+    /// I/O errors; [`ErrorKind::AlreadyExists`].
     pub fn rename(&self, name: &OsStr, to: &Folder, new: &OsStr, replace: bool) -> io::Result<()> {
         sys::rename((self, name), (to, new), replace)
     }
 
-    /// The permissions that a new file is made with where it takes the place of `name`: those of the
-    /// file that is there, or any, less what the umask takes away.
+    /// Returns the permissions for a file that will replace `name`: those of the existing file,
+    /// else all, less the umask.
     pub fn mode(&self, name: &OsStr) -> u32 {
         sys::mode(&self.handle, &self.path, name).unwrap_or(0o666)
     }
 
-    /// Gives `file` the permissions of the regular file `name`, whose place it is about to take.
+    /// Copies the permissions of the regular file `name`, which `file` will replace.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn keep_mode(&self, name: &OsStr, file: &File) -> io::Result<()> {
         match sys::mode(&self.handle, &self.path, name) {
             Some(mode) => sys::set_mode(file, mode),
@@ -302,10 +300,10 @@ impl Folder {
         }
     }
 
-    /// What a name stands for; a link for itself.
+    /// Returns the metadata of an entry, without following links.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn find(&self, name: &OsStr) -> io::Result<Found> {
         sys::find(&self.handle, &self.path, name)
     }
@@ -313,7 +311,7 @@ impl Folder {
     /// Removes a file, or a link itself.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         sys::remove(&self.handle, &self.path, name, false)
     }
@@ -321,22 +319,22 @@ impl Folder {
     /// Removes an empty folder.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn remove_folder(&self, name: &OsStr) -> io::Result<()> {
         sys::remove(&self.handle, &self.path, name, true)
     }
 
-    /// The names in it, sorted.
+    /// Returns the names of all entries, sorted.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = sys::names(&self.handle, &self.path)?;
         names.sort();
         Ok(names)
     }
 
-    /// Bytes of what is in it, and when the last of them were written.
+    /// Returns the total size of the entries in bytes, and their last modification.
     pub fn size(&self) -> (u64, Option<SystemTime>) {
         let names = self.names().unwrap_or_default();
         let found = names.iter().filter_map(|name| self.find(name).ok());
@@ -345,17 +343,17 @@ impl Folder {
         })
     }
 
-    /// Whether `name` in this folder is `folder` itself, and not what came into its place.
+    /// Returns true if `name` still refers to `folder`.
     pub fn holds(&self, name: &OsStr, folder: &Folder) -> bool {
         sys::enter(&self.handle, &self.path.join(name), name)
             .is_ok_and(|found| sys::is_same(&found, &folder.handle))
     }
 
-    /// Forces the names in it to the disk. Some file systems have no such operation for folders, and
-    /// keep names in a journal of their own: that is success.
+    /// Flushes the directory entries to disk. File systems without this operation for folders,
+    /// which keep their own journal, succeed.
     ///
     /// # Errors
-    /// What the system says, for instance that the folder may be written but not read.
+    /// I/O errors, for instance if the folder is writable but not readable.
     pub fn sync(&self) -> io::Result<()> {
         match sys::sync(&self.handle) {
             Err(error)
@@ -371,13 +369,12 @@ impl Folder {
     }
 }
 
-/// A name for what is not complete.
 fn random_name() -> io::Result<OsString> {
     let random = getrandom::u64().map_err(io::Error::other)?;
     Ok(OsString::from(format!(".htc-{random:016x}{UNFINISHED}")))
 }
 
-/// A folder that goes away with the files in it when it is dropped before it has its name.
+/// A folder that is removed with its files on drop, unless persisted.
 #[derive(Debug)]
 pub struct TemporaryFolder<'a> {
     parent: &'a Folder,
@@ -392,15 +389,16 @@ impl TemporaryFolder<'_> {
         &self.folder
     }
 
-    /// Gives it its name beside where it is. Another folder of that name is replaced only where it is to
-    /// be, with the files in it.
+    /// Renames the folder to `name` in its parent. An existing folder of that name is replaced,
+    /// with its files, only if `replace`.
     ///
     /// # Errors
-    /// What the system says; the other folder is as it was then, and this one goes away.
+    /// I/O errors; then the existing folder is unchanged, and this one is removed.
     pub fn persist(mut self, name: &OsStr, replace: bool) -> io::Result<()> {
         let parent = self.parent;
         let taken = replace && parent.find(name).is_ok();
-        // An empty folder gives way to the one that is replaced, and goes away with what was in it.
+        // Swaps the existing folder with an empty temporary one, which is then removed with its
+        // files.
         let aside = match taken {
             true => Some(parent.temporary_folder()?),
             false => None,
@@ -410,7 +408,7 @@ impl TemporaryFolder<'_> {
         }
         if let Err(error) = parent.rename(&self.name, parent, name, false) {
             if let Some(aside) = &aside {
-                // Where that fails, too, it is kept under the name of something unfinished.
+                // If this fails too, the existing folder stays under its temporary name.
                 let _ = parent.rename(&aside.name, parent, name, false);
             }
             return Err(error);
@@ -425,7 +423,8 @@ impl Drop for TemporaryFolder<'_> {
         if self.stays {
             return;
         }
-        // Another folder may have taken its place. What cannot be removed has a name that says what it is.
+        // The name may refer to another folder by now. Entries that cannot be removed keep a name
+        // that marks them as incomplete.
         if let Ok(folder) = self.parent.existing(&self.name, true) {
             for name in folder.names().unwrap_or_default() {
                 let _ = folder.remove(&name);
@@ -435,7 +434,7 @@ impl Drop for TemporaryFolder<'_> {
     }
 }
 
-/// A file that goes away when it is dropped before it has its name.
+/// A file that is removed on drop, unless persisted.
 #[derive(Debug)]
 pub struct Temporary<'a> {
     folder: &'a Folder,
@@ -447,16 +446,16 @@ impl Temporary<'_> {
     /// The file.
     ///
     /// # Errors
-    /// None that a caller can meet.
+    /// None in practice.
     pub fn file(&self) -> io::Result<&File> {
         self.file.as_ref().ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// Gives it its name in the folder; what has that name is replaced, whose permissions it keeps, or
-    /// an error.
+    /// Renames the file to `name` in its folder. An existing file is replaced only if `replace`;
+    /// its permissions are kept.
     ///
     /// # Errors
-    /// What the system says; the file goes away then.
+    /// I/O errors; then the file is removed.
     pub fn persist(mut self, name: &OsStr, replace: bool) -> io::Result<()> {
         if replace {
             self.folder.keep_mode(name, self.file()?)?;
@@ -470,16 +469,15 @@ impl Temporary<'_> {
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         if self.file.take().is_some() {
-            // What cannot be removed is swept later.
             let _ = self.folder.remove(&self.name);
         }
     }
 }
 
-/// Makes a folder and those above it, for the user of this process alone where they are new.
+/// Creates a folder and its missing parents, accessible to the user of this process only.
 ///
 /// # Errors
-/// What the system says.
+/// I/O errors.
 pub fn make_private(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);

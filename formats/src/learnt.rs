@@ -1,9 +1,9 @@
-//! What a draft learnt, as a file beside an artifact: bases or a correction, bound to the two models that it was learnt
-//! between.
+//! File format of trained drafts: bases or a correction, bound to the draft and the target model by
+//! their digests.
 //!
-//! Little-endian: the magic, a version (u16), the kind (u16), the digests of the draft and of the model (32 bytes
-//! each), samples (u64) and the number of matrices (u32); of each its layer, rows and columns (u32 each) and its numbers
-//! (f32) row by row; and at the end the SHA-256 digest of everything before.
+//! Little-endian: magic, version (u16), kind (u16), digests of draft and model (32 bytes each),
+//! samples (u64) and number of matrices (u32). Each matrix has layer, rows and columns (u32 each)
+//! and its numbers (f32), row by row. The SHA-256 digest of everything before ends the file.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,20 +14,19 @@ use crate::limits::{MAX_LAYERS, MAX_LEARNT_BYTES, MAX_WIDTH};
 use crate::open;
 use crate::wire::{Cursor, WireError};
 
-/// What such a file begins with.
+/// Magic bytes of the file.
 pub const MAGIC: [u8; 8] = *b"HTCLEARN";
 
 const VERSION: u16 = 1;
 
-/// Bytes of the digest at the end.
 const DIGEST: usize = 32;
 
-/// What learnt.
+/// Kind of the trained parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Bases of Q, K and V.
     Bases,
-    /// A correction of what the head reads, `A` and `B`.
+    /// A correction of the head's input, `A` and `B`.
     Correction,
 }
 
@@ -40,58 +39,58 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// A matrix that was learnt.
+/// A trained matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// Whose basis it is; of a correction 0 for `A` and 1 for `B`.
+    /// Layer of a basis; for a correction 0 for `A` and 1 for `B`.
     pub layer: u32,
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
-    /// Columns.
+    /// Number of columns.
     pub cols: u32,
     /// `[rows, cols]`.
     pub numbers: Vec<f32>,
 }
 
-/// What was learnt.
+/// Trained parameters of a draft.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Learnt {
-    /// What it is.
+    /// Kind of the parameters.
     pub kind: Kind,
     /// [`ModelFile::digest`](crate::source::ModelFile::digest) of the draft.
     pub draft: Digest,
-    /// That of the model that was drafted for.
+    /// Digest of the target model.
     pub model: Digest,
-    /// Samples that it was learnt from.
+    /// Number of training samples.
     pub samples: u64,
-    /// What was learnt.
+    /// Trained matrices.
     pub parts: Vec<Part>,
 }
 
-/// Why such a file is refused.
+/// Error of reading or writing a trained draft.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LearntError {
-    /// It cannot be read or written.
+    /// A system call failed.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// System error.
         error: io::Error,
     },
-    /// It is something else.
+    /// The file has another format.
     #[error("{}: not a file of what a draft learnt; give another, or remove it to begin anew", .0.display())]
     Magic(PathBuf),
-    /// It is of another version.
+    /// The version is not supported.
     #[error("{}: version {found} of what a draft learnt, expected {VERSION}; remove it to begin anew", path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Version found.
         found: u16,
     },
-    /// It is longer than any.
+    /// The file is too large.
     #[error("{}: {found} bytes, expected at most {MAX_LEARNT_BYTES}", path.display())]
     TooLarge {
         /// The file.
@@ -99,18 +98,18 @@ pub enum LearntError {
         /// Its length.
         found: u64,
     },
-    /// Its bytes are not those that were written.
+    /// The file is damaged.
     #[error("{}: the file is damaged: {what}; remove it to begin anew", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// In which way.
+        /// Description of the damage.
         what: String,
     },
 }
 
 impl Learnt {
-    /// The bytes of the file.
+    /// Returns the bytes of the file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend(VERSION.to_le_bytes());
@@ -134,10 +133,10 @@ impl Learnt {
         out
     }
 
-    /// What the bytes of a file say; `path` is for messages.
+    /// Parses the bytes of a file; `path` is for messages.
     ///
     /// # Errors
-    /// [`LearntError`]; matrices whose numbers are not finite are damage, too.
+    /// [`LearntError`]; numbers that are not finite count as damage.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Learnt, LearntError> {
         let path = || path.to_owned();
         let damaged = |what: &str| LearntError::Damaged {
@@ -206,7 +205,7 @@ impl Learnt {
         })
     }
 
-    /// Reads a file; `None` where there is none.
+    /// Reads a file, or returns `None` if it does not exist.
     ///
     /// # Errors
     /// [`LearntError`].
@@ -231,7 +230,7 @@ impl Learnt {
         Learnt::parse(path, &bytes).map(Some)
     }
 
-    /// Writes a file, whole or not at all; one of what a draft learnt is replaced, anything else is left as it is.
+    /// Writes a file atomically. It replaces a trained draft, but no other file.
     ///
     /// # Errors
     /// [`LearntError`].
@@ -284,7 +283,6 @@ mod tests {
         Learnt::parse(Path::new("x"), bytes)
     }
 
-    /// With the digest that the bytes before should have.
     fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
         let digest = Digest::of(&bytes);
         bytes.extend(digest.0);
@@ -292,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_file_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
         assert!(Learnt::read(&path).unwrap().is_none());
@@ -304,12 +302,11 @@ mod tests {
             of.write(&path).unwrap();
             assert_eq!(Learnt::read(&path).unwrap(), Some(of));
         }
-        // Nothing else was left behind.
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn somebody_elses_file_is_neither_read_nor_replaced() {
+    fn foreign_file_is_neither_read_nor_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notes.txt");
         for text in ["", "notes", "notes that are longer than any magic"] {
@@ -321,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cut_and_no_flipped_bit_goes_unnoticed() {
+    fn truncation_and_bit_flips_are_detected() {
         let bytes = learnt().to_bytes();
         for length in 0..bytes.len() {
             assert!(parse(&bytes[..length]).is_err(), "{length}");
@@ -333,9 +330,8 @@ mod tests {
         }
     }
 
-    /// Bytes whose digest is right and that say nonsense.
     #[test]
-    fn nonsense_under_a_right_digest_is_damage() {
+    fn invalid_contents_under_a_valid_digest_are_damage() {
         let whole = learnt().to_bytes();
         let whole = &whole[..whole.len() - DIGEST];
         let count = MAGIC.len() + 4 + 64 + 8;
@@ -362,7 +358,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_an_error_or_what_they_say(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_fail_or_round_trip(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut all = MAGIC.to_vec();
             all.extend([1, 0]);
             all.extend(bytes);

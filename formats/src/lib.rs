@@ -1,5 +1,5 @@
-//! What lies on disk, and nothing else: GGUF, safetensors, block formats, vocabularies and the
-//! sealed `.htz` artifact. The layout of `.htz` is specified in the `htz` module's documentation.
+//! File formats: GGUF, safetensors, block formats, vocabularies and the sealed `.htz` artifact. The
+//! layout of `.htz` is specified in the documentation of the `htz` module.
 
 pub mod architecture;
 pub mod bands;

@@ -1,7 +1,5 @@
-//! Files mapped read-only: the one `mmap` of the project.
-//!
-//! Models are larger than memory should have to be, and most of a model is read in order, once
-//! per token. Everything that reads a file of weights therefore borrows from a [`MappedFile`].
+//! Read-only memory-mapped files, the only use of `mmap` in the project. All readers of weight
+//! files borrow from a [`MappedFile`].
 
 mod lost;
 
@@ -17,14 +15,12 @@ use lost::Region;
 
 /// A whole file, mapped read-only. Share it as `Arc<MappedFile>`.
 ///
-/// # The contract with the outside
+/// # Requirements
 ///
-/// As long as the value lives nobody may shorten the file or write to it in place. A file that
-/// shrinks makes the process die with a bus error at the first access behind its new end, with a
-/// line that names it where [`tell_of_lost_files`] was called, and a
-/// file that is written to changes under checks that were made already. Replacing a file by
-/// renaming another over it is safe, because the mapping keeps the old contents; that is how
-/// this project and the usual download tools write files.
+/// During the lifetime of the value no process may truncate or modify the file. Access beyond a new
+/// end raises SIGBUS, reported with the file name if [`tell_of_lost_files`] was called.
+/// Modifications bypass earlier checks. Renaming another file over it is safe, because the mapping
+/// keeps the old contents.
 #[derive(Debug)]
 pub struct MappedFile {
     path: PathBuf,
@@ -32,30 +28,30 @@ pub struct MappedFile {
     region: &'static Region,
 }
 
-/// Why a file was not opened or mapped. Every message names the path.
+/// Error returned when a file cannot be opened or mapped. Every message names the path.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// The system refused to open, to examine or to map the file.
+    /// A system call failed.
     #[error("{}: {}", path.display(), told(error))]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// System error.
         error: io::Error,
     },
-    /// The path leads to a folder.
+    /// The path is a folder.
     #[error("{}: this is a folder; name the file in it", path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
     },
-    /// The path leads to a pipe, a socket or a device, which cannot be mapped.
+    /// The path is a pipe, socket or device, which cannot be mapped.
     #[error("{}: this is not a regular file; copy its contents to one", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
-    /// A link in a model's folder leads out of it.
+    /// A link leads out of the model's folder.
     #[error(
         "{}: this link leads out of the model's folder, to {}; put the file itself into the folder",
         path.display(),
@@ -64,10 +60,10 @@ pub enum MapError {
     Outside {
         /// The link.
         path: PathBuf,
-        /// Where it leads.
+        /// Its target.
         target: PathBuf,
     },
-    /// The file holds no bytes.
+    /// The file is empty.
     #[error("{}: the file is empty; copy or download it again", path.display())]
     Empty {
         /// The file.
@@ -75,7 +71,6 @@ pub enum MapError {
     },
 }
 
-/// What the system said, with the remedy where there is one.
 fn told(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
@@ -89,7 +84,7 @@ fn told(error: &io::Error) -> String {
 }
 
 impl MapError {
-    /// What is wrong, without the file's name: for an error that names it.
+    /// Returns the error without the file's name.
     pub fn into_io(self) -> io::Error {
         match self {
             MapError::Io { error, .. } => error,
@@ -111,13 +106,13 @@ impl MappedFile {
     ///
     /// # Errors
     ///
-    /// [`MapError`] when the file is absent, unreadable, empty, or no regular file.
+    /// [`MapError`] if the file is missing, unreadable, empty, or no regular file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, MapError> {
         let path = path.as_ref();
         MappedFile::of_file(path.to_owned(), &open::regular(path)?)
     }
 
-    /// Maps the file called `name` in a model's folder, as [`open::inside`] opens it.
+    /// Maps the file `name` in a model's folder, opened by [`open::inside`].
     ///
     /// # Errors
     ///
@@ -126,7 +121,7 @@ impl MappedFile {
         MappedFile::of_file(folder.join(name), &open::inside(folder, name)?)
     }
 
-    /// Maps a regular file that is open; errors call it `path`.
+    /// Maps an open regular file; `path` is for errors.
     ///
     /// # Errors
     ///
@@ -139,19 +134,19 @@ impl MappedFile {
         if file.metadata().map_err(io)?.len() == 0 {
             return Err(MapError::Empty { path });
         }
-        // SAFETY: the mapping is private to this value and only ever lent as `&[u8]`, for no
-        // longer than the value lives. That the file keeps its length and contents meanwhile
-        // is the contract stated on the type; no API of any system can enforce it.
+        // SAFETY: the mapping is private to this value and only lent as `&[u8]`, for no longer than
+        // the value lives. Constant length and contents of the file are a documented requirement of
+        // the type, which no system API can enforce.
         let map = unsafe { Mmap::map(file) }.map_err(io)?;
-        // Weights are read from end to end for every token: large pages spare the processor most
-        // of the walks through its page tables. A wish only: many file systems have none.
+        // Weights are read completely for every token: huge pages reduce page-table walks. Best
+        // effort, because many file systems do not support them.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         let region = Region::add(&path, &map);
         Ok(MappedFile { path, map, region })
     }
 
-    /// The path the file was opened by.
+    /// Path by which the file was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -163,19 +158,19 @@ impl Drop for MappedFile {
     }
 }
 
-/// From now on, a process that reads a part of a mapped file that is gone ends with one line on
-/// standard error, `PROGRAM: error: FILE: ...`, and exit code 1, instead of a signal. For the `main`
-/// of a program: a library must leave signals to who uses it.
+/// Installs a SIGBUS handler: if a mapped file was truncated, the process exits with code 1 and one
+/// line on standard error, `PROGRAM: error: FILE: ...`. Libraries should not call it, because
+/// signals belong to the program.
 ///
 /// # Errors
 ///
-/// What the system says; the signal then does what it did.
+/// I/O errors; then the signal is handled as before.
 #[cfg(unix)]
 pub fn tell_of_lost_files(program: &'static str) -> io::Result<()> {
     lost::install(program)
 }
 
-/// Nothing: this system has other words for it.
+/// Does nothing: this system has no SIGBUS.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
-//! Files of others, opened: regular ones only, and of a model's folder only what is in it.
+//! Opening of untrusted paths: only regular files, and for a model's folder only files within it.
 //!
-//! Opening a pipe waits for a writer, reading a terminal for a person, and opening a device may make
-//! it do something. A link in a folder that was downloaded may lead to any file of whoever opens it.
+//! Pipes and terminals block, devices may have side effects, and a link in a downloaded folder may
+//! lead to any file of the user.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io;
@@ -9,22 +9,21 @@ use std::path::{Path, PathBuf};
 
 use crate::map::MapError;
 
-/// Opens a regular file for reading, without waiting for anything.
+/// Opens a regular file for reading, without blocking.
 ///
 /// # Errors
 ///
-/// [`MapError`] when the path leads to a folder, a pipe, a socket or a device, or the system
-/// refuses.
+/// [`MapError`] for a folder, pipe, socket or device, or on failure of the system.
 pub fn regular(path: &Path) -> Result<File, MapError> {
-    // Examined before it is opened, which a device could notice, and afterwards, since another file
-    // may have come into its place.
+    // Checked before opening, which may have side effects on a device, and after it, because the
+    // file may have been replaced.
     check(path, fs::metadata(path))?;
     opened(path, path, true)
 }
 
-/// Opens what a text is read from: a regular file, or what this process was started with open
-/// (`/dev/stdin`, and `/dev/fd/N`, which shells write for `<(command)`), where it may be a pipe.
-/// A pipe with a name of its own is refused: it may have no other end.
+/// Opens a text stream: a regular file, or a descriptor inherited by this process (`/dev/stdin`,
+/// and `/dev/fd/N` for `<(command)`), which may be a pipe. Named pipes are refused, because they
+/// may have no other end.
 ///
 /// # Errors
 ///
@@ -41,13 +40,13 @@ pub fn stream(path: &Path) -> Result<File, MapError> {
     regular(path)
 }
 
-/// Opens the regular file called `name` in `folder`. A link is followed where it leads to a file in
-/// the same folder or below it, or from a snapshot of the Hugging Face hub's cache to that cache's
-/// own files (`MODEL/snapshots/REVISION/name` to `MODEL/blobs/DIGEST`).
+/// Opens the regular file `name` in `folder`. A link is followed to files in the same folder or
+/// below it, or from a snapshot of the Hugging Face hub's cache to the blobs of that cache
+/// (`MODEL/snapshots/REVISION/name` to `MODEL/blobs/DIGEST`).
 ///
 /// # Errors
 ///
-/// As [`regular`], and [`MapError::Outside`] where a link leads elsewhere.
+/// As [`regular`], and [`MapError::Outside`] for a link that leads elsewhere.
 pub fn inside(folder: &Path, name: &str) -> Result<File, MapError> {
     let path = folder.join(name);
     let kind = fs::symlink_metadata(&path).map_err(|error| io_error(&path, error))?;
@@ -68,8 +67,8 @@ pub fn inside(folder: &Path, name: &str) -> Result<File, MapError> {
     opened(&path, &target, false)
 }
 
-/// Whether `target` is a file of the cache that `home` is a snapshot in. Both are canonical, so that
-/// no link leads out of the cache's folder.
+/// Returns true if `target` is a blob of the cache of snapshot `home`. Both are canonical, so no
+/// link leads out of the cache.
 fn is_blob(home: &Path, target: &Path) -> bool {
     let snapshots = home
         .ancestors()
@@ -78,7 +77,7 @@ fn is_blob(home: &Path, target: &Path) -> bool {
     cache.is_some_and(|cache| target.parent() == Some(&cache.join("blobs")))
 }
 
-/// Opens `place`, which errors call `path`; where `follow` is not set, no link.
+/// Opens `place`, reported as `path` in errors. Links are refused unless `follow`.
 fn opened(path: &Path, place: &Path, follow: bool) -> Result<File, MapError> {
     let mut options = OpenOptions::new();
     options.read(true);
@@ -90,7 +89,6 @@ fn opened(path: &Path, place: &Path, follow: bool) -> Result<File, MapError> {
         if !follow {
             flags |= OFlags::NOFOLLOW;
         }
-        // The flags of every system fit.
         options.custom_flags(flags.bits() as i32);
     }
     #[cfg(not(unix))]
@@ -160,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn links_stay_in_their_folder_or_their_cache() {
+    fn links_must_stay_in_their_folder_or_cache() {
         let folder = tempfile::tempdir().unwrap();
         let cache = folder.path().join("models--a--b");
         let snapshot = cache.join("snapshots/0123");
@@ -187,7 +185,6 @@ mod tests {
             ("f", &secret, false),
             ("g", Path::new("../../blobs/deeper/file"), false),
             ("h", Path::new("../../blobs/../../secret"), false),
-            // A link to a link: where it ends counts.
             ("i", Path::new("e"), false),
         ] {
             symlink(target, snapshot.join(name)).unwrap();
@@ -199,7 +196,6 @@ mod tests {
                 Err(other) => panic!("{name}: {other}"),
             }
         }
-        // The folder itself may be a link, or be another cache's.
         symlink(&snapshot, folder.path().join("model")).unwrap();
         assert!(inside(&folder.path().join("model"), "a").is_ok());
         let planted = folder.path().join("models--c--d/snapshots/0123");

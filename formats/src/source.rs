@@ -1,4 +1,4 @@
-//! One view of a model file, whatever container it came in.
+//! Uniform access to model files of all container formats.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,74 +13,73 @@ use crate::vocab::{Vocabulary, VocabularyError};
 
 pub use crate::architecture::{ModelTensor, Place};
 
-/// What kind of file a model came in.
+/// Container format of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
-    /// GGUF, in one file or in several.
+    /// GGUF, in one or several files.
     Gguf {
         /// Version of the format.
         version: u32,
     },
-    /// A folder of Hugging Face's tools.
+    /// A folder in Hugging Face's layout.
     Safetensors {
-        /// Files of weights.
+        /// Number of weight files.
         shards: usize,
     },
-    /// The artifact of this project.
+    /// An artifact of this project.
     Htz {
         /// Major version of the format.
         major: u16,
         /// Minor version of the format.
         minor: u16,
     },
-    /// What an artifact of this project was made from, with its weights in the artifact.
+    /// Source model whose weights are stored in an artifact.
     Sealed {
-        /// The digest of the source, as the artifact says it.
+        /// Digest of the source, as stated by the artifact.
         sha256: Digest,
     },
 }
 
-/// A model in mapped files: what it is, and where its tensors are.
+/// A model in mapped files: its description and its tensors.
 #[derive(Clone, Debug)]
 pub struct ModelFile {
-    /// What was opened: a folder, a file, or the first of several files.
+    /// Path that was opened: a folder, a file, or the first of several files.
     pub path: PathBuf,
-    /// Every file that the model was read from, the configuration and the index of a folder
-    /// among them, in the order of their names; tensors say in which they are. Those that only
-    /// the vocabulary was read from are not.
+    /// All files of the model, including configuration and index, sorted by name; tensors refer to
+    /// them. Files read only for the vocabulary are not included.
     pub files: Vec<Arc<MappedFile>>,
-    /// The kind of file.
+    /// Container format.
     pub container: Container,
-    /// The numbers of the forward pass; checked.
+    /// Validated hyper-parameters.
     pub hyper: HyperParameters,
-    /// The vocabulary, with a token per row of the embedding, or why there is none: a model
-    /// executes without.
+    /// Vocabulary with a token per row of the embedding, or the error that prevented its use;
+    /// execution does not need it.
     pub vocabulary: Result<Vocabulary, VocabularyError>,
-    /// Tensors in the order of execution, their shapes checked against `hyper`.
+    /// Tensors in execution order, their shapes checked against `hyper`.
     pub tensors: Vec<ModelTensor>,
 }
 
-/// Why a file was not opened as a model. Every message names the path.
+/// Error returned when a file cannot be opened as a model. Every message names the path.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The container is unreadable.
+    /// The container is invalid.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The folder is incomplete or unreadable.
+    /// The folder is incomplete or invalid.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The container holds something that is not executed.
+    /// The model is not supported.
     #[error("{}: {error}", path.display())]
     Bind {
-        /// The file, or the folder where it is none of the files in it.
+        /// The file, or the folder if no single file is the cause.
         path: PathBuf,
-        /// What was found in it.
+        /// The error.
         error: BindError,
     },
-    /// The file is an artifact and is unreadable.
+    /// The artifact is invalid.
     #[error(transparent)]
     Htz(#[from] HtzError),
-    /// The file is of a kind that is not supported.
+    /// The kind of file is not supported.
     #[error(
         "{}: not a model file: it begins with \"{}\"; supported are GGUF, .htz and folders with \
          a {CONFIG} and .safetensors files",
@@ -90,20 +89,19 @@ pub enum SourceError {
     Container {
         /// The file.
         path: PathBuf,
-        /// Its first bytes, at most eight.
+        /// First bytes, at most eight.
         found: Vec<u8>,
     },
 }
 
 impl ModelFile {
-    /// Opens a model, whatever its container: a file tells by its first bytes, or by its name
-    /// that it is in the folder of a model.
+    /// Opens a model of any container format, detected by the first bytes of a file, or by a file
+    /// name that belongs to a model folder.
     ///
     /// # Errors
     ///
-    /// [`SourceError::Container`] where the file is of no kind that is supported; the errors of
-    /// [`open_gguf`](ModelFile::open_gguf), [`open_htz`](ModelFile::open_htz) and
-    /// [`open_folder`](ModelFile::open_folder).
+    /// [`SourceError::Container`]; the errors of [`open_gguf`](ModelFile::open_gguf),
+    /// [`open_htz`](ModelFile::open_htz) and [`open_folder`](ModelFile::open_folder).
     pub fn open(path: impl AsRef<Path>) -> Result<ModelFile, SourceError> {
         let path = path.as_ref();
         let map = match MappedFile::open(path) {
@@ -125,13 +123,12 @@ impl ModelFile {
         }
     }
 
-    /// Opens a GGUF model; where it is in several files, by any of them.
+    /// Opens a GGUF model; a split model by any of its parts.
     ///
     /// # Errors
     ///
-    /// [`SourceError`] when a file is no valid GGUF, the files do not go together, or they hold
-    /// no model of an architecture in [`architecture::SUPPORTED`] that is complete and
-    /// consistent.
+    /// [`SourceError`] for invalid files, mismatched parts, and models that are incomplete or of no
+    /// architecture in [`architecture::SUPPORTED`].
     pub fn open_gguf(path: impl AsRef<Path>) -> Result<Self, SourceError> {
         let split = Split::open(path)?;
         let gguf = split.first();
@@ -157,13 +154,13 @@ impl ModelFile {
         })
     }
 
-    /// Opens the model in a folder, which may be named by its configuration, its index or one
-    /// of its weights.
+    /// Opens the model in a folder, given by its path or by its configuration, index or a weight
+    /// file.
     ///
     /// # Errors
     ///
-    /// [`SourceError`] when the folder is incomplete or a file of it invalid, or the model is of
-    /// no architecture in [`architecture::SUPPORTED`], incomplete or inconsistent.
+    /// [`SourceError`] for invalid or missing files, and models that are incomplete or of no
+    /// architecture in [`architecture::SUPPORTED`].
     pub fn open_folder(path: impl AsRef<Path>) -> Result<Self, SourceError> {
         let folder = Folder::open(path)?;
         let files = folder.files();
@@ -207,16 +204,16 @@ impl ModelFile {
         ModelSpec::new(&self.hyper, self.tensors.iter().map(|tensor| tensor.role))
     }
 
-    /// The tensor of a role, where the model has it.
+    /// Returns the tensor with a role, if any.
     pub fn tensor(&self, role: Role) -> Option<&ModelTensor> {
         self.tensors.iter().find(|tensor| tensor.role == role)
     }
 
-    /// The bytes of a tensor of this model.
+    /// Returns the bytes of a tensor of this model.
     ///
     /// # Panics
     ///
-    /// May panic when `tensor` is of another model.
+    /// May panic for a tensor of another model.
     pub fn bytes<'a>(&'a self, tensor: &'a ModelTensor) -> &'a [u8] {
         match &tensor.place {
             Place::File { index, range } => &self.files[*index][range.clone()],
@@ -224,13 +221,13 @@ impl ModelFile {
         }
     }
 
-    /// Bytes of all tensors together.
+    /// Returns the bytes of all tensors.
     pub fn tensor_bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.place.len() as u64).sum()
     }
 
-    /// Bytes of all files together; of an artifact without the weights of its source, and of a source in an artifact those
-    /// of its tensors.
+    /// Returns the size of all files; of an artifact without the weights of its source, and of a
+    /// source in an artifact the size of its tensors.
     pub fn size(&self) -> u64 {
         match (self.container, &self.files[..]) {
             (Container::Sealed { .. }, _) => return self.tensor_bytes(),
@@ -244,9 +241,9 @@ impl ModelFile {
         self.files.iter().map(|file| file.len() as u64).sum()
     }
 
-    /// The digest that names the model: of a single file it is that file's; of several it is
-    /// that of the lines `DIGEST  NAME\n` of all of them, as `sha256sum` writes them. A source that lies in an artifact
-    /// has the digest that it had when it was compiled.
+    /// Returns the digest that identifies the model. For a single file it is the digest of that
+    /// file; for several, of the lines `DIGEST  NAME\n` that `sha256sum` writes for them. A source
+    /// in an artifact has its digest at compilation.
     pub fn digest(&self) -> Digest {
         if let Container::Sealed { sha256 } = self.container {
             return sha256;
@@ -263,13 +260,13 @@ impl ModelFile {
     }
 }
 
-/// Whether a file's name is one of those in the folder of a model.
+/// Returns true if the name is one of a model folder's files.
 pub fn is_in_folder(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default();
     name == CONFIG || name == INDEX || path.extension().is_some_and(|e| e == "safetensors")
 }
 
-/// Where in a folder the cause of an error is.
+/// Returns the file of a folder that caused an error.
 fn file_of(folder: &Folder, error: &BindError) -> PathBuf {
     let of_tensor = error.tensor().map(|name| {
         let mut shards = folder.shards().iter();

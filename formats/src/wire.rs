@@ -1,43 +1,41 @@
-//! Byte order, checked reads and alignment: where the bytes of a file become numbers. Only the
-//! numbers inside of tensors are decoded elsewhere, in [`block`](crate::block).
-//!
-//! Every file of the project is little-endian.
+//! Checked little-endian reads and writes, and alignment. All files of the project are
+//! little-endian. Tensor data are decoded in [`block`](crate::block).
 
-/// A read that could not be done. Offsets are from the start of the bytes the [`Cursor`] got.
+/// Error of a read. Offsets are relative to the bytes of the [`Cursor`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Fewer bytes are left than the read needs.
+    /// Fewer bytes are left than needed.
     #[error(
         "{needed} bytes are needed at byte {offset} and {available} are left; \
          the file is truncated or damaged, copy or download it again"
     )]
     Truncated {
-        /// Where the read began.
+        /// Start of the read.
         offset: usize,
-        /// Bytes it needed.
+        /// Bytes needed.
         needed: u64,
-        /// Bytes that were left.
+        /// Bytes left.
         available: usize,
     },
-    /// Text that is not UTF-8.
+    /// A text is not UTF-8.
     #[error("the text at byte {offset} is not UTF-8; the file is damaged")]
     NotUtf8 {
-        /// Where the text begins.
+        /// Start of the text.
         offset: usize,
     },
-    /// A boolean that is neither 0 nor 1.
+    /// A boolean is neither 0 nor 1.
     #[error("the boolean at byte {offset} is {found}, expected 0 or 1; the file is damaged")]
     NotBool {
-        /// Where the byte is.
+        /// Offset of the byte.
         offset: usize,
-        /// What it holds.
+        /// Its value.
         found: u8,
     },
 }
 
-/// Reads little-endian values one after another, never behind the end.
+/// Bounds-checked reader of consecutive little-endian values.
 ///
-/// A read that fails leaves the cursor where it was.
+/// A failed read does not move the cursor.
 #[derive(Clone, Debug)]
 pub struct Cursor<'a> {
     bytes: &'a [u8],
@@ -58,26 +56,26 @@ macro_rules! numbers {
 }
 
 impl<'a> Cursor<'a> {
-    /// A cursor at the start of `bytes`.
+    /// Creates a cursor at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Cursor { bytes, at: 0 }
     }
 
-    /// Bytes read so far.
+    /// Number of bytes read so far.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// Bytes left.
+    /// Number of bytes left.
     pub fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// Takes the next `count` bytes. The count is a `u64` because that is what files hold.
+    /// Returns the next `count` bytes. The count is a `u64`, as in files.
     ///
     /// # Errors
     ///
-    /// [`WireError::Truncated`] when fewer are left.
+    /// [`WireError::Truncated`] if fewer are left.
     pub fn bytes(&mut self, count: u64) -> Result<&'a [u8], WireError> {
         let taken = usize::try_from(count)
             .ok()
@@ -91,11 +89,11 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// Takes the next `N` bytes as an array.
+    /// Returns the next `N` bytes as an array.
     ///
     /// # Errors
     ///
-    /// [`WireError::Truncated`] when fewer are left.
+    /// [`WireError::Truncated`] if fewer are left.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
         let (taken, _) =
             self.bytes[self.at..]
@@ -115,7 +113,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     ///
-    /// [`WireError`] at the end of the bytes or when the byte is neither 0 nor 1.
+    /// [`WireError`] at the end of the bytes or if the byte is neither 0 nor 1.
     pub fn bool(&mut self) -> Result<bool, WireError> {
         let offset = self.at;
         match self.u8()? {
@@ -128,11 +126,11 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes the next `count` bytes as UTF-8 text.
+    /// Returns the next `count` bytes as UTF-8 text.
     ///
     /// # Errors
     ///
-    /// [`WireError`] when fewer are left or when they are not UTF-8.
+    /// [`WireError`] if fewer are left or they are not UTF-8.
     pub fn str(&mut self, count: u64) -> Result<&'a str, WireError> {
         let offset = self.at;
         std::str::from_utf8(self.bytes(count)?).map_err(|_| {
@@ -142,13 +140,13 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The least multiple of `alignment` that is not below `value`; `None` when it does not fit or
+/// Returns the least multiple of `alignment` that is at least `value`; `None` on overflow or if
 /// `alignment` is 0.
 pub const fn align_up(value: u64, alignment: u64) -> Option<u64> {
     value.checked_next_multiple_of(alignment)
 }
 
-/// The `N` bytes from `at` on; the caller has chosen `at + N` within the block.
+/// Returns the `N` bytes from `at` on, which must be within the block.
 #[inline(always)]
 pub(crate) fn sub<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut taken = [0; N];
@@ -175,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_is_read_back() {
+    fn written_values_are_read_back() {
         let mut bytes = Vec::new();
         put_u8(&mut bytes, 0xfe);
         put_u16(&mut bytes, 0xfedc);
@@ -187,7 +185,6 @@ mod tests {
         put_i64(&mut bytes, -(1 << 40));
         put_f32(&mut bytes, -0.5);
         put_f64(&mut bytes, 1e300);
-        // Little-endian, whatever the machine.
         assert_eq!(bytes[..7], [0xfe, 0xdc, 0xfe, 0x98, 0xba, 0xdc, 0xfe]);
         let mut cursor = Cursor::new(&bytes);
         assert_eq!(cursor.u8(), Ok(0xfe));
@@ -204,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_fails_takes_nothing() {
+    fn failed_read_does_not_move_the_cursor() {
         let mut cursor = Cursor::new(b"\x02\xffabc");
         let truncated = |offset, needed, available| WireError::Truncated {
             offset,

@@ -1,4 +1,4 @@
-//! Matrices in bands: what is packed is what is read, by the rules of the specification.
+//! Column-group matrices: packing and reading by the rules of the specification.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -8,7 +8,6 @@ use htc_formats::bands::{
 };
 use htc_formats::htz::Digest;
 
-/// Numbers of a linear congruential generator.
 struct Random(u64);
 
 impl Random {
@@ -21,8 +20,6 @@ impl Random {
     }
 }
 
-/// A matrix of random codes, and the integers and factors that they stand for, by the rules and not by
-/// the reader: `integers [rows, cols]`, and the factor of each.
 fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>) {
     let mut random = Random(seed);
     let cols = codes.cols();
@@ -74,7 +71,6 @@ fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>)
                 continue;
             }
             for quad in 0..QUADS {
-                // A circle of bits, and the twelve from each weight's first on.
                 let news: Vec<usize> = (0..padded * QUAD)
                     .map(|_| random.below(1 << bits) as usize)
                     .collect();
@@ -97,7 +93,6 @@ fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>)
     (packer.finish(), integers, factors)
 }
 
-/// Every code, alone and beside others, in strips that are full, short or a single row.
 fn cases() -> Vec<(Codes, usize)> {
     let alone = Code::all().chain(Code::earlier());
     let alone = alone.map(|code| Codes::uniform(code, 64).unwrap());
@@ -141,7 +136,7 @@ fn rows_are_the_products_of_scales_and_integers() {
 }
 
 #[test]
-fn integers_come_in_the_order_of_the_products() {
+fn integers_are_arranged_for_products() {
     for (seed, (codes, rows)) in cases().into_iter().enumerate() {
         let (bytes, integers, _) = random(&codes, rows, seed as u64);
         let bands = Bands::new(&codes, rows, &bytes).unwrap();
@@ -198,9 +193,9 @@ fn tables_are_symmetric_and_their_sums_fit_a_byte() {
     }
 }
 
-/// Of every artifact that there is: entries never change.
+/// Entries must never change, because existing artifacts depend on them.
 #[test]
-fn the_tables_are_those_that_artifacts_were_made_with() {
+fn tables_are_unchanged() {
     let digest = |values: Vec<i8>| {
         let bytes: Vec<u8> = values.into_iter().map(i8::cast_unsigned).collect();
         Digest::of(&bytes).to_string()
@@ -226,7 +221,7 @@ fn the_tables_are_those_that_artifacts_were_made_with() {
 }
 
 #[test]
-fn other_lengths_rows_and_scales_are_refused_by_name() {
+fn wrong_lengths_rows_and_scales_are_refused_by_name() {
     let codes: Codes = "1:t2x1,l3x1".parse().unwrap();
     let (mut bytes, ..) = random(&codes, 40, 1);
     for length in [0, bytes.len() - 1] {
@@ -247,7 +242,7 @@ fn other_lengths_rows_and_scales_are_refused_by_name() {
     assert!(Bands::new(&codes, 49, &bytes).is_err());
     let bands = Bands::new(&codes, 40, &bytes).unwrap();
     assert!(bands.row(40, &mut [0.0; 64]).is_err() && bands.row(0, &mut [0.0; 63]).is_err());
-    // The scales of 40 rows, padded to 48: of levels, then of trellises, then of columns.
+    // Scales of 40 rows, padded to 48: of codebooks, then of trellises, then of columns.
     for (at, said) in [
         (2 * 39, "row 39"),
         (96 + 2 * 7, "row 7"),
@@ -267,9 +262,8 @@ fn other_lengths_rows_and_scales_are_refused_by_name() {
     assert!(packer.column_scale(0, f32::NAN).is_err());
 }
 
-/// What stands in columns behind the last changes no number; their scales are finite nevertheless.
 #[test]
-fn padding_of_columns_is_read_by_no_row() {
+fn padding_columns_do_not_affect_rows() {
     let codes: Codes = "2:l3x1,t2x1-20".parse().unwrap();
     let (bytes, ..) = random(&codes, 40, 1);
     let rows = |bytes: &[u8]| {
@@ -281,7 +275,8 @@ fn padding_of_columns_is_read_by_no_row() {
         });
         rows.collect::<Vec<_>>()
     };
-    // Scales of 40 rows, padded to 48, of both kinds, then those of 32 columns; three quads of the trellis are the matrix's.
+    // Scales of 40 rows, padded to 48, of both kinds, then those of 32 columns; three quads of the
+    // trellis belong to the matrix.
     let padding = 192 + 2 * 12..192 + 2 * 32;
     let mut other = bytes.clone();
     for byte in &mut other[padding.clone()] {

@@ -1,5 +1,5 @@
-//! The encoders that search for scales: their error against that of ggml's reference encoders,
-//! the exact optimum and closed forms.
+//! Encoders with a scale search: errors compared with ggml's reference encoders, the exact optimum
+//! and closed forms.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,6 @@ use proptest::prelude::*;
 
 const SEARCHING: &[DType] = BlockFit::TYPES;
 
-/// 16 blocks of 256 numbers of a fixture.
 fn numbers(name: &str) -> Vec<f32> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let bytes = std::fs::read(folder.join(format!("numbers_{name}.f16"))).unwrap();
@@ -24,7 +23,6 @@ fn numbers(name: &str) -> Vec<f32> {
     values
 }
 
-/// What the numbers become.
 fn round_trip(dtype: DType, values: &[f32]) -> Vec<f32> {
     let mut bytes = vec![0; dtype.row_bytes(values.len()).unwrap()];
     encode(dtype, values, &mut bytes).unwrap_or_else(|error| panic!("{error}"));
@@ -40,8 +38,8 @@ fn squared_error(values: &[f32], back: &[f32]) -> f64 {
         .sum()
 }
 
-/// Mean squared errors of `quantize_row_TYPE_ref` of ggml (llama.cpp 0c1e57098) on the fixtures, and what ours
-/// is of them at most: the worst of the three, as measured.
+/// Mean squared errors of `quantize_row_TYPE_ref` of ggml (llama.cpp 0c1e57098) on the fixtures,
+/// and the maximum ratio of ours to them, as measured.
 const REFERENCE: [(DType, [f64; 3], f64); 12] = [
     (DType::Q8_0, [6.857760e-8, 6.482858e-8, 2.229453e-7], 0.892),
     (DType::Q6K, [7.262972e-7, 6.402804e-7, 2.525876e-6], 0.905),
@@ -57,7 +55,6 @@ const REFERENCE: [(DType, [f64; 3], f64); 12] = [
     (DType::Q2K, [2.148812e-4, 1.379478e-4, 6.007342e-4], 0.783),
 ];
 
-/// The fixtures, in the order of [`REFERENCE`].
 const FIXTURES: [&str; 3] = ["gaussian", "heavy", "weights"];
 
 #[test]
@@ -76,8 +73,8 @@ fn errors_are_below_those_of_the_reference_encoders() {
     }
 }
 
-/// The same of `quantize_TYPE` with an importance matrix: means of squares weighted by [`importance`], which is that
-/// of every row of 256.
+/// The same for `quantize_TYPE` with an importance matrix: means of squares weighted by
+/// [`importance`], which applies to every row of 256.
 const WEIGHTED: [(DType, [f64; 3], f64); 12] = [
     (DType::Q8_0, [3.683869e-7, 3.391007e-7, 1.238142e-6], 0.822),
     (DType::Q6K, [3.315909e-6, 2.949468e-6, 1.147088e-5], 0.872),
@@ -93,7 +90,6 @@ const WEIGHTED: [(DType, [f64; 3], f64); 12] = [
     (DType::Q2K, [7.637745e-4, 4.194805e-4, 2.194195e-3], 0.909),
 ];
 
-/// Importances of a row over eight orders of two.
 fn importance() -> Vec<f32> {
     let root = |i: usize| ((i * 37) % 256 + 1) as f32 / 64.0;
     (0..256).map(|i| root(i).powi(2)).collect()
@@ -124,8 +120,8 @@ fn errors_under_importances_are_below_those_of_the_reference_encoders() {
     }
 }
 
-/// The least squared error that any scale leaves with codes from -8 to 7: between two scales where
-/// a code changes the codes are the same, and their best scale has a closed form.
+/// Returns the least squared error with any scale and codes from -8 to 7: between two scales at
+/// which a code changes, the best scale has a closed form.
 fn least_error(x: &[f32]) -> f64 {
     let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     let mut bounds: Vec<f64> = Vec::new();
@@ -155,7 +151,6 @@ fn q4_0_is_near_the_optimum() {
         for (x, y) in values.chunks(32).zip(back.chunks(32)) {
             let error = squared_error(x, y);
             let optimum = least_error(x);
-            // A scale of f16 instead of a real one.
             assert!(error > 0.999 * optimum, "{name}: {error} {optimum}");
             assert!(error < 1.1 * optimum, "{name}: {error} {optimum}");
             found += error;
@@ -198,14 +193,13 @@ fn numbers_without_a_code_are_refused() {
             };
             assert_eq!((index, value.to_bits()), (len + 8, bad.to_bits()), "{text}");
         }
-        // The largest numbers of either sign, alone and together.
         let most = limit.next_down();
         for pattern in [[most, most], [-most, -most], [most, -most], [0.0, -most]] {
             let values: Vec<f32> = (0..len).map(|i| pattern[i % 2]).collect();
             let back = round_trip(dtype, &values);
             for (x, y) in values.iter().zip(&back) {
-                // An eighth is the code 8 that q4_0 has for one sign only; there is no larger step
-                // that would do without it. So has iq4_nl, and q3_k a quarter.
+                // An eighth is lost to the code 8, which q4_0 has for one sign only, as no larger
+                // step is available. The same holds for iq4_nl, and for q3_k with a quarter.
                 let missing = if dtype == DType::Q3K { 0.251 } else { 0.126 };
                 assert!((x - y).abs() <= missing * most, "{dtype}: {x} became {y}");
             }
@@ -213,7 +207,6 @@ fn numbers_without_a_code_are_refused() {
     }
 }
 
-/// A power of two in the numbers is one in the scales, as long as those are normal numbers.
 #[test]
 fn numbers_of_any_magnitude_are_encoded_alike() {
     for &dtype in SEARCHING {
@@ -228,7 +221,7 @@ fn numbers_of_any_magnitude_are_encoded_alike() {
 }
 
 /// A run of positive numbers has no offset, which would have to be negative: its step is the
-/// largest number over the last code.
+/// largest number divided by the last code.
 #[test]
 fn positive_numbers_have_the_step_of_the_largest() {
     let values: Vec<f32> = numbers("gaussian").iter().map(|x| 0.8 + x).collect();
@@ -244,7 +237,7 @@ fn positive_numbers_have_the_step_of_the_largest() {
         (DType::Q2K, 3.0),
     ] {
         let error = squared_error(&values, &round_trip(dtype, &values)) / values.len() as f64;
-        // Rounding to a step of one is off by a twelfth in the mean of squares.
+        // Rounding to a step of one has a mean squared error of a twelfth.
         let ratio = error / ((largest / codes).powi(2) / 12.0);
         assert!(ratio < 1.0, "{dtype}: {ratio}");
     }
@@ -268,8 +261,8 @@ fn zeros_stay_zeros() {
     }
 }
 
-/// Numbers so small that scales are subnormal: the step is 2^-24 at least, and no number is
-/// farther from its own than such a step and what six bits of scale are off.
+/// With subnormal scales the step is at least 2^-24, and errors are bounded by this step plus the
+/// rounding of six-bit scales.
 #[test]
 fn tiny_numbers_keep_what_f16_scales_can_hold() {
     for &dtype in SEARCHING {
@@ -289,12 +282,11 @@ fn tiny_numbers_keep_what_f16_scales_can_hold() {
     }
 }
 
-/// Numbers that the format can hold exactly.
 #[test]
-fn numbers_on_the_grid_stay() {
+fn representable_numbers_are_exact() {
     let wave = |i: usize, levels: usize| ((i * 29 + i / 32 * 7) % levels) as f32;
     for i in [1.0_f32, -0.37, 1e-3] {
-        // Half precision of the step, so that products are exact.
+        // Half precision of the step makes products exact.
         let step = half_precision(i);
         let q4_0: Vec<f32> = (0..256).map(|i| step * (wave(i, 16) - 8.0)).collect();
         assert_eq!(round_trip(DType::Q4_0, &q4_0), q4_0, "{step}");
@@ -338,9 +330,8 @@ fn a_constant_keeps_three_digits() {
     }
 }
 
-/// A run of small numbers beside runs of large ones: every run has its own scale.
 #[test]
-fn small_runs_beside_large_ones_are_kept() {
+fn small_runs_next_to_large_ones_are_kept() {
     for (dtype, run, most) in [
         (DType::Q6K, 16, 0.03),
         (DType::Q5K, 32, 0.03),
@@ -364,7 +355,6 @@ fn small_runs_beside_large_ones_are_kept() {
     }
 }
 
-/// The largest distance of two codes with the least scale.
 fn least_step(dtype: DType) -> f64 {
     let gap = if matches!(dtype, DType::IQ4NL | DType::IQ4XS) {
         24.0
@@ -374,7 +364,6 @@ fn least_step(dtype: DType) -> f64 {
     gap * 2f64.powi(-24)
 }
 
-/// Half of a format's step for numbers of a range of 2, and the half step of its coarsest scale.
 fn worst(dtype: DType) -> f64 {
     match dtype {
         DType::Q8_0 => 2.0 / 254.0,
@@ -391,10 +380,8 @@ fn worst(dtype: DType) -> f64 {
 }
 
 proptest! {
-    /// Any numbers, of one magnitude or of many: what comes back is finite, near, and the same
-    /// each time.
     #[test]
-    fn any_numbers_come_back(
+    fn any_numbers_round_trip_approximately(
         values in prop_oneof![
             prop::collection::vec(-1f32..1.0, 512),
             prop::collection::vec(0f32..1.0, 512),
@@ -418,11 +405,9 @@ proptest! {
         }
     }
 
-    /// Any bits: a refusal or finite numbers.
     #[test]
     fn any_bits_are_encoded_or_refused(
         bits in prop::collection::vec(any::<u32>(), 256),
-        // All bits, or numbers below 2 of any exponent.
         mask in prop_oneof![1 => Just(u32::MAX), 4 => Just(!(1 << 30))],
     ) {
         let values: Vec<f32> = bits.into_iter().map(|b| f32::from_bits(b & mask)).collect();

@@ -1,5 +1,5 @@
-//! Scales first, codes afterwards: what a fit says of its codes against what the decoder makes of
-//! them, the search against exhaustive ones, and scales fitted to codes.
+//! Block fits: consistency with the decoder, the search compared with exhaustive ones, and scales
+//! refitted to codes.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ fn decoded(dtype: DType, bytes: &[u8]) -> Vec<f32> {
 }
 
 #[test]
-fn every_code_decodes_to_what_the_fit_says() {
+fn decoder_agrees_with_the_fit_for_every_code() {
     let mut random = Random(1);
     for &dtype in BlockFit::TYPES {
         for scale in [1.0, -1.0, 1e-3, 3e-8, 1e4, 0.0] {
@@ -40,7 +40,6 @@ fn every_code_decodes_to_what_the_fit_says() {
                 let fit = BlockFit::search(dtype, &values, None).unwrap();
                 assert_eq!(fit.dtype(), dtype);
                 let codes: Vec<u8> = fit.codes().collect();
-                // Every code at every place.
                 for first in 0..codes.len() {
                     let at = |place: usize| codes[(first + 7 * place) % codes.len()];
                     let block: Vec<u8> = (0..values.len()).map(at).collect();
@@ -67,7 +66,6 @@ fn no_code_is_nearer_than_the_nearest() {
             let values: Vec<f32> = random.block(dtype).iter().map(|x| x * scale).collect();
             let fit = BlockFit::search(dtype, &values, None).unwrap();
             let codes = rounded(&fit, &values);
-            // Beside the block's own numbers some far outside of its codes.
             for (place, value) in values.iter().enumerate() {
                 assert_eq!(fit.nearest(place, *value).0, codes[place], "{dtype}");
                 for value in [
@@ -96,7 +94,6 @@ fn no_code_is_nearer_than_the_nearest() {
     }
 }
 
-/// Values ascend or descend with codes, so that a neighbour in code is one in value.
 #[test]
 fn codes_are_in_order_of_their_values() {
     let mut random = Random(3);
@@ -112,7 +109,7 @@ fn codes_are_in_order_of_their_values() {
 }
 
 #[test]
-fn a_row_is_encoded_as_its_blocks_are_fitted() {
+fn encode_equals_block_fits() {
     let mut random = Random(4);
     for &dtype in BlockFit::TYPES {
         let blocks = [
@@ -128,7 +125,6 @@ fn a_row_is_encoded_as_its_blocks_are_fitted() {
             packed(&fit, &rounded(&fit, values))
         });
         assert_eq!(bytes, of_blocks.collect::<Vec<u8>>(), "{dtype}");
-        // Equal importances are none.
         let equal = vec![0.25; blocks[0].len()];
         let with = BlockFit::search(dtype, &blocks[0], Some(&equal)).unwrap();
         let without = BlockFit::search(dtype, &blocks[0], None).unwrap();
@@ -136,9 +132,9 @@ fn a_row_is_encoded_as_its_blocks_are_fitted() {
     }
 }
 
-/// The search knows what counts: in the sum over many blocks its error under the importances is well
-/// below that of the search without them, and in a single block it is hardly ever above, because both
-/// end in minima near their starts.
+/// Over many blocks the search with importances must have a clearly lower weighted error than
+/// without. In a single block it is hardly ever higher, because both end in minima near their
+/// starts.
 #[test]
 fn importances_lower_the_error_under_them() {
     for &dtype in BlockFit::TYPES {
@@ -162,7 +158,6 @@ fn importances_lower_the_error_under_them() {
     }
 }
 
-/// Only ratios count, whatever the magnitude, and zeros are allowed everywhere.
 #[test]
 fn importances_are_ratios() {
     let mut random = Random(6);
@@ -179,7 +174,6 @@ fn importances_are_ratios() {
             BlockFit::search(dtype, &values, Some(&zeros)).unwrap(),
             BlockFit::search(dtype, &values, None).unwrap(),
         );
-        // A single number that counts is met as well as its type can, and the others still have codes.
         let mut one = zeros;
         one[17] = 1e-3;
         let fit = BlockFit::search(dtype, &values, Some(&one)).unwrap();
@@ -204,7 +198,7 @@ fn scales_fitted_to_codes_are_better_and_never_worse() {
         for _ in 0..4096 / dtype.block_len() {
             let (values, weights) = (random.block(dtype), random.importance(dtype));
             let fit = BlockFit::search(dtype, &values, None).unwrap();
-            // Codes as a feedback leaves them: nearest to something else.
+            // Codes as left by error feedback: nearest to other numbers.
             let moved: Vec<f32> = values
                 .iter()
                 .map(|x| 1.1 * x + 0.1 * random.normal())
@@ -215,7 +209,6 @@ fn scales_fitted_to_codes_are_better_and_never_worse() {
             let refitted = fit.refit(&values, Some(&weights), &codes).unwrap();
             let (old, new) = (of(&fit), of(&refitted));
             assert!(new <= old, "{dtype}: {new} {old}");
-            // Fitted once more it stays or gets better still.
             let again = refitted.refit(&values, Some(&weights), &codes).unwrap();
             assert!(of(&again) <= new);
             (before, after) = (before + old, after + new);
@@ -225,7 +218,6 @@ fn scales_fitted_to_codes_are_better_and_never_worse() {
     }
 }
 
-/// Codes of a known fit, and the numbers that they stand for: the scales are found again.
 #[test]
 fn scales_of_exact_numbers_are_found_again() {
     let mut random = Random(8);
@@ -241,13 +233,12 @@ fn scales_of_exact_numbers_are_found_again() {
         let ones = vec![1.0; values.len()];
         let energy = weighted(&exact, &ones, &vec![0.0; values.len()]);
         let left = weighted(&exact, &ones, &decoded(dtype, &packed(&found, &codes)));
-        // The integers of the runs are those of another fit.
         assert!(left < 1e-2 * energy, "{dtype}: {left} of {energy}");
     }
 }
 
 #[test]
-fn what_is_no_block_is_refused() {
+fn wrong_block_lengths_are_refused() {
     for &dtype in BlockFit::TYPES {
         let len = dtype.block_len();
         let (values, codes) = (vec![0.5; len], vec![0; len]);
@@ -313,7 +304,6 @@ fn what_is_no_block_is_refused() {
 }
 
 proptest! {
-    /// Any bits for values and importances: a refusal, or a fit whose codes decode to what it says.
     #[test]
     fn any_bits_are_fitted_or_refused(
         bits in prop::collection::vec((any::<u32>(), any::<u32>()), 256),

@@ -1,4 +1,4 @@
-//! Block formats against the values of gguf-py (`scripts/make_block_fixtures.py`).
+//! Block formats compared with gguf-py (`scripts/make_block_fixtures.py`).
 
 #![allow(
     clippy::unwrap_used,
@@ -41,7 +41,7 @@ fn decoders_give_the_bits_of_gguf_py() {
         for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
             assert_eq!(found.to_bits(), expected.to_bits(), "{dtype} number {i}");
         }
-        // The numbers behind the stored ones.
+        // The numbers not stored in the fixture.
         let bytes: Vec<u8> = found.iter().flat_map(|value| value.to_le_bytes()).collect();
         let line = format!("{}  {dtype}", Digest::of(&bytes));
         assert!(digests.lines().any(|l| l == line), "{line} not found");
@@ -64,7 +64,6 @@ fn encoders_give_the_bits_of_gguf_py() {
     }
 }
 
-/// Numbers of many magnitudes, by blocks: the search leaves no more than gguf-py's rounding does.
 #[test]
 fn q8_0_is_no_worse_than_gguf_py() {
     let values = floats("encode_q8_0.f32");
@@ -84,15 +83,14 @@ fn q8_0_is_no_worse_than_gguf_py() {
         .zip(ours.chunks(34).zip(theirs.chunks(34)));
     for (i, (values, (ours, theirs))) in blocks.enumerate() {
         let (ours, theirs) = (error(values, ours), error(values, theirs));
-        // The scale of either is rounded to f16.
         assert!(ours <= 1.02 * theirs, "block {i}: {ours} {theirs}");
     }
 }
 
 #[test]
 fn f16_is_ieee_binary16() {
-    // Closed forms: the least subnormal, the largest below one, a tie to even either way, the
-    // least number that rounds to infinity and the one before it.
+    // Closed forms: the least subnormal, the largest number below one, a tie to even either way,
+    // the least number that rounds to infinity and its predecessor.
     for (value, bits) in [
         (2f32.powi(-24), 0x0001),
         (2f32.powi(-25), 0x0000),
@@ -112,7 +110,7 @@ fn f16_is_ieee_binary16() {
 }
 
 #[test]
-fn a_nan_stays_a_nan() {
+fn nan_stays_nan() {
     for bits in [0x7fc0_0000, 0x7f80_0001, 0xffff_ffff, 0xff80_0100] {
         for dtype in [DType::F32, DType::F16, DType::BF16] {
             let mut bytes = vec![0; dtype.block_bytes()];
@@ -132,7 +130,7 @@ fn q8_0_of_numbers_without_a_reciprocal_is_zero() {
 }
 
 #[test]
-fn formats_that_are_only_read_say_so() {
+fn encoding_read_only_formats_is_refused() {
     for dtype in every_type() {
         let values = vec![0.0; dtype.block_len()];
         let done = encode(dtype, &values, &mut vec![0; dtype.block_bytes()]);
@@ -154,7 +152,7 @@ fn formats_that_are_only_read_say_so() {
 }
 
 #[test]
-fn lengths_that_do_not_belong_together_are_refused() {
+fn mismatched_lengths_are_refused() {
     for dtype in every_type() {
         let (len, size) = (dtype.block_len(), dtype.block_bytes());
         for (numbers, bytes) in [(len, 2 * size), (2 * len, size), (len, size - 1), (0, 1)] {
@@ -220,7 +218,7 @@ proptest! {
         let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
         let step = largest / 127.0;
         let plain: Vec<f32> = values.iter().map(|x| (x / step).round() * step).collect();
-        // The scale's own rounding to f16 is uncorrelated with the codes.
+        // Rounding of the scale to f16 is uncorrelated with the codes.
         let rounding = 32.0 * f64::from(largest * 2f32.powi(-11)).powi(2);
         prop_assert!(error(&back) <= 1.01 * error(&plain) + rounding);
         prop_assert_eq!(round_trip(&back), back);

@@ -1,4 +1,4 @@
-//! The search for scales against every scale that there is.
+//! The scale search compared with exhaustive searches.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,8 +12,8 @@ use block_common::{Random, error};
 use htc_formats::DType;
 use htc_formats::block::BlockFit;
 
-/// The least weighted squared error that any real scale leaves with given levels: between two scales where
-/// a number changes its level the levels are the same, and their best scale has a closed form.
+/// Returns the least weighted squared error with any real scale: between two scales at which a
+/// level changes, the best scale has a closed form.
 fn least_error(x: &[f32], w: &[f32], levels: &[f64]) -> f64 {
     let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     let w: Vec<f64> = w.iter().map(|&w| f64::from(w)).collect();
@@ -43,8 +43,6 @@ fn least_error(x: &[f32], w: &[f32], levels: &[f64]) -> f64 {
     energy - gain.fold(0.0, f64::max)
 }
 
-/// The types of one scale, against every scale that there is.
-/// The levels of iq4_nl and iq4_xs.
 const IQ4: [f64; 16] = [
     -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0,
     89.0, 113.0,
@@ -53,7 +51,8 @@ const IQ4: [f64; 16] = [
 #[test]
 fn a_scale_is_near_the_optimum() {
     let whole = |low: i32, high: i32| (low..=high).map(f64::from).collect::<Vec<f64>>();
-    // How far above the optimum, as measured, in the sum and in a single block, without importances and with them.
+    // Measured bounds relative to the optimum, for the sum and for a single block, without and with
+    // importances.
     for (dtype, levels, within) in [
         (DType::Q4_0, whole(-8, 7), [1.001, 1.02, 1.01, 1.5]),
         (DType::Q5_0, whole(-16, 15), [1.004, 1.03, 1.015, 1.3]),
@@ -73,7 +72,6 @@ fn a_scale_is_near_the_optimum() {
                 let fit = BlockFit::search(dtype, &values, Some(&weights)).unwrap();
                 let optimum = least_error(&values, &weights, &levels);
                 let of_fit = error(&fit, &values, &weights);
-                // A scale of f16 instead of a real one.
                 assert!(of_fit > 0.99 * optimum, "{dtype}: {of_fit} {optimum}");
                 (found, least) = (found + of_fit, least + optimum);
                 worst = worst.max(of_fit / optimum);
@@ -97,7 +95,6 @@ fn a_scale_is_near_the_optimum() {
     }
 }
 
-/// What is above the least error of many blocks, with importances and without.
 fn above(
     dtype: DType,
     blocks: usize,
@@ -124,7 +121,6 @@ fn above(
     })
 }
 
-/// The weighted squared error of the nearest of ascending levels.
 fn error_of(x: &[f64], w: &[f64], step: f64, offset: f64, levels: &[f64]) -> f64 {
     let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
     let terms = x.iter().zip(w).map(|(x, w)| {
@@ -139,7 +135,8 @@ fn error_of(x: &[f64], w: &[f64], step: f64, offset: f64, levels: &[f64]) -> f64
     terms.sum()
 }
 
-/// Every choice of where the least and the largest number lie among the codes, in steps of a tenth of one.
+/// Tries all positions of the least and the largest number among the codes, in steps of a tenth of
+/// a code.
 #[test]
 fn a_scale_and_a_minimum_are_near_the_optimum() {
     for (dtype, last, most) in [
@@ -168,7 +165,7 @@ fn a_scale_and_a_minimum_are_near_the_optimum() {
     }
 }
 
-/// Every integer scale of every run, beside scales of the scales around that which was found.
+/// Tries every integer scale of every run, with scales of the scales around the one of the fit.
 #[test]
 fn integer_scales_are_near_the_optimum() {
     let whole = |low: i32, high: i32| (low..=high).map(f64::from).collect::<Vec<f64>>();
@@ -177,7 +174,6 @@ fn integer_scales_are_near_the_optimum() {
         (DType::IQ4XS, IQ4.to_vec(), 32, [1.005, 1.05]),
     ] {
         let least = |x: &[f64], w: &[f64], fit: &BlockFit| {
-            // The largest step is one of 31 or 32.
             let steps =
                 (0..x.len()).map(|place| f64::from(fit.value(place, 1) - fit.value(place, 0)));
             let largest = steps.map(f64::abs).fold(0.0, f64::max) / (levels[1] - levels[0]);
@@ -201,7 +197,6 @@ fn integer_scales_are_near_the_optimum() {
     }
 }
 
-/// Every pair of integers of every run, beside scales of both around those that were found.
 #[test]
 fn integer_scales_and_minima_are_near_the_optimum() {
     let levels: Vec<f64> = (0..=3).map(f64::from).collect();

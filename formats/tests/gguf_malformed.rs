@@ -1,4 +1,4 @@
-//! What is wrong with a file is found, and named.
+//! Errors of malformed GGUF files.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ fn open_error(name: &str, contents: Option<&[u8]>) -> OpenError {
 }
 
 #[test]
-fn a_missing_file() {
+fn missing_file_is_refused() {
     let error = open_error("absent.gguf", None);
     assert!(
         matches!(error, OpenError::Map(MapError::Io { .. })),
@@ -36,7 +36,7 @@ fn a_missing_file() {
 }
 
 #[test]
-fn an_empty_file() {
+fn empty_file_is_refused() {
     let error = open_error("empty.gguf", Some(b""));
     assert!(
         matches!(error, OpenError::Map(MapError::Empty { .. })),
@@ -45,7 +45,7 @@ fn an_empty_file() {
 }
 
 #[test]
-fn a_folder() {
+fn folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let error = Gguf::open(folder.path()).unwrap_err();
     assert!(
@@ -56,7 +56,7 @@ fn a_folder() {
 
 #[cfg(unix)]
 #[test]
-fn a_device() {
+fn device_is_refused() {
     let error = Gguf::open("/dev/null").unwrap_err();
     assert!(
         matches!(error, OpenError::Map(MapError::NotAFile { .. })),
@@ -65,7 +65,7 @@ fn a_device() {
 }
 
 #[test]
-fn a_file_of_something_else() {
+fn file_of_another_format_is_refused() {
     let error = open_error("picture.gguf", Some(b"\x89PNG\r\n\x1a\n"));
     let OpenError::Invalid { error, .. } = error else {
         panic!("{error}")
@@ -81,7 +81,7 @@ fn a_file_of_something_else() {
 }
 
 #[test]
-fn other_versions() {
+fn unsupported_versions_are_refused() {
     for found in [0, 1, 4, 99, u32::MAX] {
         assert_eq!(
             error(&Raw::new(found, 0, 0).bytes),
@@ -95,7 +95,7 @@ fn other_versions() {
 }
 
 #[test]
-fn big_endian() {
+fn big_endian_is_refused() {
     for version in [1u32, 2, 3] {
         let raw = Raw::new(version.swap_bytes(), 0, 0);
         assert_eq!(error(&raw.bytes), GgufError::BigEndian);
@@ -104,9 +104,9 @@ fn big_endian() {
 }
 
 #[test]
-fn every_truncation_of_a_model() {
+fn every_truncation_is_refused() {
     let bytes = gguf_common::tiny_model();
-    // The tail behind the last tensor is padding, which may be missing.
+    // Padding after the last tensor may be missing.
     let contents = Contents::parse(&bytes).unwrap();
     let end = contents
         .tensors()
@@ -136,7 +136,7 @@ fn every_truncation_of_a_model() {
 }
 
 #[test]
-fn more_tensors_than_the_file_can_hold() {
+fn excessive_tensor_count_is_refused() {
     let limit = limits::MAX_TENSORS;
     for found in [1 << 60, u64::MAX, limit + 1] {
         let expected = GgufError::Limit {
@@ -157,7 +157,7 @@ fn more_tensors_than_the_file_can_hold() {
 }
 
 #[test]
-fn more_metadata_than_the_file_can_hold() {
+fn excessive_metadata_count_is_refused() {
     let limit = limits::MAX_METADATA_ENTRIES;
     let place = || "metadata entries".to_owned();
     for found in [1 << 60, u64::MAX, limit + 1] {
@@ -177,7 +177,7 @@ fn more_metadata_than_the_file_can_hold() {
 }
 
 #[test]
-fn a_key_longer_than_the_file() {
+fn key_longer_than_the_file_is_refused() {
     let mut raw = Raw::new(3, 0, 1);
     raw.u64(u64::MAX).u64(0).u64(0);
     let found = error(&raw.bytes);
@@ -198,7 +198,7 @@ fn a_key_longer_than_the_file() {
 }
 
 #[test]
-fn a_key_and_a_name_beyond_the_limit() {
+fn key_and_name_beyond_the_limit_are_refused() {
     let mut raw = Raw::new(3, 0, 1);
     raw.text(&"k".repeat(1 << 16)).u32(0).u8(1);
     let limit = limits::MAX_KEY_BYTES;
@@ -218,7 +218,7 @@ fn a_key_and_a_name_beyond_the_limit() {
 }
 
 #[test]
-fn text_that_is_not_utf8() {
+fn invalid_utf8_is_refused() {
     let mut raw = Raw::new(3, 0, 1);
     raw.u64(4).raw(b"k\xff\xfey").u32(0).u8(1);
     let found = error(&raw.bytes);
@@ -235,7 +235,7 @@ fn text_that_is_not_utf8() {
 }
 
 #[test]
-fn a_boolean_of_two() {
+fn boolean_other_than_0_or_1_is_refused() {
     let mut raw = Raw::new(3, 0, 1);
     raw.text("flag").u32(7).u8(2);
     assert_eq!(
@@ -251,7 +251,7 @@ fn a_boolean_of_two() {
 }
 
 #[test]
-fn an_unknown_value_type() {
+fn unknown_value_type_is_refused() {
     for found in [13, u32::MAX] {
         let mut raw = Raw::new(3, 0, 1);
         raw.text("k").u32(found).u64(0);
@@ -275,7 +275,7 @@ fn an_unknown_value_type() {
 }
 
 #[test]
-fn an_array_longer_than_the_file() {
+fn array_longer_than_the_file_is_refused() {
     for (kind, possible) in [(0, 64), (2, 32), (6, 16), (8, 8), (9, 5), (12, 8)] {
         for found in [65, 1 << 60, u64::MAX] {
             let mut raw = Raw::new(3, 0, 1);
@@ -292,7 +292,7 @@ fn an_array_longer_than_the_file() {
 }
 
 #[test]
-fn arrays_nested_fifty_thousand_levels_deep() {
+fn deeply_nested_arrays_are_refused() {
     let mut raw = Raw::new(3, 0, 1);
     raw.text("deep").u32(9);
     for _ in 0..50_000 {
@@ -324,7 +324,7 @@ fn arrays_nested_to_the_limit_are_read() {
 }
 
 #[test]
-fn a_key_twice() {
+fn duplicate_key_is_refused() {
     let mut raw = Raw::new(3, 0, 3);
     raw.text("a")
         .u32(0)
@@ -344,7 +344,7 @@ fn a_key_twice() {
 }
 
 #[test]
-fn alignments_that_are_none() {
+fn invalid_alignments_are_refused() {
     for found in [0u64, 3, 24, limits::MAX_ALIGNMENT * 2, u64::MAX] {
         let mut raw = Raw::new(3, 0, 1);
         raw.text("general.alignment").u32(10).u64(found);
@@ -356,7 +356,7 @@ fn alignments_that_are_none() {
 }
 
 #[test]
-fn a_key_of_another_type_names_key_expected_and_found() {
+fn type_mismatch_names_key_expected_and_found() {
     let mut raw = Raw::new(3, 0, 2);
     raw.text("n").u32(5).u32(-3i32 as u32);
     raw.text("s").u32(8).text("seven");
@@ -386,15 +386,14 @@ fn metadata_of_a_model_alone_is_a_valid_file() {
     let bytes = model_metadata().to_bytes().unwrap();
     let contents = Contents::parse(&bytes).unwrap();
     assert!(contents.tensors().is_empty());
-    // Without tensors the padding behind the table may be missing.
     let mut raw = Raw::new(3, 0, 1);
     raw.text("k").u32(0).u8(1);
     let contents = Contents::parse(&raw.bytes).unwrap();
     assert!(contents.data_offset() > raw.bytes.len() as u64);
 }
 
-/// A list of empty texts takes three times the memory that it takes in the file, and a sparse file
-/// costs nothing. What is refused is refused before it is allocated.
+/// A list of empty texts takes three times its file size in memory, and a sparse file costs
+/// nothing. It must be refused before allocation.
 #[test]
 fn memory_for_metadata_is_bounded() {
     let limit = limits::MAX_METADATA_MEMORY;
@@ -402,7 +401,6 @@ fn memory_for_metadata_is_bounded() {
         let mut raw = Raw::new(3, 0, 1);
         raw.text("list").u32(ValueType::Array as u32);
         raw.u32(kind as u32).u64(count);
-        // Zeros that nobody touches take no memory.
         let mut bytes = vec![0; raw.bytes.len() + (count * each) as usize];
         bytes[..raw.bytes.len()].copy_from_slice(&raw.bytes);
         bytes
@@ -429,7 +427,6 @@ fn memory_for_metadata_is_bounded() {
             other => panic!("{kind}: {other}"),
         }
     }
-    // Lists in lists, keys and texts add up.
     let mut raw = Raw::new(3, 0, 300);
     for index in 0..300 {
         raw.text(&format!("{index}")).u32(ValueType::String as u32);

@@ -1,4 +1,4 @@
-//! What is wrong with the table of tensors is found, and named.
+//! Errors of malformed tensor tables.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,7 +11,6 @@ mod gguf_common;
 use gguf_common::{Raw, error};
 use htc_formats::gguf::{Contents, GgmlType, GgufError};
 
-/// A file with one 32-number tensor, for changes to its table.
 fn one_tensor() -> Raw {
     let mut raw = Raw::new(3, 1, 0);
     raw.tensor("t", &[32], GgmlType::F32.id(), 0);
@@ -19,7 +18,7 @@ fn one_tensor() -> Raw {
 }
 
 #[test]
-fn a_tensor_name_twice() {
+fn duplicate_tensor_name_is_refused() {
     let mut raw = Raw::new(3, 2, 0);
     raw.tensor("t", &[8], 0, 0)
         .tensor("t", &[8], 0, 32)
@@ -33,7 +32,7 @@ fn a_tensor_name_twice() {
 }
 
 #[test]
-fn too_many_dimensions_or_none() {
+fn zero_or_too_many_dimensions_are_refused() {
     for found in [0, 5, u32::MAX] {
         let mut raw = Raw::new(3, 1, 0);
         raw.text("t").u32(found).raw(&[1; 64]);
@@ -43,14 +42,14 @@ fn too_many_dimensions_or_none() {
 }
 
 #[test]
-fn impossible_shapes() {
+fn impossible_shapes_are_refused() {
     for dims in [
         &[0][..],
         &[32, 0],
         &[u64::MAX, 2],
         &[1 << 32, 1 << 32],
         &[1 << 16, 1 << 16, 1 << 16, 1 << 16],
-        // The numbers fit and their bytes do not.
+        // The number of elements fits, the number of bytes does not.
         &[1 << 62, 2],
     ] {
         let mut raw = Raw::new(3, 1, 0);
@@ -64,7 +63,7 @@ fn impossible_shapes() {
 }
 
 #[test]
-fn an_unknown_type_of_tensor() {
+fn unknown_tensor_type_is_refused() {
     for found in [4, 5, 42, 1000, u32::MAX] {
         let mut raw = Raw::new(3, 1, 0);
         raw.tensor("t", &[32], found, 0).data(128);
@@ -74,7 +73,7 @@ fn an_unknown_type_of_tensor() {
 }
 
 #[test]
-fn a_type_that_is_known_and_not_decoded_is_listed() {
+fn known_unsupported_type_is_listed() {
     for &kind in GgmlType::ALL {
         let mut raw = Raw::new(3, 1, 0);
         raw.tensor("t", &[kind.block_len(), 3], kind.id(), 0);
@@ -105,7 +104,7 @@ fn a_type_that_is_known_and_not_decoded_is_listed() {
 }
 
 #[test]
-fn a_row_of_part_of_a_block() {
+fn partial_block_in_a_row_is_refused() {
     for (kind, row) in [
         (GgmlType::Q8_0, 33),
         (GgmlType::Q4_K, 128),
@@ -124,7 +123,7 @@ fn a_row_of_part_of_a_block() {
 }
 
 #[test]
-fn an_offset_that_is_not_aligned() {
+fn misaligned_offset_is_refused() {
     let mut raw = Raw::new(3, 1, 0);
     raw.tensor("t", &[8], 0, 16).data(64);
     let expected = GgufError::Misaligned {
@@ -136,7 +135,7 @@ fn an_offset_that_is_not_aligned() {
 }
 
 #[test]
-fn data_beyond_the_end() {
+fn data_beyond_the_end_are_refused() {
     let start = one_tensor().data(0).bytes.len() as u64;
     let mut short = one_tensor();
     short.data(127);
@@ -165,7 +164,7 @@ fn data_beyond_the_end() {
 }
 
 #[test]
-fn tensors_that_overlap() {
+fn overlapping_tensors_are_refused() {
     for (a, b, overlap) in [(0, 0, true), (0, 96, true), (96, 0, true), (0, 128, false)] {
         let mut raw = Raw::new(3, 2, 0);
         raw.tensor("a", &[32], 0, a)

@@ -1,4 +1,4 @@
-//! Binding a GGUF file to an architecture.
+//! Binding of GGUF files to architectures.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,6 @@ fn parsed(writer: &Writer<'_>) -> Contents {
     Contents::parse(&writer.to_bytes().unwrap()).unwrap()
 }
 
-/// Binds the small model with one metadata entry more, or another value for one it has.
 fn bound_with(key: &str, value: Value) -> Result<(), BindError> {
     let original = parsed(&model_metadata());
     let mut writer = Writer::new();
@@ -32,9 +31,8 @@ fn bound_with(key: &str, value: Value) -> Result<(), BindError> {
     bind(&parsed(&writer)).map(|_| ())
 }
 
-/// Every second layer of more than memory holds would be listed.
 #[test]
-fn layers_are_counted_before_anything_is_made_for_each() {
+fn layer_count_is_checked_before_allocation() {
     let original = parsed(&model_metadata());
     let mut writer = Writer::new();
     for (k, v) in original
@@ -61,7 +59,6 @@ fn refused_with(key: &str, value: Value) -> BindError {
     error
 }
 
-/// Binds the small model with changed tensors.
 fn bound_after(change: impl FnOnce(&mut Vec<(String, Vec<u64>)>)) -> Result<(), BindError> {
     let mut tensors = model_tensors();
     change(&mut tensors);
@@ -71,7 +68,7 @@ fn bound_after(change: impl FnOnce(&mut Vec<(String, Vec<u64>)>)) -> Result<(), 
 }
 
 #[test]
-fn a_model_opens_in_the_order_of_execution() {
+fn tensors_are_in_the_order_of_execution() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
     std::fs::write(&path, gguf_common::tiny_model()).unwrap();
@@ -119,9 +116,9 @@ fn a_model_opens_in_the_order_of_execution() {
     assert_eq!(model.vocabulary.as_ref().unwrap().tokens.len(), 5);
 }
 
-/// `scripts/make_block_fixtures.py` wrote the file with gguf-py.
+/// The file was written by gguf-py (`scripts/make_block_fixtures.py`).
 #[test]
-fn a_model_of_another_writer_binds() {
+fn model_written_by_gguf_py_binds() {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/tests/fixtures/tiny_llama.gguf"
@@ -161,7 +158,7 @@ fn a_model_of_another_writer_binds() {
 }
 
 #[test]
-fn optional_tensors_are_bound_where_they_are() {
+fn optional_tensors_are_bound_if_present() {
     bound_after(|tensors| {
         tensors.push(("output.weight".to_owned(), vec![WIDTH, 5]));
         tensors.push(("rope_freqs.weight".to_owned(), vec![1]));
@@ -179,18 +176,17 @@ fn every_missing_tensor_is_named() {
 }
 
 #[test]
-fn every_tensor_of_another_shape_is_named() {
+fn every_wrong_shape_is_named() {
     for at in 0..model_tensors().len() {
         for dim in 0..model_tensors()[at].1.len() {
             let (name, expected) = model_tensors()[at].clone();
-            // The rows of the embedding are what defines the vocabulary.
             if name == "token_embd.weight" && dim == 1 {
                 continue;
             }
             let error = bound_after(|tensors| tensors[at].1[dim] += 1).unwrap_err();
             let mut wrong = expected.clone();
             wrong[dim] += 1;
-            // The file has the length of rows first, messages have it last.
+            // The file has the row length first, messages have it last.
             wrong.reverse();
             match error {
                 BindError::TensorShape {
@@ -222,12 +218,12 @@ fn a_transposed_matrix_is_refused() {
 }
 
 #[test]
-fn dimensions_of_one_may_be_left_out() {
+fn dimensions_of_one_may_be_omitted() {
     bound_after(|tensors| tensors[0].1.extend([1, 1])).unwrap();
 }
 
 #[test]
-fn a_bias_is_not_left_out_silently() {
+fn unexpected_tensors_are_refused() {
     let error = bound_after(|tensors| {
         tensors.push(("blk.0.attn_norm.bias".to_owned(), vec![8]));
         tensors.push((format!("blk.{LAYERS}.attn_q.weight"), vec![8, 8]));
@@ -244,7 +240,7 @@ fn a_bias_is_not_left_out_silently() {
 }
 
 #[test]
-fn biases_of_slots_are_bound_behind_their_weights() {
+fn biases_follow_their_weights() {
     let mut described = model_tensors();
     described.insert(0, ("blk.1.ffn_down.bias".to_owned(), vec![WIDTH]));
     described.push(("blk.0.attn_q.bias".to_owned(), vec![WIDTH]));
@@ -294,7 +290,7 @@ fn heads_per_layer_are_refused() {
 }
 
 #[test]
-fn scalings_of_rope() {
+fn rope_scalings_are_read() {
     let kind = |name: &str| ("llama.rope.scaling.type", Value::String(name.to_owned()));
     let factor = |value| ("llama.rope.scaling.factor", Value::F32(value));
     let legacy = |value| ("llama.rope.scale_linear", Value::F32(value));
@@ -326,10 +322,10 @@ fn scalings_of_rope() {
     );
 }
 
-/// One tensor of the two, or none though the type of scaling asks for them, would give wrong
-/// rotations without a word.
+/// With one of the two tensors missing, or both despite the scaling type, rotations would be
+/// silently wrong.
 #[test]
-fn long_rope_has_both_its_tensors() {
+fn long_rope_requires_both_tensors() {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../tests/fixtures/architectures/phi3/model.gguf"
@@ -367,14 +363,14 @@ fn long_rope_has_both_its_tensors() {
 }
 
 #[test]
-fn attention_that_sees_what_follows_is_refused() {
+fn non_causal_attention_is_refused() {
     let refused = refused_with("llama.attention.causal", Value::Bool(false));
     assert_eq!(refused, BindError::NotCausal);
     bound_with("llama.attention.causal", Value::Bool(true)).unwrap();
 }
 
 #[test]
-fn hyper_parameters_that_no_model_has() {
+fn invalid_hyper_parameters_are_refused() {
     for (key, value, name) in [
         ("block_count", Value::U32(0), "layers"),
         ("block_count", Value::U32(u32::MAX), "layers"),
@@ -433,8 +429,7 @@ fn missing_hyper_parameters_are_named() {
 }
 
 #[test]
-fn a_tensor_of_a_type_that_is_not_decoded_is_named() {
-    // As wide as a block of the type.
+fn tensor_of_unsupported_type_is_named() {
     let (kind, width) = (GgmlType::NVFP4, 64);
     let key = "llama.embedding_length";
     let original = parsed(&model_metadata());
@@ -471,7 +466,7 @@ fn errors_of_a_model_name_the_path() {
 }
 
 #[test]
-fn a_vocabulary_of_another_size_than_the_embedding() {
+fn vocabulary_size_must_match_the_embedding() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     let mut tensors = model_tensors();

@@ -1,4 +1,4 @@
-//! What holds for all files: what was written is read, and nothing panics.
+//! Properties of GGUF files: round trips and absence of panics.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,13 +12,11 @@ use htc_formats::gguf::{Array, Contents, GgmlType, Gguf, Value, WriteError, Writ
 use htc_formats::{architecture, block, limits, vocab::Vocabulary};
 use proptest::prelude::*;
 
-/// Everything that works on a parsed file, for tests that only ask for no panic.
 fn exercise(bytes: &[u8]) {
     let Ok(contents) = Contents::parse(bytes) else {
         return;
     };
     for tensor in contents.tensors() {
-        // Slices taken from a valid table are inside the file and of the right length.
         let data = &bytes[tensor.range.clone()];
         if let Ok(dtype) = tensor.dtype() {
             let expected = dtype.matrix_bytes(tensor.rows(), tensor.cols());
@@ -94,7 +92,7 @@ fn tensors() -> impl Strategy<Value = Vec<(GgmlType, Vec<u64>, u8)>> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn written_file_is_read_back(
         metadata in prop::collection::btree_map("[a-z.]{0,12}", value(), 0..8),
         tensors in tensors(),
         shift in 0..9u32,
@@ -117,7 +115,7 @@ proptest! {
         let contents = Contents::parse(&bytes).unwrap();
         prop_assert_eq!(contents.alignment(), 1 << shift);
         prop_assert_eq!(contents.data_offset() % (1 << shift), 0);
-        // By text: a NaN equals itself there.
+        // Compared as text, in which NaN equals itself.
         let read = &contents.metadata()[..metadata.len()];
         for ((key, value), (read_key, read_value)) in metadata.iter().zip(read) {
             prop_assert_eq!(key, read_key);
@@ -142,12 +140,11 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_model_is_read_or_refused(
+    fn modified_model_never_panics(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in prop::option::of(any::<prop::sample::Index>()),
     ) {
         let mut bytes = gguf_common::tiny_model();
-        // The head is where changes matter.
         let head = Contents::parse(&bytes).unwrap().data_offset() as usize;
         for (place, value) in changes {
             bytes[place.index(head)] = value;
@@ -160,7 +157,7 @@ proptest! {
 }
 
 #[test]
-fn every_byte_of_a_head_set_to_its_extremes() {
+fn extreme_bytes_in_the_head_never_panic() {
     let valid = gguf_common::tiny_model();
     let head = Contents::parse(&valid).unwrap().data_offset() as usize;
     let mut bytes = valid.clone();
@@ -174,7 +171,7 @@ fn every_byte_of_a_head_set_to_its_extremes() {
 }
 
 #[test]
-fn the_writer_refuses_what_the_reader_would() {
+fn writer_refuses_files_that_the_reader_refuses() {
     let error = |writer: &Writer<'_>| writer.to_bytes().unwrap_err();
     let zeros = [0; 64];
 
@@ -231,9 +228,9 @@ fn the_writer_refuses_what_the_reader_would() {
     assert!(matches!(error(&writer), WriteError::Limit { limit: 4, .. }));
 }
 
-/// `scripts/make_block_fixtures.py` wrote the file with gguf-py.
+/// The file was written by gguf-py (`scripts/make_block_fixtures.py`).
 #[test]
-fn a_file_of_another_writer_is_read() {
+fn file_written_by_gguf_py_is_read() {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/tests/fixtures/every_type.gguf"
@@ -298,12 +295,12 @@ fn a_file_of_another_writer_is_read() {
     assert_eq!(decoded("i32").1, [0.0, 1.0, 2.0, 3.0, 4.0]);
     let (dims, values) = decoded("q5_1");
     assert_eq!(dims, [64, 2]);
-    // Half a step of 31 / 31 from a minimum that f16 holds.
+    // Half a step of 31 / 31 from a minimum representable in f16.
     assert!(values.iter().enumerate().all(|(i, x)| *x == i as f32));
 }
 
 #[test]
-fn what_was_read_is_written_back_to_the_same_bytes() {
+fn rewriting_is_idempotent() {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/tests/fixtures/every_type.gguf"
@@ -324,7 +321,6 @@ fn what_was_read_is_written_back_to_the_same_bytes() {
         writer.to_bytes().unwrap()
     };
     let first = write(&gguf, gguf.map());
-    // The alignment has moved to the end of the metadata; everything else keeps its order.
     assert_eq!(first.len(), gguf.map().len());
     let again = Contents::parse(&first).unwrap();
     assert_eq!(again.tensors(), gguf.tensors());

@@ -1,5 +1,5 @@
-//! Files that other programs wrote, where the folder with them is present: `HTC_SHARED`, or
-//! `../shared` beside the repository.
+//! Files written by other programs, if their folder is present: `HTC_SHARED`, or `../shared` next
+//! to the repository.
 
 #![allow(
     clippy::unwrap_used,
@@ -92,7 +92,7 @@ fn files_of_every_architecture_bind() {
 }
 
 #[test]
-fn what_differs_from_llama_is_read() {
+fn differences_from_llama_are_read() {
     let forward = |name: &str| {
         let model = model(&format!("reference/arch/{name}/model.gguf"))?;
         Some(model.hyper.forward)
@@ -126,7 +126,7 @@ fn what_differs_from_llama_is_read() {
 }
 
 #[test]
-fn every_format_of_one_model_decodes_to_about_the_same() {
+fn all_formats_of_one_model_decode_alike() {
     let decode = |format: &str| -> Option<Vec<(Role, Vec<f32>)>> {
         let model = model(&format!("models/reference-7m/reference-7m-{format}.gguf"))?;
         let decoded = model.tensors.iter().map(|tensor| {

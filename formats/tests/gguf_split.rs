@@ -1,4 +1,4 @@
-//! GGUF models in several files.
+//! Split GGUF models.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,6 @@ use tempfile::tempdir;
 
 const PARTS: usize = 3;
 
-/// What stands in a part; tests change it.
 struct Part {
     number: u16,
     count: u16,
@@ -29,7 +28,7 @@ struct Part {
     more: Vec<(&'static str, Value)>,
 }
 
-/// The small model in three parts, of which the first has the metadata alone.
+/// Returns the small model in three parts, of which the first holds metadata only.
 fn parts() -> Vec<Part> {
     let all = model_tensors();
     let half = all.len() / 2;
@@ -67,7 +66,6 @@ fn write(folder: &Path, parts: &[Part]) {
     }
 }
 
-/// Why the changed parts are not opened, whichever of them is named; the message names a part.
 fn refused(named: usize, change: impl Fn(&mut Vec<Part>)) -> SplitError {
     let folder = tempdir().unwrap();
     let mut parts = parts();
@@ -90,7 +88,7 @@ fn refused(named: usize, change: impl Fn(&mut Vec<Part>)) -> SplitError {
 }
 
 #[test]
-fn a_model_in_parts_opens_by_any_of_them() {
+fn split_model_opens_by_any_part() {
     let folder = tempdir().unwrap();
     write(folder.path(), &parts());
     let whole = folder.path().join("whole.gguf");
@@ -122,7 +120,7 @@ fn a_model_in_parts_opens_by_any_of_them() {
 }
 
 #[test]
-fn a_file_that_is_the_only_part_is_whole() {
+fn single_part_is_a_whole_model() {
     for (number, count) in [(0, 0), (0, 1)] {
         let folder = tempdir().unwrap();
         let path = folder.path().join("any name.gguf");
@@ -155,7 +153,7 @@ fn a_missing_part_is_named() {
 }
 
 #[test]
-fn a_part_keeps_its_name() {
+fn renamed_part_is_refused() {
     let folder = tempdir().unwrap();
     write(folder.path(), &parts());
     let renamed = folder.path().join("model.gguf");
@@ -197,7 +195,6 @@ fn parts_of_different_models_are_refused() {
     let name = ("general.name", Value::String("another".to_owned()));
     let error = refused(2, |parts| parts[2].more.push(name.clone()));
     assert_eq!(differs(error).0, "general.name");
-    // What is the same is no difference.
     let folder = tempdir().unwrap();
     let mut same = parts();
     same[2]
@@ -208,7 +205,7 @@ fn parts_of_different_models_are_refused() {
 }
 
 #[test]
-fn tensors_of_all_parts_are_those_of_the_model() {
+fn duplicate_or_missing_tensors_are_refused() {
     let error = refused(2, |parts| {
         let first = parts[1].names[0].clone();
         parts[2].names.push(first);
@@ -234,7 +231,7 @@ fn tensors_of_all_parts_are_those_of_the_model() {
 }
 
 #[test]
-fn a_file_that_is_no_part_is_refused() {
+fn file_without_split_metadata_is_refused() {
     let folder = tempdir().unwrap();
     write(folder.path(), &parts());
     let second = path(folder.path(), 1);
@@ -276,7 +273,7 @@ fn the_number_of_parts_is_bounded() {
 }
 
 #[test]
-fn a_tensor_that_does_not_fit_is_named_with_its_part() {
+fn mismatched_tensor_is_named_with_its_part() {
     let folder = tempdir().unwrap();
     let mut parts = parts();
     let last = parts[2].names.len() - 1;

@@ -1,6 +1,6 @@
-//! The vocabulary of a GGUF file.
+//! Vocabularies of GGUF files.
 
-#![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
+#![allow(clippy::unwrap_used)]
 
 mod gguf_common;
 
@@ -12,7 +12,6 @@ fn parsed(writer: &Writer<'_>) -> Contents {
     Contents::parse(&writer.to_bytes().unwrap()).unwrap()
 }
 
-/// The small model's vocabulary with other entries; `None` takes one away.
 fn vocabulary_with(changes: &[(&str, Option<Value>)]) -> Result<Vocabulary, VocabularyError> {
     let changes: Vec<(String, &Option<Value>)> = changes
         .iter()
@@ -38,7 +37,7 @@ fn vocabulary_with(changes: &[(&str, Option<Value>)]) -> Result<Vocabulary, Voca
 }
 
 #[test]
-fn a_vocabulary_has_the_defaults_of_sentence_piece() {
+fn sentence_piece_defaults_apply() {
     let vocabulary = vocabulary_with(&[]).unwrap();
     assert_eq!(vocabulary.tokens[3], "\u{2581}");
     assert_eq!(vocabulary.scores, [0.0, 0.0, 0.0, -1.0, -2.0]);
@@ -49,7 +48,6 @@ fn a_vocabulary_has_the_defaults_of_sentence_piece() {
     assert_eq!((vocabulary.bos, vocabulary.eos), (Some(1), Some(2)));
     assert_eq!(vocabulary.unknown, Some(0));
     assert!(vocabulary.add_bos && !vocabulary.add_eos && vocabulary.add_space_prefix);
-    // A vocabulary too small for a default has no such token.
     let one = Value::Array(Array::String(vec!["a".to_owned()]));
     let vocabulary = vocabulary_with(&[
         ("tokens", Some(one)),
@@ -65,7 +63,7 @@ fn a_vocabulary_has_the_defaults_of_sentence_piece() {
 }
 
 #[test]
-fn a_vocabulary_says_what_it_states() {
+fn stated_values_override_defaults() {
     let vocabulary = vocabulary_with(&[
         ("bos_token_id", Some(Value::U32(4))),
         ("eos_token_id", Some(Value::I32(3))),
@@ -83,7 +81,7 @@ fn a_vocabulary_says_what_it_states() {
 }
 
 #[test]
-fn vocabularies_that_cannot_be_used() {
+fn invalid_vocabularies_are_refused() {
     let scores = |list: &[f32]| Some(Value::Array(Array::F32(list.to_vec())));
     let kinds = |list: &[i32]| Some(Value::Array(Array::I32(list.to_vec())));
     let error = |change| vocabulary_with(&[change]).unwrap_err();
@@ -145,7 +143,7 @@ fn vocabularies_that_cannot_be_used() {
 }
 
 #[test]
-fn a_vocabulary_from_elsewhere_is_checked_alike() {
+fn vocabularies_of_other_sources_are_checked() {
     let good = vocabulary_with(&[]).unwrap();
     good.check().unwrap();
     let json = serde_json::to_string(&good).unwrap();
@@ -173,7 +171,7 @@ fn a_vocabulary_from_elsewhere_is_checked_alike() {
     ));
 }
 
-/// A byte-level vocabulary: a, b, c, ab, abc, <x>.
+/// Reads a byte-level vocabulary: a, b, c, ab, abc, <x>.
 fn byte_level_with(changes: &[(&str, Option<Value>)]) -> Result<Vocabulary, VocabularyError> {
     let texts = |list: &[&str]| {
         let list = list.iter().map(|text| (*text).to_owned());
@@ -196,7 +194,7 @@ fn byte_level_with(changes: &[(&str, Option<Value>)]) -> Result<Vocabulary, Voca
 }
 
 #[test]
-fn a_byte_level_vocabulary_has_no_defaults_but_its_pre_tokenizers() {
+fn byte_level_defaults_depend_on_the_pre_tokenizer() {
     let vocabulary = byte_level_with(&[]).unwrap();
     assert_eq!(vocabulary.merges, [(0, 1), (3, 2)]);
     assert_eq!(vocabulary.pre, Some(PreTokenizer::Llama3));
@@ -205,7 +203,6 @@ fn a_byte_level_vocabulary_has_no_defaults_but_its_pre_tokenizers() {
         (None, None, None)
     );
     assert!(vocabulary.add_bos && !vocabulary.add_eos && !vocabulary.add_space_prefix);
-    // Scores are not used.
     let zeros = Value::Array(Array::F32(vec![0.0; 6]));
     assert_eq!(
         byte_level_with(&[("scores", Some(zeros))]).unwrap(),
@@ -226,7 +223,7 @@ fn a_byte_level_vocabulary_has_no_defaults_but_its_pre_tokenizers() {
 }
 
 #[test]
-fn byte_level_vocabularies_that_cannot_be_used() {
+fn invalid_byte_level_vocabularies_are_refused() {
     let text = |text: &str| Some(Value::String(text.to_owned()));
     let error = |change| byte_level_with(&[change]).unwrap_err();
     assert_eq!(error(("pre", None)), VocabularyError::PreTokenizerMissing);
@@ -292,9 +289,9 @@ fn chat_templates_are_read() {
     assert_eq!(without.chat_template, None);
 }
 
-/// Phi-3's special tokens take the whitespace behind them away; its files do not say so.
+/// Special tokens of Phi-3 strip the following whitespace, which its files do not state.
 #[test]
-fn phi_3_is_known_by_its_name() {
+fn phi_3_is_recognised_by_name() {
     for (name, expected) in [
         ("Phi 3", &[][..]),
         ("phi-3 mini", &[2, 4, 5]),

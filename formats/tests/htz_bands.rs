@@ -1,5 +1,4 @@
-//! Matrices in bands, which format 1.6 brought, in files whose digests are right and whose contents are
-//! wrong.
+//! Column-group matrices (format 1.6): invalid contents under valid digests.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +15,6 @@ use htc_formats::model::{MatrixId, Role};
 use htz_common::{Model, banded, classed, forged, json, padded, refined, rotated, tabled};
 use serde_json::{Value, json};
 
-/// Refuses the artifact after a change, and returns the message, which is one line.
 fn refused(change: impl FnOnce(&mut Value)) -> String {
     let file = forged(&banded().bytes(), change);
     let fault = Htz::parse(&file).expect_err("the fault is found");
@@ -35,7 +33,7 @@ fn index(role: &str) -> usize {
 }
 
 #[test]
-fn codes_are_read_back_and_a_reader_must_know_them() {
+fn codes_are_read_back_and_required() {
     let model = banded();
     let file = model.bytes();
     let htz = Htz::parse(&file).unwrap();
@@ -53,7 +51,7 @@ fn codes_are_read_back_and_a_reader_must_know_them() {
 }
 
 #[test]
-fn codes_that_fit_neither_the_columns_nor_the_bytes_are_refused_by_name() {
+fn mismatched_codes_are_refused_by_name() {
     let role = "layers.0.down.weight";
     let at = index(role);
     for (codes, said) in [
@@ -78,9 +76,8 @@ fn codes_that_fit_neither_the_columns_nor_the_bytes_are_refused_by_name() {
     );
 }
 
-/// Only a dense matrix is in bands.
 #[test]
-fn bands_have_no_place_in_vectors_and_factors() {
+fn column_groups_are_refused_in_vectors_and_factors() {
     let q = index("layers.0.q.weight");
     for role in ["output_norm", "layers.0.attention_norm"] {
         let at = index(role);
@@ -109,7 +106,7 @@ fn bands_have_no_place_in_vectors_and_factors() {
 }
 
 #[test]
-fn classes_are_read_back_and_others_refused_by_name() {
+fn classes_are_read_back_and_invalid_ones_refused() {
     let model = classed();
     let file = model.bytes();
     let htz = Htz::parse(&file).unwrap();
@@ -156,9 +153,8 @@ fn classes_are_read_back_and_others_refused_by_name() {
     }
 }
 
-/// Both versions of tables are read, each from an artifact that says what it needs.
 #[test]
-fn tables_are_those_that_the_codes_name() {
+fn tables_match_the_version_in_the_codes() {
     let file = tabled().bytes();
     let htz = Htz::parse(&file).unwrap();
     assert_eq!(htz.format(), (1, 9));
@@ -183,7 +179,6 @@ fn tables_are_those_that_the_codes_name() {
         });
         rows.collect::<Vec<_>>()
     };
-    // The same bytes are other numbers.
     let earlier = classed();
     assert_eq!(
         earlier.data.iter().find(|(of, _)| *of == role),
@@ -192,9 +187,8 @@ fn tables_are_those_that_the_codes_name() {
     assert_ne!(rows(&earlier.bytes()), rows(&file));
 }
 
-/// Wherever they are: in one class of rows, or in a refinement.
 #[test]
-fn later_tables_are_required_wherever_they_are() {
+fn later_tables_are_required_in_classes_and_refinements() {
     let required = |mut model: Model, role: Role, codes: &str| {
         let tensors = &mut model.manifest.tensors;
         let entry = tensors.iter_mut().find(|entry| entry.role == role);
@@ -214,9 +208,8 @@ fn later_tables_are_required_wherever_they_are() {
     assert_eq!(after, ["bands", "planes", "tables"]);
 }
 
-/// Matrices that are rotated are announced, and their rows are rotated back.
 #[test]
-fn rotated_matrices_are_announced_and_read_as_they_were() {
+fn rotation_is_required_and_inverted() {
     let file = rotated().bytes();
     let htz = Htz::parse(&file).unwrap();
     assert_eq!(htz.format(), (1, 11));
@@ -237,7 +230,6 @@ fn rotated_matrices_are_announced_and_read_as_they_were() {
         for i in 0..rows {
             bands.row(i, &mut row).unwrap();
             stored.row(i, &mut expected).unwrap();
-            // Of the embedding one class is.
             if row != expected {
                 rotate(&mut expected);
                 changed += 1;
@@ -258,9 +250,8 @@ fn rotated_matrices_are_announced_and_read_as_they_were() {
     assert!(message.contains("feature \"rotated_bands\""), "{message}");
 }
 
-/// Last bands that are padded are announced and read back; other numbers of bands and other paddings are refused by name.
 #[test]
-fn padding_is_announced_and_must_be_that_of_the_columns() {
+fn padding_is_required_and_must_match_the_columns() {
     let file = padded().bytes();
     let htz = Htz::parse(&file).unwrap();
     assert_eq!(htz.format(), (1, 10));
@@ -336,9 +327,8 @@ fn padding_is_announced_and_must_be_that_of_the_columns() {
     }
 }
 
-/// Files of whole bands need no more than before, whatever else they need.
 #[test]
-fn whole_bands_need_no_later_format() {
+fn full_column_groups_need_no_later_format() {
     for (model, minor) in [(banded(), 6), (refined(), 7), (classed(), 8), (tabled(), 9)] {
         let file = model.bytes();
         let htz = Htz::parse(&file).unwrap();

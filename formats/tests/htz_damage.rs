@@ -1,4 +1,4 @@
-//! Files that were damaged: any change to an artifact is found, and no cut file opens.
+//! Damaged files: any change is detected, and truncated files do not open.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,7 +12,6 @@ mod htz_common;
 use htc_formats::htz::{Htz, HtzError, Section};
 use htz_common::{data_offset, json, mixed};
 
-/// What finds that a file is not what was written.
 fn found(file: &[u8]) -> Option<HtzError> {
     match Htz::parse(&file) {
         Err(fault) => Some(fault),
@@ -21,7 +20,7 @@ fn found(file: &[u8]) -> Option<HtzError> {
 }
 
 #[test]
-fn a_flipped_bit_is_found_wherever_it_is() {
+fn any_flipped_bit_is_detected() {
     let extra = Section::new("notes", false, b"raw, since it is short").unwrap();
     let mut file = mixed().bytes_with(&[extra]);
     assert!(found(&file).is_none());
@@ -35,7 +34,7 @@ fn a_flipped_bit_is_found_wherever_it_is() {
 }
 
 #[test]
-fn a_flipped_bit_is_reported_as_what_it_damaged() {
+fn flipped_bit_is_attributed_to_the_damaged_item() {
     let mut file = mixed().bytes();
     let manifest = json(&file);
     let place = |table: &str, index: usize| {
@@ -58,7 +57,7 @@ fn a_flipped_bit_is_reported_as_what_it_damaged() {
     for at in [128, end - 1] {
         assert!(matches!(flipped(at), HtzError::ManifestDigest { .. }));
     }
-    // The seventh tensor, and the padding behind it.
+    // The seventh tensor, and the padding after it.
     let (offset, length) = place("tensors", 7);
     assert_ne!(length % 256, 0);
     for at in [offset, offset + length - 1] {
@@ -102,7 +101,7 @@ fn verification_reports_every_damaged_item() {
 }
 
 #[test]
-fn a_damaged_tokenizer_is_not_used() {
+fn damaged_tokenizer_is_refused() {
     let mut file = mixed().bytes();
     *file.last_mut().unwrap() ^= 1;
     let htz = Htz::parse(&file).unwrap();
@@ -110,7 +109,7 @@ fn a_damaged_tokenizer_is_not_used() {
 }
 
 #[test]
-fn a_file_cut_at_any_length_is_refused() {
+fn truncated_file_is_refused_at_any_length() {
     let file = mixed().bytes();
     for length in 0..file.len() {
         match Htz::parse(&&file[..length]) {
@@ -124,7 +123,7 @@ fn a_file_cut_at_any_length_is_refused() {
 }
 
 #[test]
-fn bytes_behind_the_end_are_refused() {
+fn trailing_bytes_are_refused() {
     let mut file = mixed().bytes();
     file.push(0);
     assert!(matches!(

@@ -1,5 +1,5 @@
-//! Files whose digests are right and whose contents are wrong: made by a careless or hostile
-//! writer. Each test is named after the fault.
+//! Invalid contents under valid digests, from a careless or hostile writer. Each test is named
+//! after the fault.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,6 @@ use htz_common::{
 };
 use serde_json::{Value, json};
 
-/// Refuses the mixed artifact after `change` and returns the message, which is one line.
 fn refused(change: impl FnOnce(&mut Value)) -> (HtzError, String) {
     let file = forged(&mixed().bytes(), change);
     let fault = Htz::parse(&file).expect_err("the fault is found");
@@ -27,7 +26,6 @@ fn refused(change: impl FnOnce(&mut Value)) -> (HtzError, String) {
     (fault, message)
 }
 
-/// Asserts that a change is refused with a fault of this variant whose message holds the texts.
 macro_rules! refuses {
     ($variant:pat, $texts:expr, $change:expr) => {{
         let (fault, message) = refused($change);
@@ -38,7 +36,6 @@ macro_rules! refuses {
     }};
 }
 
-/// Index in the mixed artifact's table.
 fn index(role: &str) -> usize {
     let json = json(&mixed().bytes());
     let table = json["tensors"].as_array().unwrap();
@@ -55,7 +52,7 @@ fn header(change: impl FnOnce(&mut [u8])) -> HtzError {
     Htz::parse(&file).expect_err("the fault is found")
 }
 
-// The header.
+// Header.
 
 #[test]
 fn another_kind_of_file() {
@@ -98,7 +95,7 @@ fn impossible_fields_of_the_header() {
     assert!(matches!(fault, HtzError::FileLength { .. }), "{fault}");
 }
 
-// The manifest as text.
+// Manifest as text.
 
 #[test]
 fn a_manifest_that_is_no_json_object() {
@@ -124,7 +121,7 @@ fn a_manifest_that_is_no_json_object() {
 }
 
 #[test]
-fn something_other_than_spaces_behind_the_manifest() {
+fn bytes_other_than_spaces_after_the_manifest() {
     let mut file = mixed().bytes();
     let end = htz_common::data_offset(&file);
     file[end - 1] = b'\n';
@@ -173,7 +170,7 @@ fn numbers_that_do_not_fit() {
 }
 
 #[test]
-fn a_name_that_is_no_name() {
+fn an_unknown_enum_name() {
     for (key, value) in [
         ("role", json!("layers.00.q.weight")),
         ("role", json!("lm_head\n")),
@@ -193,7 +190,7 @@ fn a_feature_or_a_required_section_that_is_unknown() {
         ["format 1.0", "\"bias\"", "update htc"],
         |json| json["requires"] = json!(["bias"])
     );
-    // The feature is named even where it changes how the rest is written.
+    // The feature is named even if it changes the rest of the manifest.
     refuses!(HtzError::Unsupported { .. }, ["\"bias\""], |json| {
         json["requires"] = json!(["bias"]);
         json["tensors"] = json!({});
@@ -231,13 +228,12 @@ fn more_layers_than_tensors() {
     );
 }
 
-// The tensor table.
+// Tensor table.
 
 #[test]
 fn a_tensor_that_is_missing() {
     for entry in json(&mixed().bytes())["tensors"].as_array().unwrap() {
         let role = entry["role"].as_str().unwrap();
-        // Both may be absent.
         if ["rope_factors", "output"].contains(&role) {
             continue;
         }
@@ -282,7 +278,7 @@ fn a_layer_that_does_not_exist() {
 }
 
 #[test]
-fn a_slot_that_is_both_dense_and_factored() {
+fn a_projection_that_is_both_dense_and_factored() {
     refuses!(
         HtzError::TensorOrder { .. },
         ["layers.0.ffn_norm", "layers.0.o.weight"],
@@ -296,7 +292,7 @@ fn a_slot_that_is_both_dense_and_factored() {
 }
 
 #[test]
-fn a_projected_slot_without_a_basis() {
+fn a_shared_basis_form_without_a_basis() {
     refuses!(
         HtzError::TensorOrder { .. },
         ["layers.0.q.projected"],
@@ -308,7 +304,7 @@ fn a_projected_slot_without_a_basis() {
 }
 
 #[test]
-fn a_basis_that_no_slot_uses() {
+fn an_unused_basis() {
     let choose = |_, _: Slot| Choice::Dense(DType::F32);
     let file = model(hyper(1), false, None, (DType::F32, 1), choose).bytes();
     let file = forged(&file, |json| {
@@ -365,7 +361,6 @@ fn a_rank_above_what_the_matrix_has() {
 
 #[test]
 fn a_shape_that_contradicts_the_hyper_parameters() {
-    // As many bytes as before, so that the shape alone is wrong.
     for (role, rows, cols) in [
         ("token_embedding", 6, 64),
         ("rope_factors", 2, 4),
@@ -382,7 +377,7 @@ fn a_shape_that_contradicts_the_hyper_parameters() {
 }
 
 #[test]
-fn sides_that_are_zero_or_huge() {
+fn dimensions_that_are_zero_or_huge() {
     for value in [0, u64::MAX, 1 << 40] {
         refuses!(HtzError::Tensor { .. }, ["number of rows"], |json| {
             json["tensors"][index("layers.0.qkv.basis")]["rows"] = value.into();
@@ -441,7 +436,7 @@ fn a_name_that_is_too_long() {
     );
 }
 
-// Places.
+// Offsets.
 
 #[test]
 fn a_tensor_that_is_misaligned_overlaps_or_leaves_a_gap() {
@@ -489,7 +484,7 @@ fn a_section_that_is_misplaced_or_overlaps_the_end() {
         json!([]));
 }
 
-// The plan.
+// Plan.
 
 #[test]
 fn a_plan_that_contradicts_the_tensors() {
@@ -535,7 +530,7 @@ fn a_plan_that_contradicts_the_tensors() {
     }
 }
 
-// The geometry.
+// Geometry.
 
 #[test]
 fn a_geometry_that_contradicts_the_tensors_or_itself() {
@@ -557,7 +552,7 @@ fn a_geometry_that_contradicts_the_tensors_or_itself() {
     for (slot, key, value, texts) in [
         (0, "layer", json!(1), ["layers.0.q", "layer is 1"]),
         (1, "slot", json!("v"), ["layers.0.k", "slot is v"]),
-        // The rank of the basis, the rows of a dense slot, the rank of factors of its own.
+        // The rank of the basis, the rows of a dense projection, the rank of separate factors.
         (0, "components", json!(5), ["layers.0.q", "expected 6"]),
         (1, "components", json!(6), ["layers.0.k", "expected 16"]),
         (3, "components", json!(32), ["layers.0.o", "expected 5"]),
@@ -570,7 +565,6 @@ fn a_geometry_that_contradicts_the_tensors_or_itself() {
         &|json| json["spectra"] = json!([]),
         ["number of spectra", "expected 7"],
     );
-    // What is no record at all.
     for (key, value) in [
         ("depth_sink", json!({"layer": 0, "origin": "felt"})),
         ("depth_sink", json!({"layer": -1, "origin": "guessed"})),

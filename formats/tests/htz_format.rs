@@ -1,4 +1,4 @@
-//! The format itself: round trips, the golden artifact, versions, layout.
+//! Format of artifacts: round trips, golden artifacts, versions, layout.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,6 @@ use htz_common::{
     mixed, model, padded, probed, refined, rotated, sealed, tabled, varied,
 };
 
-/// The golden artifacts: minor version, model, and number of items with a digest.
 fn golden() -> [(u16, Model, usize); 15] {
     [
         (0, mixed(), 17 + 1 + 1),
@@ -40,7 +39,6 @@ fn golden() -> [(u16, Model, usize); 15] {
     ]
 }
 
-/// [`mixed`] with kernels for GPUs.
 fn with_kernels() -> Model {
     let mut model = mixed();
     model.kernels = Some(kernels());
@@ -64,7 +62,6 @@ fn kernels() -> htz::KernelCode {
     }
 }
 
-/// [`mixed`] with a word on how its budget was shared out.
 fn allocated() -> Model {
     let mut model = mixed();
     model.manifest.plan.allocation = Some(htz::AllocationRecord {
@@ -83,7 +80,6 @@ fn allocated() -> Model {
     model
 }
 
-/// [`allocated`] with a word on what was put right, and with spectra.
 fn treated() -> Model {
     let mut model = allocated();
     model.manifest.geometry = probed().manifest.geometry;
@@ -96,9 +92,8 @@ fn treated() -> Model {
     model
 }
 
-/// What 1.3 added is for people, too.
 #[test]
-fn the_treatment_is_read_back_and_may_be_absent() {
+fn treatment_is_read_back_and_optional() {
     let model = treated();
     let file = model.bytes();
     let htz = Htz::parse(&file).unwrap();
@@ -124,9 +119,8 @@ fn the_treatment_is_read_back_and_may_be_absent() {
     );
 }
 
-/// What a probe compares may be absent, too, and an artifact that has it is of format 1.3.
 #[test]
-fn the_geometry_is_read_back_and_may_be_absent() {
+fn geometry_is_read_back_and_optional() {
     let model = probed();
     let file = model.bytes();
     let htz = Htz::parse(&file).unwrap();
@@ -146,7 +140,7 @@ fn the_geometry_is_read_back_and_may_be_absent() {
     });
     let measured = Htz::parse(&measured).unwrap().manifest().geometry.clone();
     assert_eq!(measured.unwrap().depth_sink.origin, htz::Origin::Measured);
-    // An earlier reader has no word for a layer that was asked for.
+    // Readers before 1.4 do not support a layer chosen by the user.
     let mut asked = probed();
     let record = asked.manifest.geometry.as_mut().unwrap();
     record.depth_sink.origin = htz::Origin::Asked;
@@ -169,10 +163,8 @@ fn the_geometry_is_read_back_and_may_be_absent() {
     assert_eq!(Htz::parse(&without).unwrap().manifest().geometry, None);
 }
 
-/// What 1.2 added is for people: without it the artifact is read all the same, and what is left out
-/// has its default.
 #[test]
-fn the_allocation_is_read_back_and_may_be_absent() {
+fn allocation_is_read_back_and_optional() {
     let model = allocated();
     let file = model.bytes();
     let htz = Htz::parse(&file).unwrap();
@@ -195,9 +187,8 @@ fn the_allocation_is_read_back_and_may_be_absent() {
     assert_eq!((record.rank_cap, record.notes.len()), (None, 0));
 }
 
-/// What 1.4 added must be known to a reader, but for the records.
 #[test]
-fn forms_are_announced_and_read_back() {
+fn forms_are_required_and_read_back() {
     let model = formed();
     let file = model.bytes();
     let htz = Htz::parse(&file).unwrap();
@@ -221,7 +212,6 @@ fn forms_are_announced_and_read_back() {
     });
     let error = Htz::parse(&silent).unwrap_err().to_string();
     assert!(error.contains("\"forms\""), "{error}");
-    // A record alone makes 1.4, and no reader must know it.
     let mut told = mixed();
     let mut record = model.manifest.plan.matrices[0].clone();
     record.matrix = MatrixId::Head;
@@ -259,10 +249,10 @@ fn the_golden_artifacts_open() {
     }
 }
 
-/// The golden artifacts are what the models' `write` gives. To make one again, after a change
-/// of the format: remove it and run `cargo test --release -p htc-formats --test htz_format`; the
-/// first run writes it and fails. Artifacts of released versions are never made again. (A new
-/// release of zstd may compress the tokenizer otherwise; then compare the rest by hand.)
+/// The golden artifacts must equal the output of `write`. To regenerate one after a change of the
+/// format, remove it and run `cargo test --release -p htc-formats --test htz_format`; the first run
+/// writes it and fails. Artifacts of released versions are never regenerated. (A new release of
+/// zstd may change the compressed tokenizer; then compare the rest by hand.)
 #[test]
 fn the_golden_artifacts_are_reproduced() {
     for (minor, model, _) in golden() {
@@ -280,7 +270,7 @@ fn the_golden_artifacts_are_reproduced() {
 }
 
 #[test]
-fn what_a_reader_must_know_is_required() {
+fn features_in_use_are_required() {
     let file = varied().bytes();
     for feature in ["forward", "roles", "types"] {
         let bad = forged(&file, |manifest| {
@@ -298,7 +288,7 @@ fn what_a_reader_must_know_is_required() {
 }
 
 #[test]
-fn a_vocabulary_that_older_readers_would_misread_is_announced() {
+fn new_vocabulary_features_are_required() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.htz");
     let mut model = mixed();
@@ -313,7 +303,7 @@ fn a_vocabulary_that_older_readers_would_misread_is_announced() {
 }
 
 #[test]
-fn a_difference_of_the_forward_pass_that_is_unknown_is_refused() {
+fn unknown_forward_field_is_refused() {
     let bad = forged(&varied().bytes(), |manifest| {
         let forward = &mut manifest["hyper"]["forward"];
         let caps = forward.as_object_mut().unwrap();
@@ -328,7 +318,7 @@ fn a_difference_of_the_forward_pass_that_is_unknown_is_refused() {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_artifact_is_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.htz");
     let model = mixed();
@@ -353,7 +343,6 @@ fn what_is_written_is_read() {
     for (entry, (role, bytes)) in read.tensors.iter().zip(&model.data) {
         assert_eq!(entry.role, *role);
         assert_eq!(htz.tensor_bytes(entry), bytes);
-        // Aligned in memory, too: the mapping begins at a page.
         assert_eq!(
             htz.tensor_bytes(entry).as_ptr() as usize % ALIGNMENT as usize,
             0
@@ -365,9 +354,9 @@ fn what_is_written_is_read() {
     assert_eq!(htz.map().path(), path);
 }
 
-/// The layout by the numbers of the specification's page, not by the code's constants.
+/// Uses the numbers of the specification rather than the code's constants.
 #[test]
-fn the_bytes_lie_where_the_specification_says() {
+fn layout_follows_the_specification() {
     let file = mixed().bytes();
     let u64_at = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
     assert_eq!(file[..8], [0x89, 0x48, 0x54, 0x5A, 0x0D, 0x0A, 0x1A, 0x0A]);
@@ -400,7 +389,7 @@ fn the_bytes_lie_where_the_specification_says() {
 }
 
 #[test]
-fn the_order_is_that_of_execution() {
+fn tensors_are_in_the_order_of_execution() {
     let htz = Htz::parse(Box::new(mixed().bytes())).unwrap();
     let roles: Vec<String> = htz
         .manifest()
@@ -475,9 +464,9 @@ fn a_later_minor_with_unknown_keys_and_optional_sections_is_read() {
 }
 
 #[test]
-fn numbers_survive_the_json() {
+fn numbers_round_trip_through_json() {
     let mut model = mixed();
-    // Shortest forms that a careless parser rounds to a neighbour.
+    // Shortest forms that an inexact parser rounds to a neighbour.
     model.manifest.hyper.norm_epsilon = 1.000_000_1e-5;
     model.manifest.hyper.rope_theta = 499_999.97;
     let mut state = 1_u32;
@@ -496,21 +485,20 @@ fn numbers_survive_the_json() {
 }
 
 #[test]
-fn the_magic_is_no_text() {
+fn magic_is_not_valid_text() {
     assert!(std::str::from_utf8(&MAGIC).is_err());
     assert_eq!(HEADER_BYTES, 128);
     assert_eq!(data_offset(&mixed().bytes()) % 256, 0);
 }
 
 #[test]
-fn kernels_are_read_and_their_damage_is_told() {
+fn kernels_are_read_and_damage_is_detected() {
     let model = with_kernels();
     let file = model.bytes();
     let htz = Htz::parse(Box::new(file.clone())).unwrap();
     assert_eq!(htz.kernels().unwrap(), Some(kernels()));
     let without = Htz::parse(Box::new(mixed().bytes())).unwrap();
     assert_eq!(without.kernels().unwrap(), None);
-    // A reader that does not know the section overlooks it.
     let entry = htz.manifest().section(htz::KERNELS).unwrap().clone();
     assert!(!entry.required && htz.manifest().requires.is_empty());
     let mut damaged = file;
@@ -522,7 +510,7 @@ fn kernels_are_read_and_their_damage_is_told() {
 }
 
 #[test]
-fn a_section_of_kernels_that_holds_something_else_is_refused() {
+fn invalid_kernels_section_is_refused() {
     let mut model = mixed();
     model.manifest.requires.clear();
     let sections = [

@@ -1,4 +1,4 @@
-//! Forms that format 1.4 brought, in files whose digests are right and whose contents are wrong.
+//! Forms of format 1.4: invalid contents under valid digests.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,7 +13,6 @@ use htc_formats::htz::Htz;
 use htz_common::{forged, formed, json};
 use serde_json::{Value, json};
 
-/// Refuses the artifact of all forms after a change, and returns the message, which is one line.
 fn refused(change: impl FnOnce(&mut Value)) -> String {
     let file = forged(&formed().bytes(), change);
     let message = Htz::parse(&file)
@@ -23,7 +22,6 @@ fn refused(change: impl FnOnce(&mut Value)) -> String {
     message
 }
 
-/// Index in the artifact's table.
 fn index(role: &str) -> usize {
     let json = json(&formed().bytes());
     let table = json["tensors"].as_array().unwrap();
@@ -68,9 +66,8 @@ fn a_head_has_no_rank_above_its_tokens() {
     );
 }
 
-/// A part that is missing, twice there or elsewhere is found by the walk through the table.
 #[test]
-fn parts_of_a_form_stand_together() {
+fn parts_of_a_form_are_adjacent() {
     let without = |role: &str| {
         let at = index(role);
         refused(|json| {
@@ -154,7 +151,6 @@ fn records_of_matrices_agree_with_the_tensors() {
         message.contains("layers.0.o") && message.contains("expected residual"),
         "{message}"
     );
-    // In their order.
     let message = refused(|json| json["plan"]["matrices"].as_array_mut().unwrap().reverse());
     assert!(message.contains("embedding, then head"), "{message}");
 }

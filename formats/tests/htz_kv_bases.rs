@@ -1,4 +1,4 @@
-//! Bases for a KV cache, which format 1.12 brought, in files whose digests are right and whose contents are wrong.
+//! Bases of a KV cache (format 1.12): invalid contents under valid digests.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,6 @@ use htc_formats::source::ModelFile;
 use htz_common::{based, forged, mixed, planes_behind_kv_bases};
 use serde_json::{Value, json};
 
-/// Refuses the artifact after a change, and returns the message, which is one line.
 fn refused(change: impl FnOnce(&mut Value)) -> String {
     let file = forged(&based().bytes(), change);
     let message = Htz::parse(&file)
@@ -26,13 +25,11 @@ fn refused(change: impl FnOnce(&mut Value)) -> String {
     message
 }
 
-/// The place of a role in the manifest's table.
 fn place(table: &[Value], role: &str) -> usize {
     let found = table.iter().position(|of| of["role"] == role);
     found.unwrap()
 }
 
-/// The tensor of a role in the manifest.
 fn entry<'a>(json: &'a mut Value, role: &str) -> &'a mut Value {
     let table = json["tensors"].as_array_mut().unwrap();
     let at = place(table, role);
@@ -40,13 +37,12 @@ fn entry<'a>(json: &'a mut Value, role: &str) -> &'a mut Value {
 }
 
 #[test]
-fn bases_are_read_back_and_a_reader_must_know_them() {
+fn bases_are_read_back_and_required() {
     let model = based();
     let file = model.bytes();
     let htz = Htz::parse(&file).unwrap();
     assert_eq!(htz.format(), (1, 12));
     assert_eq!(htz.manifest().requires, ["kv_bases"]);
-    // Behind the head, layer by layer.
     let found: Vec<String> = htz.manifest().tensors[21..]
         .iter()
         .map(|tensor| tensor.role.to_string())
@@ -63,12 +59,11 @@ fn bases_are_read_back_and_a_reader_must_know_them() {
     }
     let message = refused(|json| json["requires"] = json!([]));
     assert!(message.contains("feature \"kv_bases\""), "{message}");
-    // Without them nothing has changed.
     assert_eq!(Htz::parse(&mixed().bytes()).unwrap().format(), (1, 0));
 }
 
 #[test]
-fn bases_may_be_in_any_plain_type_and_refinements_stand_behind_them() {
+fn bases_have_any_plain_type_and_precede_refinements() {
     let mut model = based();
     let role = Role::KvBasis {
         layer: 1,
@@ -101,7 +96,7 @@ fn bases_may_be_in_any_plain_type_and_refinements_stand_behind_them() {
 }
 
 #[test]
-fn bases_of_another_shape_or_type_are_refused_by_name() {
+fn bases_of_wrong_shape_or_type_are_refused_by_name() {
     for (role, key, value, length) in [
         ("layers.0.key_basis", "rows", 16, 16 * 16 * 2),
         ("layers.1.value_basis", "cols", 8, 32 * 8 * 2),
@@ -134,8 +129,7 @@ fn bases_of_another_shape_or_type_are_refused_by_name() {
 }
 
 #[test]
-fn bases_of_a_part_of_the_layers_or_elsewhere_are_refused() {
-    // One that is missing, of either layer.
+fn incomplete_or_misplaced_bases_are_refused() {
     for role in [
         "layers.0.key_basis",
         "layers.0.key_energies",
@@ -150,13 +144,11 @@ fn bases_of_a_part_of_the_layers_or_elsewhere_are_refused() {
             table.remove(at);
         });
         let said = match role {
-            // Then nothing begins that has bases.
             "layers.0.key_basis" => "the end of the table",
             role => role,
         };
         assert!(message.contains(said), "{role}: {message}");
     }
-    // Of a layer that there is not, twice, in another order, in front of the head.
     let message =
         refused(|json| entry(json, "layers.1.key_basis")["role"] = json!("layers.2.key_basis"));
     assert!(message.contains("layers.1.key_basis"), "{message}");

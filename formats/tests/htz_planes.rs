@@ -1,4 +1,4 @@
-//! Refinements and the dial, which format 1.7 brought, in files whose digests are right and whose contents are wrong.
+//! Refinements and active-fraction points (format 1.7): invalid contents under valid digests.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,6 @@ use htc_formats::source::ModelFile;
 use htz_common::{banded, forged, json, refined};
 use serde_json::{Value, json};
 
-/// Refuses the artifact after a change, and returns the message, which is one line.
 fn refused(change: impl FnOnce(&mut Value)) -> String {
     let file = forged(&refined().bytes(), change);
     let message = Htz::parse(&file)
@@ -25,14 +24,13 @@ fn refused(change: impl FnOnce(&mut Value)) -> String {
     message
 }
 
-/// The tensor of a role in the manifest.
 fn entry<'a>(json: &'a mut Value, role: &str) -> &'a mut Value {
     let table = json["tensors"].as_array_mut().unwrap();
     table.iter_mut().find(|of| of["role"] == role).unwrap()
 }
 
 #[test]
-fn refinements_are_read_back_in_their_order_and_a_reader_must_know_them() {
+fn refinements_are_read_back_in_order_and_required() {
     let model = refined();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.htz");
@@ -41,7 +39,6 @@ fn refinements_are_read_back_in_their_order_and_a_reader_must_know_them() {
     assert_eq!(htz.format(), (1, 7));
     assert_eq!(htz.manifest().requires, ["bands", "planes"]);
     assert_eq!(htz.manifest().dial, model.manifest.dial);
-    // Behind all bases, in the order in which they come into use.
     let file = ModelFile::from_htz(&htz).unwrap();
     let found: Vec<Role> = file.tensors[12..]
         .iter()
@@ -60,10 +57,9 @@ fn refinements_are_read_back_in_their_order_and_a_reader_must_know_them() {
 }
 
 #[test]
-fn refinements_that_have_no_base_are_refused_by_name() {
+fn refinements_without_a_base_are_refused_by_name() {
     let q = "layers.0.q.refinement";
     for (role, said) in [
-        // The head is one, so that rows of the embedding are looked up.
         ("embedding.refinement", "embedding.refinement"),
         ("layers.1.q.refinement", "layers.1.q.refinement"),
         ("head.refinement", "head.refinement"),
@@ -72,7 +68,6 @@ fn refinements_that_have_no_base_are_refused_by_name() {
         let message = refused(|json| entry(json, q)["role"] = json!(role));
         assert!(message.contains(said), "{role}: {message}");
     }
-    // Of another shape, or in blocks.
     let message = refused(|json| entry(json, q)["rows"] = json!(31));
     assert!(message.contains(q), "{message}");
     let message = refused(|json| {
@@ -85,7 +80,6 @@ fn refinements_that_have_no_base_are_refused_by_name() {
         message.contains(q) && message.contains("bands"),
         "{message}"
     );
-    // In front of a base.
     let message = refused(|json| {
         let table = json["tensors"].as_array_mut().unwrap();
         table.swap(11, 12);
@@ -96,7 +90,7 @@ fn refinements_that_have_no_base_are_refused_by_name() {
 }
 
 #[test]
-fn a_dial_that_is_none_of_the_artifact_is_refused() {
+fn mismatched_active_fraction_points_are_refused() {
     for (at, key, value, said) in [
         (0, "refinements", json!(1), "first and the last"),
         (2, "refinements", json!(4), "first and the last"),

@@ -1,4 +1,4 @@
-//! Properties: nothing a file holds makes the reader panic, and what is written is read.
+//! Properties of artifacts: round trips and absence of panics.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,7 +31,6 @@ fn file() -> Vec<u8> {
     .clone()
 }
 
-/// Does with a file everything that can be done with one; `true` where it is undamaged.
 fn use_it(file: &[u8]) -> bool {
     let Ok(htz) = Htz::parse(&file) else {
         return false;
@@ -59,7 +58,6 @@ fn use_it(file: &[u8]) -> bool {
     verified.is_ok() && vocabulary.is_ok()
 }
 
-/// Places in a JSON document.
 fn count(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(count).sum(),
@@ -68,7 +66,6 @@ fn count(value: &Value) -> usize {
     }
 }
 
-/// The place of the given index, in the order of `count`.
 fn place<'a>(value: &'a mut Value, index: &mut usize) -> Option<&'a mut Value> {
     if *index == 0 {
         return Some(value);
@@ -130,7 +127,7 @@ fn any_choice(slot: Slot) -> impl Strategy<Value = Choice> {
         Just((DType::Q8_0, 32)),
     ]
     .prop_map(move |(dtype, rank)| match slot {
-        // Their matrices have 16 rows: no rank of 32.
+        // Their matrices have 16 rows, which excludes rank 32.
         Slot::K | Slot::V if rank > 16 => Choice::LowRank(DType::F16, 16),
         _ => Choice::LowRank(dtype, rank),
     });
@@ -207,7 +204,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_behind_a_header_never_panic(
+    fn arbitrary_bytes_after_a_header_never_panic(
         header in prop::collection::vec(any::<u8>(), 64),
         bytes in prop::collection::vec(any::<u8>(), 0..2000),
         take in 0_usize..64,
@@ -221,7 +218,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_file_is_never_taken_for_whole(
+    fn modified_file_is_never_accepted(
         changes in prop::collection::vec((any::<prop::sample::Index>(), 1_u8..), 1..8),
     ) {
         let whole = file();
@@ -234,7 +231,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_file_with_right_digests_never_panics(
+    fn modified_file_with_valid_digests_never_panics(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
         let mut file = file();
@@ -247,7 +244,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_manifest_with_right_digests_never_panics(
+    fn modified_manifest_with_valid_digests_never_panics(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any_json()), 1..3),
     ) {
         let mut file = file();
@@ -268,7 +265,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_model_survives_the_file(
+    fn any_model_round_trips(
         mut model in any_model(),
         errors in prop::collection::vec(any_error(), 21),
     ) {

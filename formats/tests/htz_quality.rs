@@ -1,4 +1,4 @@
-//! The quality record: read back, written into the room that was reserved for it, refused where it is none.
+//! Quality record: read back, written into its reserved space, refused if invalid.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,6 @@ fn put(folder: &Path, quality: Option<QualityRecord>) -> Result<(), HtzError> {
     HtzWriter::put_quality(&Folder::open(folder).unwrap(), OsStr::new(NAME), quality)
 }
 
-/// The model in a folder, complete, with room for a quality and without one.
 fn unmeasured() -> (tempfile::TempDir, Vec<u8>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(NAME);
@@ -34,7 +33,6 @@ fn unmeasured() -> (tempfile::TempDir, Vec<u8>) {
     (folder, bytes)
 }
 
-/// As long as its numbers are.
 fn longest(number: f64) -> QualityRecord {
     let estimate = Estimate {
         value: number,
@@ -53,33 +51,29 @@ fn longest(number: f64) -> QualityRecord {
 }
 
 #[test]
-fn what_was_measured_is_read_back() {
+fn quality_is_read_back() {
     let file = measured().bytes();
     let htz = Htz::parse(&file).unwrap();
     assert_eq!(htz.format(), (1, 5));
     assert_eq!(htz.manifest().quality, Some(quality()));
     let treatment = htz.manifest().provenance.treatment.clone().unwrap();
     assert_eq!(treatment.shrinkage, Some(0.03));
-    // No reader must know it.
     assert!(htz.manifest().requires.is_empty());
     assert_eq!(
         json(&file)["quality"]["kl"],
         json!({"value": 0.0625, "stderr": 0.03125, "interval": [-0.0078125, 0.1328125]})
     );
-    // It may be absent.
     let without = forged(&file, |json| {
         json.as_object_mut().unwrap().remove("quality").unwrap();
     });
     assert_eq!(Htz::parse(&without).unwrap().manifest().quality, None);
 }
 
-/// Beside it only the minor version changes.
 #[test]
-fn it_is_written_in_place_and_taken_out_again() {
+fn quality_is_written_in_place_and_removed() {
     let (folder, before) = unmeasured();
     let htz = Htz::parse(&before).unwrap();
     assert_eq!(htz.manifest().quality, None);
-    // The shrinkage is of 1.5, too.
     assert_eq!(htz.format(), (1, 5));
     put(folder.path(), Some(quality())).unwrap();
     let after = fs::read(folder.path().join(NAME)).unwrap();
@@ -102,15 +96,13 @@ fn it_is_written_in_place_and_taken_out_again() {
     assert!(names.next().is_some() && names.next().is_none());
 }
 
-/// An artifact that is not to have one is what it was before there were any.
 #[test]
-fn without_a_draft_there_is_no_room() {
+fn without_a_draft_no_space_is_reserved() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(NAME);
     let model: Model = mixed();
     model.write(&path, &[]).unwrap();
     let before = fs::read(&path).unwrap();
-    // Longer than what is left of the room for offsets and errors.
     let mut record = longest(2.225_073_858_507_201_4e-308);
     record.protocol = "x".repeat(64);
     let fault = put(folder.path(), Some(record)).unwrap_err();
@@ -119,15 +111,13 @@ fn without_a_draft_there_is_no_room() {
     assert_eq!(Htz::parse(&before).unwrap().format(), (1, 0));
     put(folder.path(), None).unwrap();
     assert!(fs::read(&path).unwrap() == before);
-    // Nor is a file made where there is none.
     fs::remove_file(&path).unwrap();
     assert!(matches!(put(folder.path(), None), Err(HtzError::Map(_))));
     assert!(!path.exists());
 }
 
-/// A draft reserves the room, whatever its numbers are.
 #[test]
-fn every_quality_fits_the_room_reserved_for_it() {
+fn every_quality_fits_its_reserved_space() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(NAME);
     let mut model = probed();
@@ -143,9 +133,8 @@ fn every_quality_fits_the_room_reserved_for_it() {
     }
 }
 
-/// Interrupted while header and manifest are written: what stands there is refused.
 #[test]
-fn a_head_that_is_written_in_half_is_found() {
+fn partially_written_head_is_detected() {
     let (_, before) = unmeasured();
     let after = measured().bytes();
     let differ = |at: &usize| before[*at] != after[*at];
@@ -157,9 +146,8 @@ fn a_head_that_is_written_in_half_is_found() {
     }
 }
 
-/// What is no measurement is refused by its name, by readers and by writers.
 #[test]
-fn a_record_that_is_none_of_a_measurement() {
+fn invalid_measurement_is_refused() {
     let file = measured().bytes();
     for (place, value, texts) in [
         (
@@ -219,7 +207,7 @@ fn a_record_that_is_none_of_a_measurement() {
             json!([1.25, 1]),
             ["perplexity_ratio.interval", "1.25 to 1"],
         ),
-        // What JSON has instead of a number that is none.
+        // JSON's replacement for a number that is not finite.
         (
             "/quality/kl/value",
             Value::Null,
@@ -279,14 +267,12 @@ fn a_record_that_is_none_of_a_measurement() {
         }
         assert!(!message.contains('\n'), "{message}");
     }
-    // A single window knows of no other.
     let bad = forged(&file, |json| {
         json["quality"]["windows"] = 1.into();
         json["quality"]["tokens"] = 31.into();
     });
     let message = Htz::parse(&bad).unwrap_err().to_string();
     assert!(message.contains("both, of 1 window"), "{message}");
-    // Numbers that no JSON holds: then the manifest is none.
     let text = String::from_utf8(file[128..data_offset(&file)].to_vec()).unwrap();
     for number in ["NaN", "1e999"] {
         let mut bad = file.clone();
@@ -296,7 +282,6 @@ fn a_record_that_is_none_of_a_measurement() {
         let fault = Htz::parse(&bad).unwrap_err();
         assert!(matches!(fault, HtzError::ManifestSyntax { .. }), "{fault}");
     }
-    // The writer leaves the file as it was.
     let (folder, before) = unmeasured();
     for number in [f64::NAN, f64::INFINITY, -1e-300] {
         let mut record = quality();

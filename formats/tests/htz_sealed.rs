@@ -1,4 +1,4 @@
-//! The source's weights in an artifact, which format 1.13 brought.
+//! Source weights in an artifact (format 1.13).
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,6 @@ use htc_formats::source::{Container, ModelFile};
 use htz_common::{Choice, Model, data_offset, forged, hyper, mixed, model, sealed, with_source};
 use serde_json::{Value, json};
 
-/// The message of an artifact that was changed, which is one line.
 fn refused(change: impl FnOnce(&mut Value)) -> String {
     let file = forged(&sealed().bytes(), change);
     let message = Htz::parse(&file)
@@ -28,13 +27,11 @@ fn refused(change: impl FnOnce(&mut Value)) -> String {
     message
 }
 
-/// What is in the table of the source under a role.
 fn tensor<'a>(json: &'a mut Value, role: &str) -> &'a mut Value {
     let table = json["source"]["tensors"].as_array_mut().unwrap();
     table.iter_mut().find(|of| of["role"] == role).unwrap()
 }
 
-/// The section of a name.
 fn section<'a>(json: &'a mut Value, name: &str) -> &'a mut Value {
     let table = json["sections"].as_array_mut().unwrap();
     table.iter_mut().find(|of| of["name"] == name).unwrap()
@@ -56,9 +53,7 @@ fn the_source_is_a_model_in_the_same_mapping() {
     assert_eq!(source.digest(), sha256);
     assert_eq!(source.hyper, artifact.hyper);
     assert_eq!(source.vocabulary, artifact.vocabulary);
-    // A source has no source.
     assert!(source.sealed_source().unwrap().is_none());
-    // Q, K, V, O, gate, up, down and two norms are its own.
     assert_eq!(model.source.len(), 9);
     for (role, bytes) in &model.source {
         assert_eq!(source.bytes(source.tensor(*role).unwrap()), bytes, "{role}");
@@ -99,9 +94,9 @@ fn the_source_is_a_model_in_the_same_mapping() {
     );
 }
 
-/// What is shared is found by its bytes: K has the same type and shape in both.
+/// Sharing is detected by bytes: K has the same type and shape in both.
 #[test]
-fn what_is_the_same_in_both_is_found() {
+fn equal_tensors_are_shared() {
     let model = sealed();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.htz");
@@ -117,9 +112,8 @@ fn what_is_the_same_in_both_is_found() {
     assert_ne!(artifact.bytes(&own), source.bytes(&other));
 }
 
-/// Nothing that a reader must know is in it: one of format 1.0 reads it, and finds what it finds without.
 #[test]
-fn a_reader_may_overlook_the_source() {
+fn readers_may_ignore_the_source() {
     let (with, without) = (sealed().bytes(), mixed().bytes());
     let overlooked = forged(&with, |json| {
         json.as_object_mut().unwrap().remove("source");
@@ -149,7 +143,6 @@ fn a_reader_may_overlook_the_source() {
     {
         assert_eq!((a.role, a.sha256), (b.role, b.sha256));
     }
-    // Types of the source must be known all the same.
     let typed = with_source(mixed(), DType::IQ4NL);
     assert_eq!(typed.manifest.requires, ["types"]);
     let file = forged(&typed.bytes(), |json| json["requires"] = json!([]));
@@ -158,7 +151,7 @@ fn a_reader_may_overlook_the_source() {
 }
 
 #[test]
-fn damage_in_the_source_is_found_by_its_name() {
+fn damage_in_the_source_is_detected_by_name() {
     let mut file = sealed().bytes();
     let place = {
         let htz = Htz::parse(&file).unwrap();
@@ -181,8 +174,7 @@ fn damage_in_the_source_is_found_by_its_name() {
 }
 
 #[test]
-fn what_contradicts_the_artifact_is_refused_by_name() {
-    // One that is missing, of another shape or type, in another order, of a role that only artifacts have.
+fn contradictions_to_the_artifact_are_refused_by_name() {
     let message = refused(|json| {
         let table = json["source"]["tensors"].as_array_mut().unwrap();
         table.retain(|of| of["role"] != "layers.0.o.weight");
@@ -221,7 +213,6 @@ fn what_contradicts_the_artifact_is_refused_by_name() {
             "{message}"
         );
     }
-    // What is shared is there, and of the same kind.
     let message = refused(|json| tensor(json, "layers.0.v.weight")["shared"] = json!(true));
     assert!(
         message.contains("layers.0.v.weight: tensor that it shares is none"),
@@ -240,7 +231,7 @@ fn what_contradicts_the_artifact_is_refused_by_name() {
 }
 
 #[test]
-fn sections_that_are_not_those_of_the_source_are_refused() {
+fn mismatched_source_sections_are_refused() {
     let message = refused(|json| {
         tensor(json, "layers.0.attention_norm")["shared"] = json!(false);
     });
@@ -272,7 +263,6 @@ fn sections_that_are_not_those_of_the_source_are_refused() {
         message.contains("length of a section is 124, expected 128"),
         "{message}"
     );
-    // One more, which nothing is said of.
     let extra = Section::new("source.notes", false, b"x").unwrap();
     let fault = mixed().bytes_with(std::slice::from_ref(&extra));
     assert!(
@@ -298,7 +288,7 @@ fn sections_that_are_not_those_of_the_source_are_refused() {
 }
 
 #[test]
-fn the_source_is_written_in_its_turn() {
+fn source_tensors_are_written_in_order() {
     let model = sealed();
     let folder = tempfile::tempdir().unwrap();
     let begin = |name: &str| {
@@ -314,7 +304,6 @@ fn the_source_is_written_in_its_turn() {
         writer.write_tensor(*role, bytes).unwrap();
     }
     assert_eq!(writer.source_turn().map(|tensor| tensor.role), Some(*first));
-    // What is shared has no turn.
     let fault = writer.write_source(Role::TokenEmbedding, &model.data[0].1);
     assert!(matches!(fault, Err(HtzError::WrongTurn { .. })));
     let fault = writer.write_source(*first, &bytes[1..]);
@@ -322,7 +311,6 @@ fn the_source_is_written_in_its_turn() {
     writer.write_source(*first, bytes).unwrap();
     let fault = writer.finish(|_| {}).unwrap_err().to_string();
     assert!(fault.contains("of the source"), "{fault}");
-    // Nothing is left of it.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     let mut writer = begin("b.htz");
     for (role, bytes) in &model.data {
@@ -339,9 +327,8 @@ fn the_source_is_written_in_its_turn() {
     writer.finish(|_| {}).unwrap();
 }
 
-/// The length of the file is known before, to the byte.
 #[test]
-fn the_length_counts_the_source() {
+fn predicted_length_includes_the_source() {
     let Model {
         manifest,
         vocabulary,
@@ -352,9 +339,8 @@ fn the_length_counts_the_source() {
     assert_eq!(length, sealed().bytes().len() as u64);
 }
 
-/// A section holds 256 MiB at most, and a tensor any number of bytes.
 #[test]
-fn a_long_tensor_lies_in_several_sections_side_by_side() {
+fn long_tensor_spans_contiguous_sections() {
     let rows = (1 << 20) + 1;
     let hyper = htc_formats::model::HyperParameters {
         vocabulary: rows,
@@ -363,7 +349,7 @@ fn a_long_tensor_lies_in_several_sections_side_by_side() {
     let mut artifact = model(hyper, false, None, (DType::F32, 6), |_, _| {
         Choice::Dense(DType::Q4_0)
     });
-    // 256 bytes to a row, so that the last of them is in a section of its own.
+    // 256 bytes per row, so that the last one has its own section.
     let mut sealed = with_source(artifact.clone(), DType::Q8_0);
     let embedding = Role::TokenEmbedding;
     let record = sealed.manifest.source.as_mut().unwrap();
@@ -404,9 +390,8 @@ fn a_long_tensor_lies_in_several_sections_side_by_side() {
     htz.verify_section(&htz.manifest().sections[1]).unwrap();
 }
 
-/// Changing a byte of the manifest never makes a reader look behind the file.
 #[test]
-fn every_byte_of_the_manifest_may_be_wrong() {
+fn wrong_manifest_bytes_never_panic() {
     let whole = sealed().bytes();
     let end = data_offset(&whole);
     let source = String::from_utf8_lossy(&whole[128..end])

@@ -1,4 +1,4 @@
-//! Sections whose digests are right and whose contents are wrong, as in `htz_faults`.
+//! Sections with invalid contents under valid digests, as in `htz_faults`.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ fn a_section_without_a_name_or_with_one_that_is_taken() {
 }
 
 #[test]
-fn a_section_that_announces_too_much() {
+fn an_excessive_decoded_length() {
     let refused = |change: &dyn Fn(&mut serde_json::Value)| {
         let file = forged(&mixed().bytes(), |json| change(&mut json["sections"][0]));
         let fault = Htz::parse(&file).unwrap_err();
@@ -43,7 +43,6 @@ fn a_section_that_announces_too_much() {
     refused(&|section| section["encoding"] = "raw".into());
 }
 
-/// The mixed artifact with another decoded length of its tokenizer.
 fn announced(change: impl Fn(u64) -> u64) -> HtzError {
     let file = forged(&mixed().bytes(), |json| {
         let length = &mut json["sections"][0]["decoded_length"];
@@ -53,7 +52,7 @@ fn announced(change: impl Fn(u64) -> u64) -> HtzError {
 }
 
 #[test]
-fn a_section_that_decodes_to_more_or_less_than_announced() {
+fn a_wrong_decoded_length() {
     for wrong in [announced(|n| n - 1), announced(|n| n + 1), announced(|_| 0)] {
         assert!(
             matches!(
@@ -74,7 +73,6 @@ fn a_tokenizer_that_is_no_zstd_frame_or_no_vocabulary() {
     let entry = &manifest["sections"][0];
     let offset = entry["offset"].as_u64().unwrap() as usize;
     let length = entry["length"].as_u64().unwrap() as usize;
-    // Garbage with a right digest; then the same garbage stored raw.
     let mut file = file;
     file[offset..].fill(b'{');
     let digest = htc_formats::htz::Digest::of(&file[offset..]).to_string();
@@ -99,7 +97,7 @@ fn a_tokenizer_that_is_no_zstd_frame_or_no_vocabulary() {
 }
 
 #[test]
-fn a_tokenizer_that_is_absent_or_of_another_size() {
+fn a_missing_tokenizer_or_one_of_another_size() {
     let mut model = mixed();
     model.vocabulary = htz_common::vocabulary(13);
     let path = tempfile::tempdir().unwrap().path().join("x");

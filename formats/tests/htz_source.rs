@@ -1,4 +1,4 @@
-//! Models opened by whatever container they are in.
+//! Models of all container formats.
 
 #![allow(
     clippy::unwrap_used,
@@ -59,7 +59,7 @@ fn an_artifact_without_a_tokenizer_is_a_model_file() {
 }
 
 #[test]
-fn a_damaged_tokenizer_is_no_absent_one() {
+fn damaged_tokenizer_is_not_treated_as_missing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.htz");
     let mut bytes = mixed().bytes();
@@ -75,7 +75,7 @@ fn a_damaged_tokenizer_is_no_absent_one() {
 }
 
 #[test]
-fn the_first_bytes_choose_the_container() {
+fn first_bytes_determine_the_container() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model");
     let open = |bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! The record of a tuning: read back, reserved by a draft, refused where it is none.
+//! Tuning record: read back, reserved by a draft, refused if invalid.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,23 +28,20 @@ fn tuned() -> TuningRecord {
 }
 
 #[test]
-fn what_was_tuned_is_read_back() {
+fn tuning_is_read_back() {
     let file = with(Some(tuned())).bytes();
     let htz = Htz::parse(&file).unwrap();
     assert_eq!(htz.format(), (1, 6));
     assert_eq!(htz.manifest().provenance.tuning, Some(tuned()));
-    // No reader must know it.
     assert_eq!(htz.manifest().requires, mixed().manifest.requires);
 }
 
-/// A draft reserves room for any, and leaves nothing else: an artifact that is not tuned is of the format before.
 #[test]
-fn a_draft_is_room_and_nothing_else() {
+fn draft_only_reserves_space() {
     let draft = with(Some(TuningRecord::draft())).bytes();
     let (plain, full) = (with(None).bytes(), with(Some(tuned())).bytes());
     assert_eq!(json(&draft), {
         let mut manifest = json(&plain);
-        // Only places differ, by the room.
         for kind in ["tensors", "sections"] {
             let there = json(&draft)[kind].clone();
             manifest[kind] = there;
@@ -61,7 +58,7 @@ fn a_draft_is_room_and_nothing_else() {
 }
 
 #[test]
-fn records_of_no_tuning_are_refused() {
+fn invalid_tuning_records_are_refused() {
     let file = with(Some(tuned())).bytes();
     for (property, value) in [
         ("steps", json!(0)),

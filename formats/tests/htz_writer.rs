@@ -1,4 +1,4 @@
-//! Writing: all or nothing, in order, the same bytes every time.
+//! Writer of artifacts: atomic, ordered and reproducible.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +30,6 @@ fn write_all(writer: &mut HtzWriter, model: &Model) {
     }
 }
 
-/// Names in a folder.
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .unwrap()
@@ -52,7 +51,7 @@ fn the_same_model_gives_the_same_bytes() {
 }
 
 #[test]
-fn the_file_has_its_name_only_when_it_is_complete() {
+fn file_is_renamed_only_when_complete() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.htz");
     let model = mixed();
@@ -74,7 +73,6 @@ fn the_file_has_its_name_only_when_it_is_complete() {
     assert_eq!(htz.manifest().plan, model.manifest.plan);
 }
 
-/// Writers of the same unfinished file; each takes over what the one before left.
 mod resumed {
     use super::*;
 
@@ -88,7 +86,6 @@ mod resumed {
         HtzWriter::resume(&folder, name, partial, draft, sections).unwrap()
     }
 
-    /// Writes `count` tensors more, drops the writer, and returns the digests of all.
     fn write(mut writer: HtzWriter, model: &Model, count: usize) -> Vec<Digest> {
         let from = writer.written().len();
         for (role, bytes) in &model.data[from..from + count] {
@@ -107,7 +104,7 @@ mod resumed {
     }
 
     #[test]
-    fn another_writer_goes_on_behind_any_tensor_with_the_same_bytes() {
+    fn another_writer_resumes_after_any_tensor() {
         let model = mixed();
         for done in 0..=model.data.len() {
             let folder = tempfile::tempdir().unwrap();
@@ -119,9 +116,9 @@ mod resumed {
         }
     }
 
-    /// Killed in the middle of a tensor, or of header and manifest.
+    /// After a crash within a tensor, or within header and manifest.
     #[test]
-    fn half_a_tensor_behind_the_last_one_is_cut_off() {
+    fn partial_tensor_is_truncated() {
         let (model, folder) = (mixed(), tempfile::tempdir().unwrap());
         let digests = write(resume(&model, folder.path()), &model, 3);
         let partial = folder.path().join(PARTIAL);
@@ -135,14 +132,13 @@ mod resumed {
     }
 
     #[test]
-    fn what_is_damaged_or_missing_is_not_taken_over() {
+    fn damaged_or_missing_tensors_are_not_taken_over() {
         let model = mixed();
         for truncated in [false, true] {
             let folder = tempfile::tempdir().unwrap();
             let digests = write(resume(&model, folder.path()), &model, 2);
             let partial = folder.path().join(PARTIAL);
             let mut bytes = fs::read(&partial).unwrap();
-            // In the second tensor.
             if truncated {
                 bytes.pop();
             } else {
@@ -157,7 +153,7 @@ mod resumed {
 }
 
 #[test]
-fn a_complete_artifact_takes_its_name_only_where_it_may() {
+fn publish_respects_the_overwrite_flag() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     fs::write(path("made"), "new").unwrap();
@@ -174,7 +170,7 @@ fn a_complete_artifact_takes_its_name_only_where_it_may() {
 }
 
 #[test]
-fn nothing_is_left_of_a_writer_that_is_dropped() {
+fn dropped_writer_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let model = mixed();
     let mut writer = begin(&model, &folder.path().join("model.htz"), false).unwrap();
@@ -185,7 +181,7 @@ fn nothing_is_left_of_a_writer_that_is_dropped() {
 
 #[cfg(unix)]
 #[test]
-fn permissions_are_those_of_any_new_file() {
+fn permissions_follow_the_umask() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.htz");
@@ -226,7 +222,7 @@ fn an_existing_file_is_kept_unless_it_may_be_overwritten() {
 }
 
 #[test]
-fn a_file_that_appears_meanwhile_is_kept() {
+fn file_created_meanwhile_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.htz");
     let model = mixed();
@@ -255,7 +251,7 @@ fn an_open_artifact_survives_its_replacement() {
 }
 
 #[test]
-fn paths_that_cannot_be_an_artifact() {
+fn invalid_paths_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let model = mixed();
     let refused = |path: &Path| begin(&model, path, true).unwrap_err();
@@ -287,7 +283,7 @@ fn paths_that_cannot_be_an_artifact() {
 
 #[cfg(unix)]
 #[test]
-fn a_folder_that_may_not_be_written_to() {
+fn read_only_folder_is_refused() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let set = |mode| fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
@@ -305,7 +301,7 @@ fn a_folder_that_may_not_be_written_to() {
 }
 
 #[test]
-fn tensors_come_in_the_order_of_the_draft() {
+fn tensors_must_follow_the_order_of_the_draft() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.htz");
     let model = mixed();
@@ -329,7 +325,6 @@ fn tensors_come_in_the_order_of_the_draft() {
             ..
         }
     ));
-    // Neither was written: the tensor may still come.
     write_all(&mut writer, &model);
     assert!(writer.turn().is_none());
     let fault = writer.write_tensor(Role::Output, bytes).unwrap_err();
@@ -339,7 +334,7 @@ fn tensors_come_in_the_order_of_the_draft() {
 }
 
 #[test]
-fn a_tensor_that_was_never_written() {
+fn missing_tensor_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let model = mixed();
     let mut writer = begin(&model, &folder.path().join("model.htz"), false).unwrap();
@@ -354,7 +349,6 @@ fn a_tensor_that_was_never_written() {
     assert_eq!(names(folder.path()), [""; 0]);
 }
 
-/// The fault of a model whose plan is completed by `measured`; nothing may be left of it.
 fn finished(measured: impl FnOnce(&mut htc_formats::htz::PlanRecord)) -> Result<(), HtzError> {
     let folder = tempfile::tempdir().unwrap();
     let model = mixed();
@@ -366,7 +360,7 @@ fn finished(measured: impl FnOnce(&mut htc_formats::htz::PlanRecord)) -> Result<
 }
 
 #[test]
-fn errors_that_json_cannot_hold() {
+fn errors_not_representable_in_json_are_refused() {
     for error in [f64::NAN, f64::INFINITY, -1.0] {
         let fault = finished(|plan| plan.slots[2].error = Some(error)).unwrap_err();
         assert!(one_line(&fault).contains("layers.0.v"), "{fault}");
@@ -382,8 +376,7 @@ fn errors_that_json_cannot_hold() {
 }
 
 #[test]
-fn every_error_fits_the_room_reserved_for_it() {
-    // The longest decimal forms there are.
+fn every_error_fits_its_reserved_space() {
     for error in [
         f64::MAX,
         f64::MIN_POSITIVE,
@@ -401,7 +394,7 @@ fn every_error_fits_the_room_reserved_for_it() {
 }
 
 #[test]
-fn every_spectrum_fits_the_room_reserved_for_it() {
+fn every_spectrum_fits_its_reserved_space() {
     for (number, refused) in [
         (f64::MAX, false),
         (5e-324, false),
@@ -442,19 +435,19 @@ fn every_spectrum_fits_the_room_reserved_for_it() {
 }
 
 #[test]
-fn more_than_errors_does_not_fit() {
+fn later_notes_exceed_the_reserved_space() {
     let fault = finished(|plan| plan.slots[0].note = Some("x".repeat(5000))).unwrap_err();
     assert!(matches!(fault, HtzError::ManifestRoom { .. }), "{fault}");
 }
 
 #[test]
-fn a_plan_that_is_changed_at_the_end_must_still_agree() {
+fn plan_changed_at_the_end_is_checked() {
     let fault = finished(|plan| plan.slots[0].parameters_after = 1).unwrap_err();
     assert!(matches!(fault, HtzError::Plan { .. }), "{fault}");
 }
 
 #[test]
-fn what_a_reader_would_refuse_is_not_begun() {
+fn invalid_draft_is_refused_early() {
     let path = tempfile::tempdir().unwrap().path().join("model.htz");
     let mut model = mixed();
     model.manifest.requires.push("bias".to_owned());

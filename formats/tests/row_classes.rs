@@ -1,4 +1,4 @@
-//! Matrices in bands whose rows have classes: every row is that of its class, and maps that lie are refused.
+//! Row classes of column-group matrices: rows match their class, and inconsistent maps are refused.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,7 +8,6 @@
 
 use htc_formats::bands::{Banded, Bands, BandsError, Kind, Layout, Packer, RowClasses};
 
-/// Classes of rows by a rule, and the layout that has as many of each.
 fn classes(of_rows: &[u8], codes: &[&str]) -> (Layout, RowClasses) {
     let of = |class: usize| {
         of_rows
@@ -29,7 +28,7 @@ fn classes(of_rows: &[u8], codes: &[&str]) -> (Layout, RowClasses) {
     (layout, of)
 }
 
-/// A matrix of bytes that say which class and place they are of, as far as scales of rows can.
+/// Returns a matrix whose row scales identify its class and rows.
 fn part(class: usize, of: &RowClasses) -> Vec<u8> {
     let class_of = of.iter().nth(class).unwrap();
     let mut packer = Packer::new(&class_of.codes, class_of.rows);
@@ -59,7 +58,7 @@ fn part(class: usize, of: &RowClasses) -> Vec<u8> {
 const CODES: [&str; 4] = ["1:l4x2", "2:t2x1,t3x1", "1:t2x2", "2:t4x2"];
 
 #[test]
-fn every_row_is_that_of_its_class() {
+fn every_row_matches_its_class() {
     for (rows, count) in [(2, 2), (255, 3), (256, 4), (257, 2), (1100, 4)] {
         let mut of_rows: Vec<u8> = (0..rows).map(|row| (row * row / 7 % count) as u8).collect();
         for (class, of_row) in of_rows.iter_mut().enumerate().take(count) {
@@ -97,7 +96,7 @@ fn every_row_is_that_of_its_class() {
 }
 
 #[test]
-fn maps_that_lie_and_other_lengths_are_refused() {
+fn inconsistent_maps_and_wrong_lengths_are_refused() {
     let rows = 600;
     let of_rows: Vec<u8> = (0..rows).map(|row| (row % 3) as u8).collect();
     let (layout, of) = classes(&of_rows, &CODES[..3]);
@@ -106,7 +105,7 @@ fn maps_that_lie_and_other_lengths_are_refused() {
     layout.view(rows, &bytes).unwrap().check().unwrap();
     assert!(layout.view(rows + 1, &bytes).is_err());
     assert!(layout.view(rows, &bytes[1..]).is_err());
-    // The class of a row, to one that there is and to one that there is not, and a count of each block.
+    // The class of a row, changed to an existing and to a missing one, and a count of each block.
     for (at, row) in [
         (16, 256),
         (80 + 16 + 63, 512),
@@ -121,7 +120,6 @@ fn maps_that_lie_and_other_lengths_are_refused() {
             assert_eq!(fault, BandsError::Rows { row }, "{at}");
         }
     }
-    // Another number of rows of a class, all counts being right.
     let mut wrong = bytes.clone();
     wrong[160 + 16 + 21] ^= 0b11 << 6;
     assert_eq!(
@@ -131,7 +129,7 @@ fn maps_that_lie_and_other_lengths_are_refused() {
 }
 
 #[test]
-fn bits_are_those_of_all_rows() {
+fn mean_bits_cover_all_rows() {
     let layout: Layout = "100*2:t4x2;300*1:t2x2".parse().unwrap();
     assert_eq!(layout.mean_bits(), 2.5);
     assert_eq!((layout.cols(), layout.same()), (64, None));

@@ -1,4 +1,4 @@
-//! Configurations of models as Hugging Face's tools write them, old and new.
+//! Configurations in Hugging Face's old and new forms.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,8 +21,8 @@ fn window(model_type: &str, keys: Value) -> Option<SlidingWindow> {
 }
 
 #[test]
-fn what_a_configuration_leaves_out_is_as_in_transformers() {
-    // Sizes are stated, the rest is not. The values are those of the classes of transformers 5.
+fn defaults_match_transformers() {
+    // Only sizes are stated. Expected values are the defaults of transformers 5.
     for model_type in TYPES {
         let gemma = model_type.starts_with("gemma");
         let expected = HyperParameters {
@@ -57,7 +57,7 @@ fn what_a_configuration_leaves_out_is_as_in_transformers() {
                     Activation::Silu
                 },
                 embedding_scale: gemma.then(|| 8f32.sqrt()),
-                // 256 to the power of -1/2, where a head has 4.
+                // 256 to the power of -1/2, while heads have size 4.
                 attention_scale: gemma.then_some(1.0 / 16.0),
                 attention_softcap: (model_type == "gemma2").then_some(50.0),
                 logit_softcap: (model_type == "gemma2").then_some(30.0),
@@ -90,7 +90,6 @@ fn every_tensor_has_its_role_and_bytes() {
         ("qwen3", 11),
         ("gemma2", 11),
         ("gemma3_text", 13),
-        // Three slots in one tensor, two in another.
         ("phi3", 9),
     ] {
         let model = small(model_type);
@@ -131,7 +130,6 @@ fn every_tensor_has_its_role_and_bytes() {
                 }
             }
         }
-        // All norms, and nothing else.
         let computed = tensors
             .iter()
             .filter(|t| matches!(t.place, Place::Computed(_)));
@@ -145,7 +143,7 @@ fn every_tensor_has_its_role_and_bytes() {
 }
 
 #[test]
-fn slots_in_one_tensor_are_taken_apart_in_order() {
+fn fused_projections_are_split_in_order() {
     let model = small("phi3");
     let (_, tensors) = model.bind().unwrap();
     let file = model.file(|_| true);
@@ -177,9 +175,9 @@ fn slots_in_one_tensor_are_taken_apart_in_order() {
 }
 
 #[test]
-fn norms_of_every_float_type_gain_one() {
+fn gemma_norms_of_every_float_type_gain_one() {
     let name = "model.layers.2.self_attn.k_norm.weight";
-    // -0.5, 1.5, 0, 2 in half precision and in bfloat16.
+    // -0.5, 1.5, 0, 2 in f16 and in bf16.
     for (dtype, codes) in [
         ("F16", [0xb800u16, 0x3e00, 0, 0x4000]),
         ("BF16", [0xbf00, 0x3fc0, 0, 0x4000]),
@@ -196,7 +194,7 @@ fn norms_of_every_float_type_gain_one() {
 }
 
 #[test]
-fn null_is_none_where_there_may_be_none() {
+fn null_means_none_for_optional_keys() {
     let found = hyper("llama", json!({"num_key_value_heads": 2, "head_dim": 4}));
     assert_eq!(found.kv_heads, 2);
     let mut model = small("llama");
@@ -227,7 +225,6 @@ fn null_is_none_where_there_may_be_none() {
             (Some(20.0), Some(7.5))
         );
     }
-    // Others have no such keys.
     assert_eq!(hyper("llama", caps).forward.attention_softcap, None);
 
     for key in ["hidden_size", "vocab_size", "rms_norm_eps", "hidden_act"] {
@@ -245,7 +242,7 @@ fn null_is_none_where_there_may_be_none() {
 }
 
 #[test]
-fn the_scale_of_attention_is_stated_by_its_square() {
+fn attention_scale_is_derived_from_the_stated_square() {
     let scale = |keys| hyper("gemma2", keys).forward.attention_scale;
     assert_eq!(scale(json!({"query_pre_attn_scalar": 4})), None);
     assert_eq!(
@@ -260,7 +257,7 @@ fn the_scale_of_attention_is_stated_by_its_square() {
 }
 
 #[test]
-fn windows_are_where_each_type_states_them() {
+fn sliding_windows_are_read_for_each_type() {
     let some = |positions, full_layers: &[usize]| {
         Some(SlidingWindow {
             positions,
@@ -268,7 +265,6 @@ fn windows_are_where_each_type_states_them() {
             rope_theta: None,
         })
     };
-    // No key of Llama's.
     assert_eq!(
         window(
             "llama",
@@ -293,7 +289,6 @@ fn windows_are_where_each_type_states_them() {
         let window = |keys| window(model_type, keys);
         assert_eq!(window(json!({"sliding_window": 7})), None);
         let on = json!({"use_sliding_window": true, "sliding_window": 7});
-        // From layer 28.
         assert_eq!(window(on.clone()), None);
         let mut keys = on.clone();
         keys["max_window_layers"] = 1.into();
@@ -304,7 +299,6 @@ fn windows_are_where_each_type_states_them() {
         let mut keys = on.clone();
         keys["layer_types"] = json!(["full_attention", "sliding_attention", "full_attention"]);
         assert_eq!(window(keys.clone()), some(7, &[0, 2]));
-        // The list needs a window.
         keys["use_sliding_window"] = false.into();
         assert_eq!(refused_value(model_type, keys).0, "layer_types");
     }
@@ -360,7 +354,7 @@ fn windows_are_where_each_type_states_them() {
 }
 
 #[test]
-fn the_output_is_tied_where_it_is_said_to_be() {
+fn output_is_tied_as_configured() {
     let output = "lm_head.weight";
     let mut model = small("llama");
     model.remove(output);
@@ -368,7 +362,6 @@ fn the_output_is_tied_where_it_is_said_to_be() {
     model.with(json!({"tie_word_embeddings": true}));
     let (_, tied) = model.bind().unwrap();
     assert!(tied.iter().all(|t| t.role != Role::Output));
-    // A file may have it all the same; but not another one.
     let embedding = model.tensors["model.embed_tokens.weight"].clone();
     model.tensors.insert(output.to_owned(), embedding);
     let (_, again) = model.bind().unwrap();
@@ -381,13 +374,12 @@ fn the_output_is_tied_where_it_is_said_to_be() {
     );
     model.with(json!({"tie_word_embeddings": false}));
     assert_eq!(model.bind().unwrap().1.len(), tied.len() + 1);
-    // Gemma's are tied where nothing is said.
     let mut model = small("gemma2");
     assert_eq!(model.add(output, &[TOKENS, WIDTH]).refused(), error);
 }
 
 #[test]
-fn biases_are_where_the_configuration_says() {
+fn biases_follow_the_configuration() {
     let with = |model_type: &str, names: &[&str], keys: Value| {
         let mut model = small(model_type);
         for layer in 0..LAYERS {

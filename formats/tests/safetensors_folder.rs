@@ -1,4 +1,4 @@
-//! Folders of models: the files in them, and what is wrong with them.
+//! Model folders: their files and errors.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +25,6 @@ use tempfile::{TempDir, tempdir};
 const SECOND: &str = "model-00002-of-00004.safetensors";
 const THIRD: &str = "model-00003-of-00004.safetensors";
 
-/// A folder with a small model in several files, and its index.
 fn sharded() -> (TempDir, Model, Value) {
     let folder = tempdir().unwrap();
     let model = small("llama");
@@ -33,7 +32,6 @@ fn sharded() -> (TempDir, Model, Value) {
     (folder, model, index)
 }
 
-/// Why a folder is not opened: the message names it, and the file in it where there is one.
 fn refused(folder: &Path, file: &str) -> FolderError {
     let error = ModelFile::open(folder).unwrap_err();
     let text = error.to_string();
@@ -49,7 +47,6 @@ fn refused(folder: &Path, file: &str) -> FolderError {
     }
 }
 
-/// The same for a folder whose configuration and weights disagree.
 fn not_bound(folder: &Path, file: &str) -> BindError {
     let error = ModelFile::open(folder).unwrap_err();
     let text = error.to_string();
@@ -89,14 +86,13 @@ fn a_folder_opens_by_any_of_its_files() {
             .collect();
         assert_eq!(found, paths);
         assert_eq!(opened.hyper.forward.rope_pairs, RopePairs::Halves);
-        // There is no tokenizer in the folder.
         assert!(opened.vocabulary.is_err());
         assert_eq!(opened.tensors.len(), model.tensors.len());
         for tensor in &opened.tensors {
             assert_eq!(opened.bytes(tensor), model.tensors[&tensor.name].bytes);
         }
     }
-    // A digest that common tools give: of the list that they write for the files.
+    // The digest is that of the list written by `sha256sum`.
     let opened = ModelFile::open(folder.path()).unwrap();
     let lines: String = files
         .iter()
@@ -117,7 +113,7 @@ fn a_folder_opens_by_any_of_its_files() {
 
 #[test]
 fn a_file_in_the_current_folder_needs_no_path() {
-    // The tests of a package run in its folder, where no model is.
+    // Tests of a package run in its folder, which has no model.
     let error = ModelFile::open_folder("Cargo.toml").unwrap_err();
     assert!(
         error.to_string().starts_with(".: there is no config.json"),
@@ -126,7 +122,7 @@ fn a_file_in_the_current_folder_needs_no_path() {
 }
 
 #[test]
-fn several_files_are_one_model() {
+fn sharded_model_equals_single_file_model() {
     let (folder, model, _) = sharded();
     let whole = tempdir().unwrap();
     model.write(whole.path());
@@ -177,7 +173,7 @@ fn an_index_may_list_the_single_file() {
 }
 
 #[test]
-fn a_folder_holds_a_configuration_and_weights() {
+fn folder_requires_configuration_and_weights() {
     let folder = tempdir().unwrap();
     let model = small("llama");
     assert!(matches!(
@@ -207,7 +203,7 @@ fn a_folder_holds_a_configuration_and_weights() {
 }
 
 #[test]
-fn files_are_files_and_no_giants() {
+fn non_regular_and_oversized_files_are_refused() {
     for name in ["config.json", "model.safetensors"] {
         let folder = tempdir().unwrap();
         let path = folder.path().join(name);
@@ -244,7 +240,7 @@ fn files_are_files_and_no_giants() {
 }
 
 #[test]
-fn a_broken_file_of_weights_is_named() {
+fn damaged_weight_file_is_named() {
     let (folder, ..) = sharded();
     let path = folder.path().join(SECOND);
     let bytes = fs::read(&path).unwrap();
@@ -258,7 +254,7 @@ fn a_broken_file_of_weights_is_named() {
 }
 
 #[test]
-fn an_index_and_its_files_agree() {
+fn index_must_agree_with_its_files() {
     let name = "model.layers.0.mlp.up_proj.weight";
     let (first, index_file) = (
         "model-00001-of-00004.safetensors",
@@ -272,7 +268,6 @@ fn an_index_and_its_files_agree() {
         FolderError::MissingShard { .. }
     ));
 
-    // Listed, and nowhere.
     let (folder, mut model, _) = sharded();
     model.remove(name);
     let index = folder.path().join(index_file);
@@ -284,7 +279,6 @@ fn an_index_and_its_files_agree() {
         FolderError::MissingTensor { tensor, .. } if tensor == name
     ));
 
-    // Listed in another file than it is in.
     let (folder, _, mut index) = sharded();
     index["weight_map"][name] = THIRD.into();
     write_index(folder.path(), &index);
@@ -293,7 +287,6 @@ fn an_index_and_its_files_agree() {
         FolderError::WrongShard { tensor, listed, .. } if tensor == name && listed == THIRD
     ));
 
-    // In two files.
     let (folder, model, _) = sharded();
     let two = model.file(|n| n == name || n.starts_with("model.layers.1."));
     fs::write(folder.path().join(THIRD), two).unwrap();
@@ -302,7 +295,6 @@ fn an_index_and_its_files_agree() {
         FolderError::TwoShards { tensor, other, .. } if tensor == name && other == SECOND
     ));
 
-    // Not listed.
     let (folder, mut model, index) = sharded();
     model.add("lm_head.bias", &[5]);
     model.write_sharded(folder.path());
@@ -314,10 +306,9 @@ fn an_index_and_its_files_agree() {
 }
 
 #[test]
-fn buffers_that_are_computed_anyway_may_be_anywhere() {
+fn computed_buffers_may_be_missing_or_unlisted() {
     let buffer = "model.layers.0.self_attn.rotary_emb.inv_freq";
     let (folder, mut model, mut index) = sharded();
-    // Listed and nowhere; then in the file and not listed.
     index["weight_map"][buffer] = THIRD.into();
     write_index(folder.path(), &index);
     let without = ModelFile::open(folder.path()).unwrap();
@@ -328,7 +319,6 @@ fn buffers_that_are_computed_anyway_may_be_anywhere() {
     write_index(folder.path(), &index);
     let with = ModelFile::open(folder.path()).unwrap();
     assert_eq!(with.tensors.len(), without.tensors.len());
-    // Another tensor is not left out.
     model.add("model.layers.0.self_attn.rotary_emb.scale", &[2]);
     model.write_sharded(folder.path());
     assert!(matches!(
@@ -338,7 +328,7 @@ fn buffers_that_are_computed_anyway_may_be_anywhere() {
 }
 
 #[test]
-fn an_index_leads_nowhere_else() {
+fn index_must_not_refer_to_other_folders() {
     let (folder, _, index) = sharded();
     let outside = folder.path().join("inner");
     fs::create_dir(&outside).unwrap();
@@ -375,7 +365,7 @@ fn an_index_leads_nowhere_else() {
 }
 
 #[test]
-fn an_index_is_an_index() {
+fn malformed_index_is_refused() {
     let (folder, ..) = sharded();
     let path = folder.path().join("model.safetensors.index.json");
     let long = format!(
@@ -427,7 +417,7 @@ fn an_index_is_an_index() {
 }
 
 #[test]
-fn a_tensor_that_does_not_fit_is_named_with_its_file() {
+fn mismatched_tensor_is_named_with_its_file() {
     let name = "model.layers.1.mlp.down_proj.weight";
     let (folder, model, _) = sharded();
 
@@ -500,7 +490,7 @@ fn every_float_type_is_used_in_place() {
 }
 
 #[test]
-fn a_file_of_another_kind_is_told_by_its_beginning() {
+fn unsupported_file_is_detected_by_its_first_bytes() {
     let folder = tempdir().unwrap();
     small("llama").write(folder.path());
     let path = folder.path().join("model.gguf");
@@ -508,7 +498,6 @@ fn a_file_of_another_kind_is_told_by_its_beginning() {
     let error = ModelFile::open(&path).unwrap_err();
     assert!(matches!(error, SourceError::Container { .. }));
     assert!(error.to_string().contains("config.json"), "{error}");
-    // Neither does a name make a GGUF file a safetensors file.
     let path = folder.path().join("model.safetensors");
     fs::write(&path, b"GGUF\x03\0\0\0").unwrap();
     assert!(matches!(

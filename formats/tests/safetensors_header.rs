@@ -1,4 +1,4 @@
-//! Headers of safetensors files, whole and broken.
+//! Valid and invalid headers of safetensors files.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,6 @@ use htc_formats::limits;
 use htc_formats::safetensors::{Contents, Element, SafetensorsError};
 use safetensors_common::file;
 
-/// An entry of a header.
 fn entry(name: &str, dtype: &str, shape: &str, start: u64, end: u64) -> String {
     format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}}"#)
 }
@@ -35,8 +34,7 @@ fn one_line(error: SafetensorsError) -> SafetensorsError {
 }
 
 #[test]
-fn a_file_says_where_its_tensors_are() {
-    // Padded behind, in no order, with metadata, an empty tensor and a single number.
+fn tensors_are_located() {
     let header = format!(
         "{{{},\"__metadata__\":{{\"format\":\"pt\"}},{},{},{}}}   ",
         entry("b", "BF16", "[2,3]", 8, 20),
@@ -65,12 +63,11 @@ fn a_file_says_where_its_tensors_are() {
     );
     assert_eq!(contents.tensor("b").unwrap().dtype(), Ok(DType::BF16));
     assert_eq!(contents.tensor("c"), None);
-    // A file of nothing is a file.
     assert_eq!(parse(&[], 0).unwrap().tensors(), []);
 }
 
 #[test]
-fn an_element_type_is_read_or_named() {
+fn unsupported_element_types_are_named() {
     for &element in Element::ALL {
         let bytes = element.bits();
         let one = entry("a", element.name(), "[8]", 0, bytes);
@@ -99,7 +96,7 @@ fn an_element_type_is_read_or_named() {
 }
 
 #[test]
-fn a_header_lies_inside_of_the_file_and_its_bound() {
+fn header_must_fit_the_file_and_its_limit() {
     for length in 0..8 {
         let error = one_line(Contents::parse(&vec![0; length]).unwrap_err());
         assert_eq!(error, SafetensorsError::TooShort { length });
@@ -119,7 +116,7 @@ fn a_header_lies_inside_of_the_file_and_its_bound() {
 }
 
 #[test]
-fn what_is_no_header_is_told() {
+fn malformed_headers_are_refused() {
     for header in ["", " {}", "[]", "PK\u{3}\u{4}", "null"] {
         let error = one_line(Contents::parse(&file(header, &[])).unwrap_err());
         assert!(matches!(error, SafetensorsError::NotSafetensors { .. }));
@@ -146,7 +143,6 @@ fn what_is_no_header_is_told() {
         let error = one_line(Contents::parse(&file(header, &[0; 4])).unwrap_err());
         let start: String = header.chars().take(60).collect();
         assert!(matches!(error, SafetensorsError::Json { .. }), "{start}");
-        // Who has many tensors wants to know in which it is.
         assert!(!header.starts_with("{\"a\"") || error.to_string().contains("tensor \"a\""));
     }
     let mut bytes = file(r#"{"a":0}"#, &[]);
@@ -158,12 +154,11 @@ fn what_is_no_header_is_told() {
 }
 
 #[test]
-fn a_name_stands_in_a_header_once() {
+fn duplicate_names_are_refused() {
     for second in [
         entry("a", "F32", "[1]", 0, 4),
         entry("a", "F32", "[0]", 4, 4),
         entry("a", "F32", "[1]", 4, 8),
-        // The same name, written otherwise.
         entry("\\u0061", "F32", "[1]", 4, 8),
     ] {
         let entries = [entry("a", "F32", "[1]", 0, 4), second];
@@ -196,7 +191,7 @@ fn a_name_stands_in_a_header_once() {
 }
 
 #[test]
-fn a_tensor_has_the_bytes_of_its_type_and_shape() {
+fn offsets_must_match_type_and_shape() {
     for (dtype, shape, start, end, expected) in [
         ("F32", "[2,3]", 0, 20, Some(24)),
         ("F32", "[2,3]", 0, 25, Some(24)),
@@ -218,7 +213,6 @@ fn a_tensor_has_the_bytes_of_its_type_and_shape() {
             other => panic!("{other}"),
         }
     }
-    // A tensor of nothing may have sides of any length.
     parse(
         &[entry(
             "a",
@@ -238,7 +232,7 @@ fn a_tensor_has_the_bytes_of_its_type_and_shape() {
 }
 
 #[test]
-fn tensors_cover_the_data() {
+fn tensors_must_cover_the_data() {
     let one = entry("a", "F32", "[2]", 0, 8);
     let gap = |before: Option<&str>, bytes| SafetensorsError::Gap {
         before: before.map(str::to_owned),

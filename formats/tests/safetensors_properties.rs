@@ -1,5 +1,4 @@
-//! What holds for all headers, indexes and configurations: what was written is read, and nothing
-//! panics.
+//! Properties of headers, indexes and configurations: round trips and absence of panics.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +19,6 @@ fn one_line(error: &dyn std::fmt::Display) {
     assert!(!text.contains('\n') && text.len() < 4000, "{text}");
 }
 
-/// Everything that works on a file, for tests that only ask for no panic.
 fn exercise(bytes: &[u8]) {
     match Contents::parse(bytes) {
         Ok(contents) => {
@@ -39,7 +37,6 @@ fn exercise(bytes: &[u8]) {
     }
 }
 
-/// Binds whatever a configuration says to the tensors of a model.
 fn bind(config: &[u8], bytes: &[u8], contents: &Contents) {
     let weights = WeightFile {
         index: 0,
@@ -61,7 +58,6 @@ fn bind(config: &[u8], bytes: &[u8], contents: &Contents) {
     }
 }
 
-/// A number that is likely to be in a configuration, or at a bound.
 fn number() -> impl Strategy<Value = Value> {
     prop_oneof![
         (0..20u64).prop_map(Value::from),
@@ -72,7 +68,6 @@ fn number() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Words that configurations have as keys and as values.
 const WORDS: [&str; 52] = [
     "_sliding_window_pattern",
     "attention_bias",
@@ -151,7 +146,7 @@ fn json_value(depth: u32) -> BoxedStrategy<Value> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn written_file_is_read_back(
         tensors in prop::collection::btree_map(
             "\\PC{1,12}",
             (prop::sample::select(Element::ALL), prop::collection::vec(0..5u64, 0..3), 0..9u8),
@@ -161,7 +156,7 @@ proptest! {
         let mut header = Map::new();
         let mut data = Vec::new();
         for (name, (element, shape, fill)) in &tensors {
-            // Eight of them are a whole number of bytes of any type.
+            // Eight numbers of any type are a whole number of bytes.
             let shape: Vec<u64> = shape.iter().copied().chain([8]).collect();
             let bits = element.bits() * shape.iter().product::<u64>();
             let start = data.len();
@@ -197,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_byte_is_read_or_refused(
+    fn modified_bytes_never_panic(
         model_type in prop::sample::select(&TYPES[..]),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         cut in any::<prop::sample::Index>(),
@@ -234,11 +229,9 @@ proptest! {
         let mut model: Model = small(model_type);
         let bytes = model.file(|_| true);
         let contents = Contents::parse(&bytes).unwrap();
-        // As JSON whatever it says.
         let stated: Map<String, Value> = keys.into_iter().collect();
         model.with(stated.into());
         bind(model.config.to_string().as_bytes(), &bytes, &contents);
-        // And with parameters of rotation that are almost complete.
         let mut rotation = json!({
             "rope_type": kind, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 32, "short_factor": [1, 1], "long_factor": [2, 2],
@@ -250,7 +243,6 @@ proptest! {
     }
 }
 
-/// The seeds of the fuzzer are what it expects them to be.
 #[test]
 fn fixtures_are_read() {
     let fixture = |name: &str| {

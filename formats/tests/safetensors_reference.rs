@@ -1,6 +1,6 @@
-//! Folders that transformers wrote, beside the GGUF files that llama.cpp's converter made of
-//! them: both are the same model. Small ones are in the repository; larger ones are compared
-//! where the folder with them is present: `HTC_SHARED`, or `../shared` beside the repository.
+//! Folders written by transformers and their GGUF conversions by llama.cpp must be the same model.
+//! Small ones are in the repository; larger ones are compared if their folder is present:
+//! `HTC_SHARED`, or `../shared` next to the repository.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,8 +32,8 @@ fn decoded(model: &ModelFile, tensor: &ModelTensor) -> Vec<f32> {
     values
 }
 
-/// The converter stores queries and keys of some architectures with the halves of each head
-/// interleaved; this puts their rows back.
+/// Restores the row order of queries and keys, which the converter stores for some architectures
+/// with the halves of each head interleaved.
 fn halves(values: &[f32], heads: usize, head_size: usize) -> Vec<f32> {
     let row = values.len() / (heads * head_size);
     let mut back = Vec::with_capacity(values.len());
@@ -48,7 +48,6 @@ fn halves(values: &[f32], heads: usize, head_size: usize) -> Vec<f32> {
     back
 }
 
-/// The heads whose rows the converter has reordered in a tensor.
 fn reordered(hyper: &HyperParameters, role: Role) -> Option<usize> {
     match role {
         Role::Linear {
@@ -94,7 +93,7 @@ fn compare(name: &str, path: &Path) {
             expected = halves(&expected, heads, gguf.hyper.head_size);
         }
         if computed {
-            // Here in float64 or float32, by the converter in the type of the weights.
+            // Computed here in f64 or f32, by the converter in the type of the weights.
             for (a, b) in found.iter().zip(&expected) {
                 assert!((a / b - 1.0).abs() < 1e-5, "{name} {role}: {a} {b}");
             }
@@ -105,7 +104,7 @@ fn compare(name: &str, path: &Path) {
 }
 
 #[test]
-fn a_folder_is_the_model_that_its_converted_file_is() {
+fn folder_equals_its_gguf_conversion() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/architectures");
     for name in NAMES {
         compare(name, &fixtures.join(name));
@@ -113,7 +112,7 @@ fn a_folder_is_the_model_that_its_converted_file_is() {
 }
 
 #[test]
-fn a_larger_folder_is_the_model_that_its_converted_file_is() {
+fn larger_folder_equals_its_gguf_conversion() {
     let root = std::env::var_os("HTC_SHARED").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
         PathBuf::from,

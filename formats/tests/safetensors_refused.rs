@@ -1,4 +1,4 @@
-//! Configurations that no model here has.
+//! Unsupported configurations.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ fn another_activation_is_refused_by_name() {
 }
 
 #[test]
-fn other_models_are_refused_by_what_they_are() {
+fn other_models_are_refused_by_name() {
     let all = "llama, mistral, qwen2, qwen3, gemma2, gemma3_text, phi3";
     let named = |keys: Value| {
         let error = refused("llama", keys);
@@ -98,7 +98,7 @@ fn quantised_weights_are_refused_by_their_method() {
 }
 
 #[test]
-fn what_is_no_configuration_is_told() {
+fn malformed_configuration_is_refused() {
     let deep = format!("{{\"a\":{}", "[".repeat(1 << 20));
     for text in [
         "",

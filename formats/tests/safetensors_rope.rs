@@ -1,4 +1,4 @@
-//! Rotary embeddings as configurations of Hugging Face's tools state them, old and new.
+//! RoPE parameters of Hugging Face configurations, in old and new forms.
 
 #![allow(
     clippy::unwrap_used,
@@ -39,7 +39,6 @@ fn rotation_is_read_in_both_styles() {
             json!({"rope_scaling": {"type": "linear", "factor": 4}}),
             json!({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
             json!({"rope_parameters": {"rope_type": "linear", "factor": 4.0}}),
-            // The older wins.
             json!({
                 "rope_scaling": {"type": "linear", "factor": 4.0},
                 "rope_parameters": {"rope_type": "linear", "factor": 2.0},
@@ -55,7 +54,7 @@ fn rotation_is_read_in_both_styles() {
 }
 
 #[test]
-fn layers_with_a_window_may_rotate_otherwise() {
+fn layers_with_a_window_may_have_other_rope_parameters() {
     let read = |keys: Value| {
         let found = hyper("gemma3_text", keys);
         let sliding = found.forward.sliding_window.unwrap().rope_theta.unwrap();
@@ -92,7 +91,6 @@ fn layers_with_a_window_may_rotate_otherwise() {
         let keys = json!({ "rope_parameters": parameters });
         assert_eq!(refused_value("gemma3_text", keys).0, key);
     }
-    // No other type has parameters for kinds of layers.
     let keys = json!({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}});
     for model_type in TYPES.into_iter().filter(|t| *t != "gemma3_text") {
         let (key, _) = refused_value(model_type, keys.clone());
@@ -101,7 +99,7 @@ fn layers_with_a_window_may_rotate_otherwise() {
 }
 
 #[test]
-fn other_kinds_of_rotation_are_refused_by_name() {
+fn unsupported_rope_types_are_refused_by_name() {
     for model_type in TYPES {
         for kind in ["dynamic", "yarn", "su", "ntk", "proportional", "new\nkind"] {
             if model_type == "phi3" && ["yarn", "su"].contains(&kind) {
@@ -140,7 +138,7 @@ fn other_kinds_of_rotation_are_refused_by_name() {
 }
 
 #[test]
-fn part_of_a_head_is_rotated_where_the_type_knows_it() {
+fn partial_rotation_is_read_for_supporting_types() {
     for keys in [
         json!({"partial_rotary_factor": 0.5}),
         json!({"rope_parameters": {"partial_rotary_factor": 0.5}}),
@@ -169,8 +167,7 @@ fn part_of_a_head_is_rotated_where_the_type_knows_it() {
 }
 
 #[test]
-fn the_scaling_of_llama_3_becomes_divisors_of_frequencies() {
-    // One head of 64, as wide as the model.
+fn llama_3_scaling_becomes_frequency_divisors() {
     let mut model = small("llama");
     model.with(json!({
         "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64,
@@ -214,7 +211,7 @@ fn the_scaling_of_llama_3_becomes_divisors_of_frequencies() {
     }
     assert!(kinds.iter().all(|&kind| kind > 0), "{kinds:?}");
 
-    // The context is the default of the original one: every wave is short.
+    // The context defaults to the original one: every wave is short.
     let mut short = model.clone();
     short.config["rope_scaling"]
         .as_object_mut()
@@ -260,7 +257,7 @@ fn long_rope_has_divisors_for_short_and_long_contexts() {
         let (hyper, tensors) = model.bind().unwrap();
         let long = hyper.forward.long_rope.unwrap();
         assert_eq!(long.original_context, 4096);
-        // What Phi-3-mini-128k has.
+        // Values of Phi-3-mini-128k.
         assert!((f64::from(long.attention_factor) - 1.190_238_071_423_808_3).abs() < 1e-7);
         let name = &tensors
             .iter()
@@ -283,7 +280,6 @@ fn long_rope_has_divisors_for_short_and_long_contexts() {
         attention_factor,
     };
     let plain = json!({});
-    // A context no longer than the original: 64 in 4096.
     assert_eq!(long(plain.clone(), plain.clone()).unwrap(), is(4096, 1.0));
     let inner = json!({"original_max_position_embeddings": 32});
     assert_eq!(
@@ -297,7 +293,8 @@ fn long_rope_has_divisors_for_short_and_long_contexts() {
     // sqrt(1 + ln 2 / ln 32).
     let factor = (1.0f64 + 0.2).sqrt() as f32;
     assert!((long(inner.clone(), plain.clone()).unwrap().attention_factor - factor).abs() < 1e-7);
-    // A stated factor comes before that of the contexts, a stated factor of attention before all.
+    // A stated factor takes precedence over the ratio of contexts, a stated attention factor over
+    // both.
     let stated = json!({"factor": 1024.0});
     let factor = (1.0f64 + 2.0).sqrt() as f32;
     assert!(

@@ -1,4 +1,4 @@
-//! Rows that are multiplied by factors through their scales: codes stay, and what does not fit is refused.
+//! Scaling of rows through their scales, with unchanged codes; overflow is refused.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,7 +31,7 @@ fn blocks_times_a_factor_decode_to_products() {
             scale(dtype, &mut scaled, factor).unwrap();
             let largest = before.iter().fold(0.0, |max: f32, x| max.max(x.abs()));
             for (found, number) in decoded(dtype, &scaled, count).iter().zip(&before) {
-                // Scale and minimum are rounded each, bf16 has eight bits.
+                // Scale and minimum are rounded separately; bf16 has eight bits.
                 let unit = if dtype == DType::BF16 {
                     1.0 / 256.0
                 } else {
@@ -47,7 +47,7 @@ fn blocks_times_a_factor_decode_to_products() {
 }
 
 #[test]
-fn what_cannot_be_scaled_is_refused() {
+fn unscalable_blocks_are_refused() {
     for &dtype in writable() {
         let values = vec![1000.0; dtype.block_len()];
         let mut bytes = vec![0; dtype.block_bytes()];
@@ -69,7 +69,6 @@ fn what_cannot_be_scaled_is_refused() {
     assert_eq!(only_read, Err(expected));
 }
 
-/// A matrix whose scales and codes differ from place to place.
 fn packed(codes: &str, rows: usize) -> Vec<u8> {
     let Layout::Whole(codes) = codes.parse().unwrap() else {
         panic!("in classes");
@@ -121,7 +120,7 @@ fn check(layout: &Layout, rows: usize, mut bytes: Vec<u8>) {
         matches!(refused, Err(BandsError::Scale { of: "row", .. })),
         "{layout}: {refused:?}"
     );
-    // As many as another matrix has rows; one of as many groups has as many bytes.
+    // The number of factors must match the rows, even if the padded size is the same.
     let others = vec![1.0; rows + 16];
     let refused = layout.scale_rows(&mut bytes, &others);
     assert!(
@@ -131,7 +130,7 @@ fn check(layout: &Layout, rows: usize, mut bytes: Vec<u8>) {
 }
 
 #[test]
-fn rows_of_bands_are_multiplied_whatever_their_codes() {
+fn rows_are_scaled_with_any_codes() {
     for codes in ["1:l4x2", "2:t3x2", "2:t2x1,l5x1,t4x1", "2r:t3x1,l8x1"] {
         for rows in [1, 17, 300] {
             check(&codes.parse().unwrap(), rows, packed(codes, rows));
@@ -140,7 +139,7 @@ fn rows_of_bands_are_multiplied_whatever_their_codes() {
 }
 
 #[test]
-fn rows_of_classes_have_factors_of_their_own() {
+fn rows_of_classes_are_scaled_individually() {
     let (rows, codes) = (300, ["2:t2x2", "2:l4x1,t3x1"]);
     let of_rows: Vec<u8> = (0..rows).map(|row| u8::from(row % 5 == 0)).collect();
     let count = |class: u8| of_rows.iter().filter(|&&of| of == class).count();
@@ -153,7 +152,6 @@ fn rows_of_classes_have_factors_of_their_own() {
     let parts = [0, 1].map(|class| packed(codes[class], count(class as u8)));
     let bytes = classes.pack(&of_rows, &parts);
     check(&layout, rows, bytes.clone());
-    // A map that contradicts itself is refused before anything is multiplied.
     let mut damaged = bytes;
     damaged[16] ^= 1;
     let refused = layout.scale_rows(&mut damaged, &vec![1.0; rows]);

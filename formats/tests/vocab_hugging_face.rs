@@ -1,7 +1,7 @@
-//! Vocabularies out of Hugging Face folders: what is understood, and what is refused with which
-//! words. Ids are compared with other programs in the loader's tests.
+//! Vocabularies of Hugging Face folders: supported features and error messages. Token ids are
+//! compared with other programs in the loader's tests.
 
-#![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
+#![allow(clippy::unwrap_used)]
 
 mod vocab_common;
 
@@ -24,7 +24,7 @@ fn sequence(parts: &[Value]) -> Value {
 
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// A byte-level `tokenizer.json` of a, b, c, ab, abc and an added <x>.
+/// Returns a byte-level `tokenizer.json` of a, b, c, ab, abc and an added <x>.
 fn tokenizer() -> Value {
     json!({
         "version": "1.0",
@@ -40,7 +40,6 @@ fn tokenizer() -> Value {
     })
 }
 
-/// [`tokenizer`] with the value at a JSON pointer replaced.
 fn with(changes: &[(&str, Value)]) -> Result<Vocabulary, VocabularyError> {
     let mut tokenizer = tokenizer();
     for (at, value) in changes {
@@ -54,7 +53,7 @@ fn with(changes: &[(&str, Value)]) -> Result<Vocabulary, VocabularyError> {
 }
 
 #[test]
-fn a_byte_level_tokenizer() {
+fn byte_level_tokenizer_is_read() {
     let vocabulary = with(&[]).unwrap();
     assert_eq!(vocabulary.model, "gpt2");
     assert_eq!(vocabulary.tokens, ["a", "b", "c", "ab", "abc", "<x>"]);
@@ -67,7 +66,6 @@ fn a_byte_level_tokenizer() {
     assert!(vocabulary.scores.is_empty() && !vocabulary.add_bos && vocabulary.bos.is_none());
 }
 
-/// The ways in which files write the same pre-tokenizer.
 #[test]
 fn pre_tokenizers_are_recognised() {
     let digits = json!({"type": "Digits", "individual_digits": true});
@@ -117,7 +115,7 @@ fn pre_tokenizers_are_recognised() {
 }
 
 #[test]
-fn what_is_not_understood_is_named() {
+fn unsupported_features_are_named() {
     let removed = json!({"type": "Split", "pattern": {"Regex": LLAMA_3}, "behavior": "Removed"});
     let nested = sequence(&[sequence(&[byte_level(true)])]);
     let many = vec![byte_level(true); 17];
@@ -227,14 +225,13 @@ fn what_is_not_understood_is_named() {
             assert!(said.contains(word), "{at} {value}: {said}");
         }
     }
-    // A Unigram model has a list of pairs where others have an object.
     let unigram = json!({"type": "Unigram", "vocab": [["a", -1.5], ["b", -2.5]], "unk_id": 0});
     let said = with(&[("/model", unigram)]).unwrap_err().to_string();
     assert!(said.contains("Unigram"), "{said}");
 }
 
 #[test]
-fn unicode_normalisation_is_left_to_the_text() {
+fn unicode_normalisation_is_ignored() {
     let none = with(&[]).unwrap();
     for normalizer in [
         json!({"type": "NFC"}),
@@ -246,7 +243,7 @@ fn unicode_normalisation_is_left_to_the_text() {
 }
 
 #[test]
-fn nesting_is_bounded() {
+fn nesting_depth_is_limited() {
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     for text in [
         deep.clone(),
@@ -263,7 +260,6 @@ fn nesting_is_bounded() {
     }
 }
 
-/// A byte-level tokenizer with two added tokens, and the other files of its folder.
 fn folder() -> HuggingFaceFiles {
     let mut tokenizer = tokenizer();
     tokenizer["added_tokens"] = json!([
@@ -292,7 +288,7 @@ fn added_tokens_are_control_or_user_defined() {
 }
 
 #[test]
-fn special_tokens_by_name_and_by_id() {
+fn special_tokens_are_read_by_name_and_id() {
     let config = json!({"bos_token_id": 1, "eos_token_id": [2, 3], "model_type": "llama"});
     let generation = json!({"bos_token_id": 0, "eos_token_id": [6, 3, 4]});
     let by_id = HuggingFaceFiles {
@@ -304,7 +300,7 @@ fn special_tokens_by_name_and_by_id() {
     assert_eq!((vocabulary.bos, vocabulary.eos), (Some(1), Some(2)));
     assert_eq!(vocabulary.end_of_generation, [3, 4, 6]);
 
-    // Names go before ids, and the tokenizer's own file before the other.
+    // Names take precedence over ids, and the tokenizer's own file over the other.
     let names = HuggingFaceFiles {
         tokenizer_config: bytes_of(json!({
             "bos_token": {"content": "<x>", "lstrip": false},
@@ -335,7 +331,7 @@ fn special_tokens_by_name_and_by_id() {
 }
 
 #[test]
-fn what_is_put_around_a_text() {
+fn post_processor_sets_bos_and_eos() {
     let adds = |processor: Value, config: Value| {
         let mut files = folder();
         let mut tokenizer: Value =
@@ -358,7 +354,6 @@ fn what_is_put_around_a_text() {
     assert_eq!(adds(Value::Null, flags.clone()), (named, true, true));
     let before = template(json!([token("<x>"), text]));
     assert_eq!(adds(before.clone(), x.clone()), (named, true, false));
-    // Named by nothing else.
     assert_eq!(adds(before.clone(), json!({})), (named, true, false));
     let both = template(json!([token("<x>"), text, token("a")]));
     assert_eq!(adds(both, x.clone()), (named, true, true));
@@ -370,7 +365,7 @@ fn what_is_put_around_a_text() {
 }
 
 #[test]
-fn the_vocabulary_is_as_large_as_the_embedding() {
+fn vocabulary_has_the_size_of_the_embedding() {
     let sized = |size: Value| {
         read(HuggingFaceFiles {
             config: bytes_of(size),
@@ -382,10 +377,9 @@ fn the_vocabulary_is_as_large_as_the_embedding() {
     assert_eq!(padded.kinds[8..], [TokenKind::Unused; 2]);
     let nested = sized(json!({"text_config": {"vocab_size": 9}})).unwrap();
     assert_eq!(nested.tokens.len(), 9);
-    // Added tokens that the model has no embedding for.
     let cut = sized(json!({"vocab_size": 6})).unwrap();
     assert_eq!((cut.tokens.len(), cut.strip_after.len()), (6, 0));
-    // Not the model's own tokens, and no size that a number alone can ask for.
+    // The model's own tokens must fit, and a size must not exceed the listed tokens by far.
     for rows in [4_usize, 1 << 20] {
         let refused = sized(json!({"vocab_size": rows}));
         assert_eq!(refused, Err(VocabularyError::Rows { tokens: 8, rows }));
@@ -393,7 +387,7 @@ fn the_vocabulary_is_as_large_as_the_embedding() {
 }
 
 #[test]
-fn the_chat_template_is_found_wherever_it_is() {
+fn chat_template_is_read_from_all_files() {
     let template = |files: HuggingFaceFiles| read(files).unwrap().chat_template;
     let one = HuggingFaceFiles {
         tokenizer_config: bytes_of(json!({"chat_template": "one"})),
@@ -432,9 +426,8 @@ fn the_chat_template_is_found_wherever_it_is() {
     );
 }
 
-/// A folder on disk.
 #[test]
-fn folders() {
+fn folders_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let read = || {
         let result = Vocabulary::from_hugging_face(dir.path());
@@ -450,7 +443,6 @@ fn folders() {
     write("tokenizer.json", &serde_json::to_vec(&tokenizer()).unwrap());
     write("generation_config.json", br#"{"eos_token_id": 5}"#);
     assert_eq!(read().unwrap().eos, Some(5));
-    // Both: the model was trained with the other one. Llama 3's is of another format.
     write("tokenizer.model", b"IQ== 0\n");
     assert_eq!(read().unwrap().model, "gpt2");
     write("tokenizer.model", &sentence_piece(&[BPE], &[]));
@@ -476,7 +468,6 @@ fn folders() {
     );
 }
 
-/// The folders of the tests' tiny models have the vocabularies of their GGUFs.
 #[test]
 fn folders_and_ggufs_agree() {
     let root = concat!(
@@ -491,7 +482,6 @@ fn folders_and_ggufs_agree() {
         }
         let gguf = htc_formats::gguf::Gguf::open(folder.join("model.gguf")).unwrap();
         let mut expected = Vocabulary::from_gguf(&gguf).unwrap();
-        // These SentencePiece models were made with its default, which GGUF has no entry for.
         expected.collapse_spaces = true;
         let found = Vocabulary::from_hugging_face(&folder).unwrap();
         assert_eq!(found, expected, "{}", folder.display());
@@ -500,10 +490,9 @@ fn folders_and_ggufs_agree() {
     assert!(models > 5);
 }
 
-/// A million added tokens that take spaces away: looking for each in a list of those before it took
-/// minutes.
+/// Linear search for duplicates among a million added tokens that strip spaces took minutes.
 #[test]
-fn a_million_added_tokens_are_read_in_a_moment() {
+fn a_million_added_tokens_are_read_quickly() {
     const TOKENS: u32 = 1_150_000;
     let mut json = String::from(
         r#"{"model": {"type": "BPE", "vocab": {"a": 0}}, "pre_tokenizer": {"type": "ByteLevel"},
@@ -525,9 +514,8 @@ fn a_million_added_tokens_are_read_in_a_moment() {
     assert_eq!(vocabulary.strip_before.len(), TOKENS as usize - 1);
 }
 
-/// Lists of a file that would take many times its size in memory.
 #[test]
-fn merges_are_counted() {
+fn number_of_merges_is_limited() {
     let merges = "\" \",".repeat(limits::MAX_MERGES + 1);
     let json = format!(
         r#"{{"model": {{"type": "BPE", "merges": [{merges}" "]}}, "pre_tokenizer": null}}"#
@@ -543,7 +531,7 @@ fn merges_are_counted() {
 
 #[cfg(unix)]
 #[test]
-fn files_that_are_no_files_are_refused() {
+fn non_regular_files_are_refused() {
     use std::os::unix::fs::symlink;
 
     let scratch = tempfile::tempdir().unwrap();

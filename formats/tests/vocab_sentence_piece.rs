@@ -1,7 +1,7 @@
-//! Vocabularies out of SentencePiece models. Ids are compared with other programs in the
-//! loader's tests.
+//! Vocabularies of SentencePiece models. Token ids are compared with other programs in the loader's
+//! tests.
 
-#![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
+#![allow(clippy::unwrap_used)]
 
 mod vocab_common;
 
@@ -17,10 +17,9 @@ fn of_model(model: Vec<u8>) -> Result<Vocabulary, VocabularyError> {
 }
 
 #[test]
-fn a_sentence_piece_model() {
+fn sentence_piece_model_is_read() {
     let vocabulary = of_model(sentence_piece(&[BPE], &[])).unwrap();
     assert_eq!(vocabulary.model, "llama");
-    // Looked for as it is typed.
     assert_eq!(vocabulary.tokens, ["<unk>", "<s>", "</s>", "▁", "▁a", "  "]);
     assert_eq!(vocabulary.scores, [0.0, 0.0, 0.0, 0.0, -1.5, -2.0]);
     assert_eq!(vocabulary.kinds[0], TokenKind::Unknown);
@@ -30,7 +29,6 @@ fn a_sentence_piece_model() {
     );
     let special = (vocabulary.bos, vocabulary.eos, vocabulary.unknown);
     assert_eq!(special, (Some(1), Some(2), Some(0)));
-    // SentencePiece's defaults.
     assert!(vocabulary.add_space_prefix && vocabulary.collapse_spaces && vocabulary.add_bos);
 
     let minus_one = u64::MAX;
@@ -77,7 +75,7 @@ fn sentence_piece_models_of_other_kinds_are_refused_by_name() {
 fn damaged_sentence_piece_models_are_refused() {
     let whole = sentence_piece(&[BPE], &[(4, 0)]);
     for len in 0..whole.len() {
-        // Cut between two fields, it is a shorter model, if of another kind.
+        // Truncated between two fields, it is a valid shorter model, if of another kind.
         let _ = of_model(whole[..len].to_vec());
     }
     let start = piece("<unk>", 0.0, 2);
@@ -106,7 +104,6 @@ fn damaged_sentence_piece_models_are_refused() {
         of_model(nan),
         Err(VocabularyError::Score { token: 0, .. })
     ));
-    // Llama 3's file of this name is of another format.
     let said = of_model(b"IQ== 0\nIg== 1\n".to_vec())
         .unwrap_err()
         .to_string();

@@ -1,4 +1,4 @@
-//! Vocabularies that are written and read again.
+//! Round trips of vocabularies.
 
 #![allow(
     clippy::unwrap_used,
@@ -56,7 +56,6 @@ fn letters(model: &str) -> Vocabulary {
     }
 }
 
-/// Every pre-tokenizer, and every way to treat spaces.
 fn made() -> Vec<Vocabulary> {
     let mut all = Vec::new();
     for name in [
@@ -121,11 +120,10 @@ fn real() -> Vec<(PathBuf, Vocabulary)> {
 }
 
 #[test]
-fn gguf_says_what_the_vocabulary_is() {
+fn vocabulary_round_trips_through_gguf() {
     for vocabulary in made() {
         let mut expected = vocabulary.clone();
         if !vocabulary.lost_in_gguf().is_empty() {
-            // What the entries have no word for.
             expected.strip_before.clear();
             expected.strip_after.clear();
             expected.collapse_spaces = false;
@@ -138,25 +136,24 @@ fn gguf_says_what_the_vocabulary_is() {
         assert_eq!(by_gguf(&vocabulary), expected);
     }
     for (path, mut vocabulary) in real() {
-        // Known by the name of the model, which is none of the vocabulary's entries.
+        // Recognised by the name of the model, which is no entry of the vocabulary.
         vocabulary.strip_after.clear();
         assert!(by_gguf(&vocabulary) == vocabulary, "{}", path.display());
     }
 }
 
 #[test]
-fn a_folder_says_what_the_vocabulary_is() {
+fn vocabulary_round_trips_through_a_folder() {
     for vocabulary in made() {
         let mut found = by_folder(&vocabulary);
         if !vocabulary.strip_before.is_empty() || !vocabulary.strip_after.is_empty() {
-            // Tokens that are listed beside the pieces have the scores of such.
             found.scores.clone_from(&vocabulary.scores);
         }
         assert_eq!(found, vocabulary);
     }
     for (path, vocabulary) in real() {
         let mut found = by_folder(&vocabulary);
-        // Tokens with flags are listed beside the pieces, which gives them other scores and kinds.
+        // Tokens with flags are listed as added tokens, which changes their scores and kinds.
         for &id in &vocabulary.strip_after {
             found.scores[id as usize] = vocabulary.scores[id as usize];
             if vocabulary.kinds[id as usize] == TokenKind::Unknown {
@@ -165,7 +162,7 @@ fn a_folder_says_what_the_vocabulary_is() {
             }
         }
         if vocabulary.model == BYTE_LEVEL {
-            // No file of a folder says which tokens are never produced.
+            // -
             for (found, expected) in found.kinds.iter_mut().zip(&vocabulary.kinds) {
                 if *expected == TokenKind::Unused {
                     *found = TokenKind::Unused;

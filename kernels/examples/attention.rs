@@ -1,18 +1,17 @@
-//! How fast attention is on this machine.
+//! Benchmarks attention on the CPU.
 //!
-//! `cargo run --release -p htc-kernels --example attention [THREADS]` prints, for the heads of
-//! some models, the time of a decoding step's attention in one layer at several lengths of
-//! context, with the keys and values read per second; and that of a prefill of 512 positions,
-//! with its rate of arithmetic (products of queries and keys and of weights and values that are
-//! visible); then decoding steps over keys and values in blocks, and in low rank. Every number is the best of several rounds, so that other work on the machine
-//! disturbs it little.
+//! `cargo run --release -p htc-kernels --example attention [THREADS]` prints, for the head shapes
+//! of some models: the time of one layer's attention in a decoding step at several context lengths,
+//! with the keys and values read per second; the time of a prefill of 512 positions, with its
+//! arithmetic rate (visible query-key and weight-value products only); and decoding steps over
+//! quantised and low-rank KV caches. Each number is the best of several rounds.
 
 use std::time::Instant;
 
 use htc_formats::DType;
 use htc_kernels::cpu::{Attention, Cpu, KvNumbers, KvView, LowRankShape, LowRankView, Scratch};
 
-/// Name, query heads, kv heads, head size.
+/// Name, query heads, KV heads, head size.
 const MODELS: [(&str, usize, usize, usize); 4] = [
     ("6 heads of 48", 6, 6, 48),
     ("32 heads of 64 on 8", 32, 8, 64),
@@ -20,10 +19,8 @@ const MODELS: [(&str, usize, usize, usize); 4] = [
     ("8 heads of 256 on 4", 8, 4, 256),
 ];
 
-/// Rounds of every measurement.
 const ROUNDS: usize = 20;
 
-/// Positions of a prefill.
 const BATCH: usize = 512;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -82,7 +79,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Decoding steps over what takes less room than float16.
+/// Measures decoding steps over caches smaller than float16.
 fn compressed(
     cpu: &Cpu,
     name: &str,
@@ -103,7 +100,7 @@ fn compressed(
         let Some(bytes) = dtype.row_bytes(size) else {
             continue;
         };
-        // Scales of 1 and whatever codes.
+        // Scales of 1 and arbitrary codes.
         let rows: Vec<u8> = (0..kv_heads * capacity * bytes)
             .map(|i| match i % dtype.block_bytes() {
                 0 => 0x00,
@@ -148,7 +145,7 @@ fn compressed(
     Ok(())
 }
 
-/// Seconds of the fastest call.
+/// Returns the seconds of the fastest call.
 fn best<E>(mut f: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
     let mut fastest = f64::MAX;
     for _ in 0..ROUNDS {

@@ -1,8 +1,8 @@
-//! Compiles every kernel for the architectures that are named, says what each takes of a multiprocessor, and fails where
-//! registers spill or too few warps are side by side: `check_cuda sm_80 sm_90`. What launches ask for beside is counted for one shape:
-//! heads of 128 numbers, and what [`htc_kernels::cuda::ops::asked`] says.
+//! Compiles every GPU kernel for the given architectures, prints the resources of each, and fails
+//! if registers spill or occupancy is too low: `check_cuda sm_80 sm_90`.
 //!
-//! Without NVRTC it says so, and nothing is checked.
+//! Dynamic shared memory is counted for one shape: heads of 128 numbers, with the requests of
+//! [`htc_kernels::cuda::ops::asked`]. Without NVRTC the check is skipped with a message.
 
 #[cfg(feature = "cuda")]
 fn main() -> std::process::ExitCode {
@@ -25,12 +25,12 @@ mod check {
     use htc_kernels::cuda::ops::asked;
     use htc_kernels::cuda::source::{PLAIN, UNITS};
 
-    /// Warps that are to run side by side on a multiprocessor, by registers and by shared memory: so many hide the latency of memory
-    /// where each has several loads in flight.
+    /// Minimum of resident warps per multiprocessor, limited by registers and shared memory: enough
+    /// to hide memory latency when each warp has several loads in flight.
     const LEAST_WARPS: u32 = 16;
 
-    /// Fewer are enough for kernels that compute on what they have in shared memory, and that is what there is: tiles of attention,
-    /// above all in three parts.
+    /// Lower minimums for kernels that compute from shared memory: attention tiles, above all in
+    /// three parts.
     const FEWER: [(&str, u32); 4] = [
         ("attend_tiles_64", 8),
         ("attend_tiles_128", 4),
@@ -67,7 +67,8 @@ mod check {
                 faults.push(format!("{name}: {fault}"));
             }
         }
-        // Without tensor cores they are there to be compared with: on one architecture they are to compile.
+        // Kernels without tensor cores serve as a reference: check that they compile on one
+        // architecture.
         let plain = names
             .first()
             .map(|name| without_tensor_cores(&compiler, name));
@@ -140,7 +141,7 @@ mod check {
         threads / 32 * multiprocessor.resident(threads, registers, shared(kernel))
     }
 
-    /// Bytes of the source and of the launch together.
+    /// Static and dynamic shared memory in bytes.
     fn shared(kernel: &Resources) -> u32 {
         kernel.shared + asked(&kernel.kernel) as u32
     }
@@ -163,7 +164,7 @@ mod check {
         );
     }
 
-    /// Bytes that the registers of a kernel spill, as the assembler's log has it:
+    /// Returns the bytes of spilled registers of a kernel from the log of the assembler:
     ///
     /// ```text
     /// ptxas info    : Function properties for NAME

@@ -1,4 +1,4 @@
-//! Names the GPUs that kernels run on. Fails, with the reason, where there is none.
+//! Lists the usable GPUs; fails with a reason if there are none.
 
 fn main() -> std::process::ExitCode {
     match found() {

@@ -1,8 +1,8 @@
-//! How fast products with many vectors are on this machine, beside products of dense numbers.
+//! Benchmarks matrix products with many vectors against f16 weights.
 //!
 //! `cargo run --release -p htc-kernels --example prefill [THREADS [ROWS COLS]]` prints, for every
-//! format and number of vectors, GFLOP/s and the ratio to f16 weights. Every number is the
-//! best of interleaved rounds, so that other work on the machine disturbs it little.
+//! format and number of vectors, GFLOP/s and the ratio to f16 weights. Each number is the best of
+//! interleaved rounds.
 
 use std::time::Instant;
 
@@ -10,10 +10,9 @@ use htc_formats::DType;
 use htc_kernels::Matrix;
 use htc_kernels::cpu::{Cpu, Scratch};
 
-/// Rounds of every measurement.
 const ROUNDS: usize = 7;
 
-/// The first is what the others are compared with.
+/// The first is the baseline.
 const FORMATS: [DType; 6] = [
     DType::F16,
     DType::Q8_0,

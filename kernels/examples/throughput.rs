@@ -1,12 +1,12 @@
-//! How fast the kernels are on this machine, beside what its memory allows.
+//! Benchmarks the CPU kernels against the memory bandwidth of the machine.
 //!
-//! `cargo run --release -p htc-kernels --example throughput [THREADS [NAME]...]` prints, for every format
-//! and every code of bands, also those that are only read, the bytes and the weights read per second by a
-//! product with one vector, for weights that fit the second-level cache, the third and none, each with the
-//! ratio to a loop that only reads the same bytes; then the arithmetic rate of products with several vectors and the cost of a
-//! fork-join. With names (`q4_k`, `trellis3`) only those are measured; the name of an instruction set
-//! (`x86-64-v3`) among them asks for its kernels. Every number is the best of interleaved rounds, so that
-//! other work on the machine disturbs it little.
+//! `cargo run --release -p htc-kernels --example throughput [THREADS [NAME]...]` prints, for every
+//! format and every column group code (including read-only ones), the bytes and weights read per
+//! second by a matrix-vector product, for weights that fit the L2 cache, the L3 cache and neither,
+//! each with the ratio to a loop that only reads the same bytes. Then it prints the arithmetic rate
+//! of products with several vectors and the cost of a fork-join. NAMEs (`q4_k`, `trellis3`)
+//! restrict the forms; the name of an instruction set (`x86-64-v3`) selects its kernels. Each
+//! number is the best of interleaved rounds.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -18,10 +18,9 @@ use htc_formats::map::MappedFile;
 use htc_kernels::cpu::{Cpu, Scratch};
 use htc_kernels::{Matrix, Pool, ShapeError};
 
-/// Bytes of weights of the three cases; the second-level cache of some processors has half a MiB.
+/// Bytes of weights of the three cases; some processors have an L2 cache of half a MiB.
 const SIZES: [(&str, usize); 3] = [("L2", 384 << 10), ("L3", 24 << 20), ("memory", 256 << 20)];
 
-/// The formats that have a kernel.
 const FORMATS: [DType; 15] = [
     DType::F32,
     DType::F16,
@@ -40,10 +39,8 @@ const FORMATS: [DType; 15] = [
     DType::IQ4XS,
 ];
 
-/// Rounds of every measurement.
 const ROUNDS: usize = 8;
 
-/// How weights are stored.
 #[derive(Clone, Copy)]
 enum Form {
     Blocks(DType),
@@ -64,7 +61,8 @@ impl Form {
         }
     }
 
-    /// As many rows as fit so many bytes, and their bytes; whole strips in bands.
+    /// Returns the number of rows that fit in `size` bytes and their bytes; whole tiles for column
+    /// groups.
     fn rows(self, cols: usize, size: usize) -> Result<(usize, usize), Box<dyn Error>> {
         match self {
             Form::Blocks(dtype) => {
@@ -81,7 +79,6 @@ impl Form {
     }
 }
 
-/// A matrix of one form.
 struct Weights<'a> {
     form: Form,
     codes: Codes,
@@ -110,7 +107,7 @@ impl<'a> Weights<'a> {
         })
     }
 
-    /// `y = x Wᵀ`; whether the shapes fit.
+    /// Computes `y = x Wᵀ`; returns false if the shapes do not fit.
     fn multiply(
         &self,
         cpu: &Cpu,
@@ -161,7 +158,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("fork-join {:.2} us", each * 1e6);
 
     // Moderate numbers in every format: the byte 0x2c makes f16, bf16 and f32 near 0.06 or less.
-    // In a file, as a model's weights are: the system may map it in larger pages than other memory.
+    // Mapped from a file, like the weights of a model: the system may use larger pages than for
+    // other memory.
     let path = std::env::temp_dir().join(format!("htc-throughput-{}", std::process::id()));
     let written = std::fs::write(&path, vec![0x2c_u8; 264 << 20]);
     let mapped = written.map(|()| MappedFile::open(&path));
@@ -171,7 +169,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     several_vectors(&cpu, &forms, &bytes)
 }
 
-/// The names of formats, and the kernels that another of the names asks for, or else the best.
+/// Splits the arguments into names of formats and the kernels of a named instruction set (default:
+/// the best).
 fn kernels_of(
     mut names: Vec<String>,
     threads: usize,
@@ -247,7 +246,7 @@ fn several_vectors(cpu: &Cpu, forms: &[Form], bytes: &[u8]) -> Result<(), Box<dy
     Ok(())
 }
 
-/// Mean seconds of one call.
+/// Returns the mean seconds of one call.
 fn seconds<T>(repeats: usize, mut f: impl FnMut() -> T) -> f64 {
     let begin = Instant::now();
     for _ in 0..repeats {
@@ -260,7 +259,7 @@ fn best(values: Vec<f64>) -> f64 {
     values.into_iter().fold(f64::MAX, f64::min)
 }
 
-/// Reads every byte and does next to nothing with it.
+/// Reads every byte with next to no arithmetic.
 fn read(pool: &Pool, bytes: &[u8]) -> u64 {
     let total = std::sync::atomic::AtomicU64::new(0);
     let chunk = 64 << 10;

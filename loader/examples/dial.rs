@@ -1,9 +1,9 @@
-//! What a fraction of a model is worth in time, and what it takes to turn the dial.
+//! Speed at several active fractions of a model, and the cost of switching between them.
 //!
-//! `dial MODEL THREADS FRACTION...` prints for every fraction the bytes of weights that a token touches, tokens a second, and how much
-//! longer the first token behind a switch takes than those that follow; then what a switch takes, and what a session pays for each
-//! token that follows a device which allows the same as before. The fractions take turns, 16 tokens each, a hundred times; figures
-//! are medians.
+//! `dial MODEL THREADS FRACTION...` prints, for every fraction, the weight bytes per token, tokens
+//! per second, and the extra time of the first token after a switch; then the cost of a switch, and
+//! the cost per token of polling an unchanged fraction. Fractions alternate every 16 tokens, a
+//! hundred times; figures are medians.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -14,14 +14,14 @@ use htc_loader::dial::Fraction;
 use htc_loader::live::Follow;
 use htc_loader::{Cpu, Model, Pool, Session};
 
-/// Tokens between two switches, and turns of all fractions.
+/// Tokens between two switches, and rounds over all fractions.
 const TOKENS: usize = 16;
 const TURNS: usize = 100;
 
-/// Positions: the sequence begins anew behind them.
+/// Length of the sequence before it restarts.
 const CONTEXT: usize = 128;
 
-/// Switches that are timed at once, and loads of an allowance that has not changed.
+/// Number of timed switches, and of timed polls of an unchanged fraction.
 const SWITCHES: usize = 1000;
 const LOADS: usize = 1_000_000;
 
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = Arc::new(Model::open(model)?);
     let mut session = Session::new(Arc::clone(&model), Cpu::new(&pool), CONTEXT)?;
 
-    // Seconds of the first token behind a switch, and of each of the others.
+    // Times in seconds of the first token after a switch, and of the others.
     let mut times = vec![[const { Vec::new() }; 2]; fractions.len()];
     for _ in 0..TURNS {
         for (&fraction, times) in fractions.iter().zip(&mut times) {

@@ -1,10 +1,12 @@
-//! How a draft that learns follows a text: acceptance, what its bases miss, and how far they went, window by window.
+//! Online learning of a draft model along a text: acceptance rate, residual of its bases, and their
+//! drift, by window.
 //!
-//! `drift MODEL DRAFT off|oja|gradient[,RATE[,EXPONENT]] WINDOWS TEXT...` lets DRAFT foresee what MODEL writes behind the
-//! first 64 tokens of windows of every text in turn, drawn at a temperature of 0.8 with one seed, then reads the next
-//! window as DRAFT and MODEL see it: the draft's perplexity on text that it has not seen is a ratio to the model's. A point for
-//! every eighth of a text's windows goes to standard error; all of them together, on standard output, are a file that
-//! `htc report` draws.
+//! `drift MODEL DRAFT off|oja|gradient[,RATE[,EXPONENT]] WINDOWS TEXT...` drafts with DRAFT the
+//! continuation that MODEL samples after the first 64 tokens of each window of every text
+//! (temperature 0.8, fixed seed). The next window is then scored with both: the perplexity of the
+//! draft on unseen text is given as a ratio to that of the model. A point per eighth of a text is
+//! written to standard error; all points together, on standard output, form a file for `htc
+//! report`.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use htc_loader::speculate::{DraftLength, Speculator};
 use htc_loader::tokenizer::AddSpecial;
 use htc_loader::{Cpu, Model, Pool, Session};
 
-/// Tokens of a window that are read, and that are written behind.
+/// Tokens read and generated per window.
 const READ: usize = 64;
 const WRITTEN: usize = 64;
 
@@ -67,9 +69,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     for text in texts {
         let tokens = tokenizer.encode(&std::fs::read_to_string(text)?, AddSpecial::Prompt);
         let (bos, rest) = tokens.split_first().ok_or("an empty text")?;
-        // Of every window of an eighth: the part of its drafted tokens that was kept.
+        // Acceptance rate of the drafted tokens, per window.
         let mut kept: Vec<f64> = Vec::new();
-        // The logarithm of the draft's perplexity over the model's, on the window behind.
+        // Log ratio of the draft's perplexity to the model's on the next window.
         let mut apart: Vec<f64> = Vec::new();
         let mut following = rest.chunks_exact(READ - 1).skip(1);
         for (index, window) in rest.chunks_exact(READ - 1).take(windows).enumerate() {
@@ -113,13 +115,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a model's file is called, in JSON.
+/// Returns the file name of a model for JSON.
 fn name_of(model: &Model) -> String {
     let file = model.file().path.file_name().unwrap_or_default();
     file.to_string_lossy().escape_default().to_string()
 }
 
-/// The mean negative log-likelihood of tokens behind those before, nats.
+/// Returns the mean negative log-likelihood of tokens in nats.
 fn surprise(session: &mut Session, tokens: &[u32]) -> Result<f64, Box<dyn Error>> {
     session.forward(tokens)?;
     let rows = tokens.len() - 1;
@@ -134,7 +136,7 @@ fn surprise(session: &mut Session, tokens: &[u32]) -> Result<f64, Box<dyn Error>
     Ok(rows.map(of_row).sum::<f64>() / (tokens.len() - 1) as f64)
 }
 
-/// Mean and standard error.
+/// Returns mean and standard error.
 fn mean(numbers: &[f64]) -> [f64; 2] {
     let count = numbers.len() as f64;
     let mean = numbers.iter().sum::<f64>() / count;
@@ -142,7 +144,7 @@ fn mean(numbers: &[f64]) -> [f64; 2] {
     [mean, (squares / (count * (count - 1.0)).max(1.0)).sqrt()]
 }
 
-/// What some windows came to.
+/// Formats the results of some windows.
 fn point(text: &str, windows: usize, kept: &[f64], apart: &[f64], learnt: Learnt) -> String {
     let ([acceptance, error], [apart, apart_error]) = (mean(kept), mean(apart));
     let number = |number: Option<f64>| match number {

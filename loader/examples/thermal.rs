@@ -1,17 +1,19 @@
-//! What following the temperature costs and saves on a simulated device, on virtual time: the same numbers each time.
+//! Cost and benefit of thermal control on a simulated device in virtual time, with reproducible
+//! numbers.
 //!
-//! `thermal [TOKENS [RATE [LEAST [CAP|- [KEY=VALUE,...]]]]]` writes TOKENS (8000) tokens at RATE (27) tokens a second at
-//! fraction 1, on the plant that `sim:KEY=VALUE,...` names, with all of the model and following it down to LEAST (0.25)
-//! of it, below CAP watts. A token at fraction r takes r of the dynamic energy of a whole one, in two loops:
+//! `thermal [TOKENS [RATE [LEAST [CAP|- [KEY=VALUE,...]]]]]` generates TOKENS (8000) tokens at RATE
+//! (27) tokens per second at fraction 1 on the plant `sim:KEY=VALUE,...`, once with the full model
+//! and once controlled down to the fraction LEAST (0.25), below CAP watts. A token at fraction r
+//! takes r of the dynamic energy of a full one, in two loops:
 //!
-//! * *paced* writes RATE tokens a second whatever the fraction, and draws less at a smaller one;
-//! * *free* writes RATE/r tokens a second, as where bytes of weights limit, and draws the same at any.
+//! * *paced* generates RATE tokens per second at any fraction, and draws less power at a smaller one;
+//! * *free* generates RATE/r tokens per second, as if limited by weight bandwidth, and draws the same power at any.
 //!
-//! Behind the course of each run stand the tokens that were written at each fraction, in hundredths: what `htc eval --fraction` says of these is
-//! the run's quality.
+//! The trajectory of each run is followed by its tokens per fraction in hundredths; `htc eval
+//! --fraction` at these gives the quality of the run.
 //!
-//! What a device does by itself when it is too warm is not simulated: the figures at fraction 1 are those of a device that
-//! never slows down.
+//! Hardware throttling is not simulated: figures at fraction 1 are those of a device that never
+//! slows down.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -20,13 +22,13 @@ use std::time::Duration;
 use htc_loader::live::sensor::sim::SimOptions;
 use htc_loader::live::{Controller, Law, LawOptions, Meter, Phase, Reading};
 
-/// Between readings.
+/// Time between readings.
 const POLL: Duration = Duration::from_millis(500);
 
-/// Readings between two lines of the course: 10 s.
+/// Readings between two lines of the trajectory: 10 s.
 const SHOWN: usize = 20;
 
-/// A run that takes longer has no end worth waiting for: a week.
+/// Time limit of a run: a week.
 const MOST_POLLS: usize = 7 * 24 * 3600 * 2;
 
 #[derive(Clone, Copy)]
@@ -37,14 +39,14 @@ struct Run {
     rate: f64,
 }
 
-/// What a run came to.
+/// Result of a run.
 struct Done {
     seconds: f64,
     joules: f64,
     warmest: f64,
     mean: f64,
     beyond: bool,
-    /// Tokens by hundredths of the fraction, rounded down as a dial does.
+    /// Tokens by hundredths of the fraction, rounded down.
     tokens: BTreeMap<u32, f64>,
 }
 
@@ -126,7 +128,7 @@ impl Run {
         paced: bool,
         mut show: impl FnMut(f64, &Reading, f64),
     ) -> Result<Done, Box<dyn Error>> {
-        // RATE tokens of r each draw as much as r of the power follows the fraction; RATE/r of them, nothing of it.
+        // In a paced loop the power follows the fraction; in a free one it does not.
         let share = if paced { 1.0 } else { 0.0 };
         let mut plant = SimOptions {
             share,
@@ -180,7 +182,7 @@ impl Run {
                 Duration::from_secs_f64(left / rate)
             };
             let written = left.min(whole);
-            // Also where a fraction is a hair below its hundredth.
+            // Tolerates a fraction slightly below its hundredth.
             let hundredths = (100.0 * fraction + 1e-6).floor() as u32;
             *done.tokens.entry(hundredths).or_default() += written;
             left -= written;

@@ -1,7 +1,4 @@
-//! Where a model is executed, as it is asked for.
-//!
-//! A [`DeviceChoice`] is what somebody asks for; [`DeviceChoice::execute`] finds the device and does some [`Work`] with its
-//! [`Executor`], which makes backends of whichever kind it is.
+//! Selection of the device that executes a model.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,19 +14,19 @@ use crate::backend::{Backend, Cpu, Gpu, Need, Planned, Reference};
 use crate::error::LoadError;
 use crate::model::Model;
 
-/// A device by its name: `auto`, `cpu`, `reference`, `cuda`, `cuda:1`, `cuda:GPU-…`, `emulated`.
+/// Requested device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// A GPU where there is one, else the processor.
+    /// A GPU if available, otherwise the CPU.
     #[default]
     Auto,
-    /// The processor.
+    /// The CPU.
     Cpu,
-    /// The processor in float64, as plainly as it can be written: slow, for comparisons.
+    /// Float64 implementation on the CPU: slow.
     Reference,
-    /// This NVIDIA GPU.
+    /// An NVIDIA GPU.
     Cuda(Which),
-    /// A GPU that the processor emulates: very slow, for tests.
+    /// A GPU emulated on the CPU: very slow.
     Emulated,
 }
 
@@ -68,100 +65,100 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// Why there is no such device.
+/// Error of opening a device.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChoiceError {
-    /// The device says why.
+    /// Error of the device.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The program was built without it.
+    /// The build does not include the device.
     #[error("this build has no device {device}; build it with the feature {feature}")]
     NotBuilt {
-        /// What was asked for.
+        /// Requested device.
         device: DeviceChoice,
-        /// What the build lacks.
+        /// Feature to build with.
         feature: &'static str,
     },
 }
 
-/// What makes backends on one device.
+/// Factory of backends on one device.
 pub trait Executor: Sync {
-    /// Their kind.
+    /// Type of the backends.
     type Backend: Backend;
 
-    /// A backend for a session.
+    /// Creates a backend for a session.
     fn backend(&self) -> Self::Backend;
 
-    /// The model where sessions of these backends read it.
+    /// Loads the model into the memory of these backends.
     ///
     /// # Errors
-    /// [`LoadError`] where there is no room for it.
+    /// [`LoadError`] if memory is insufficient.
     fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<Self::Backend>>, LoadError> {
         let model = Model::load(model.file().clone(), &mut self.backend())?;
         Ok(Arc::new(model))
     }
 
-    /// The device, for people.
+    /// Returns the name of the device for display.
     fn name(&self) -> String;
 
-    /// What the last bits of its numbers depend on: an instruction set, a GPU.
+    /// Returns the instruction set or GPU, which affects the last bits.
     fn arithmetic(&self) -> String {
         self.name()
     }
 
-    /// Bytes of the device's own memory that nobody has; nothing where it has none, or does not say.
+    /// Returns the free bytes of dedicated device memory, if known.
     fn free_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Bytes of the device's own memory that sessions need; none where it has none.
+    /// Returns the bytes of dedicated device memory that sessions need.
     fn needed_bytes(&self, sessions: &[Planned<'_>]) -> u64 {
         let _ = sessions;
         0
     }
 
-    /// Whether weights, keys and values are in memory of the device, so that the host needs no room for them.
+    /// Returns true if weights, keys and values are in dedicated memory.
     fn has_own_memory(&self) -> bool {
         false
     }
 
-    /// What users should know of how work goes on it, if there is anything.
+    /// Returns a remark for the user, if any.
     fn remark(&self) -> Option<String> {
         None
     }
 
-    /// A GPU's identifier, by which its management library knows it, too: whose heat and energy its work is.
+    /// Returns the GPU's identifier in its management library.
     fn identifier(&self) -> Option<String> {
         None
     }
 
-    /// What the device has for large matrices in float64, for those who compress models; none where that is the host's.
+    /// Returns the device's float64 linear algebra, if any.
     fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
         None
     }
 }
 
-/// Something that is done on a device of whichever kind.
+/// Computation for any device.
 pub trait Work {
-    /// What it gives.
+    /// Result type.
     type Outcome;
 
-    /// Kernels that were compiled ahead of time and lie in its model. What is damaged is as if there were none.
+    /// Returns the model's precompiled kernels, if valid.
     fn kernels(&self) -> Option<KernelCode> {
         None
     }
 
-    /// What it will need of a device with memory of its own, which is looked at before any of it is asked for.
+    /// Returns the planned sessions, whose memory is checked in advance.
     fn sessions(&self) -> Vec<Planned<'_>> {
         Vec::new()
     }
 
-    /// Does it.
+    /// Runs the work.
     fn on<E: Executor>(self, executor: &E) -> Self::Outcome;
 }
 
-/// The processor, on some threads.
+/// The CPU with a thread pool.
 #[derive(Debug)]
 pub struct OnCpu(pub Arc<Pool>);
 
@@ -185,7 +182,7 @@ impl Executor for OnCpu {
     }
 }
 
-/// The processor in float64.
+/// The CPU in float64.
 #[derive(Debug)]
 pub struct OnReference;
 
@@ -201,7 +198,7 @@ impl Executor for OnReference {
     }
 }
 
-/// A GPU, and the processor's threads that bring weights to it.
+/// A GPU, with CPU threads to upload weights.
 #[derive(Debug)]
 pub struct OnGpu<D: Device>(pub D, pub Arc<Pool>);
 
@@ -224,7 +221,6 @@ impl<D: Device> Executor for OnGpu<D> {
 
     fn free_bytes(&self) -> Option<u64> {
         let [free, _] = self.0.room().ok()?;
-        // The emulation's is that of the host.
         (free < usize::MAX).then_some(free as u64)
     }
 
@@ -250,11 +246,11 @@ impl<D: Device> Executor for OnGpu<D> {
 }
 
 impl DeviceChoice {
-    /// Does `work` on the device; the processor has the threads of `pool`. Where [`DeviceChoice::Auto`] finds no GPU, or one
-    /// that has no room for it, `told` gets to know why, but for a build that knows no GPU.
+    /// Runs `work` on the device. If [`DeviceChoice::Auto`] falls back to the CPU, `told` gets the
+    /// reason, except for a build without GPU support.
     ///
     /// # Errors
-    /// [`ChoiceError`] where there is no such device, or no room on it.
+    /// [`ChoiceError`] if the device is not available, or its memory is insufficient.
     pub fn execute<W: Work>(
         self,
         pool: &Arc<Pool>,
@@ -267,7 +263,6 @@ impl DeviceChoice {
             DeviceChoice::Cuda(which) => on_cuda(which, pool, work).map_err(|(error, _)| error),
             DeviceChoice::Emulated => on_emulated(pool, work),
             DeviceChoice::Auto => on_cuda(Which::default(), pool, work).or_else(|(error, work)| {
-                // Of a build that knows no GPU nobody expects one.
                 if !matches!(error, ChoiceError::NotBuilt { .. }) {
                     told(&error);
                 }
@@ -277,10 +272,11 @@ impl DeviceChoice {
     }
 }
 
-/// This NVIDIA GPU, with the kernels that `sealed` has for it, else those of the user's cache, which NVRTC fills.
+/// Opens an NVIDIA GPU with the precompiled kernels of `sealed`, or those of the user's cache,
+/// filled by NVRTC.
 ///
 /// # Errors
-/// [`DeviceError`] where there is none, or there are no kernels for it.
+/// [`DeviceError`] if the GPU or kernels for it are not available.
 #[cfg(feature = "cuda")]
 pub fn open_cuda(
     which: Which,
@@ -297,7 +293,6 @@ pub fn open_cuda(
     crate::backend::CudaDevice::open(which, options)
 }
 
-/// The work comes back where there is no room for it.
 #[cfg(any(feature = "cuda", feature = "emulated"))]
 fn on_gpu<D: Device, W: Work>(
     device: D,
@@ -310,7 +305,6 @@ fn on_gpu<D: Device, W: Work>(
     }
 }
 
-/// The work comes back where there is no device for it.
 #[cfg(feature = "cuda")]
 fn on_cuda<W: Work>(
     which: Which,
@@ -348,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn device_names_round_trip() {
         for name in [
             "auto",
             "cpu",
@@ -387,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_done_where_it_was_asked_for() {
+    fn work_runs_on_the_requested_device() {
         let pool = Arc::new(Pool::new(1).unwrap());
         let on = |choice: DeviceChoice| choice.execute(&pool, |_| (), Name);
         assert!(
@@ -405,7 +399,6 @@ mod tests {
                 assert!(error.contains("feature emulated"), "{error}");
             }
         }
-        // A machine has no such device, and says so; whoever leaves the choice gets the processor.
         assert!(on(DeviceChoice::Cuda(Which::Index(4096))).is_err());
     }
 }

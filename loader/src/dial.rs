@@ -1,8 +1,8 @@
-//! The dial: how much of a model every token touches.
+//! Active fraction: the part of a model's weight bytes that every token reads.
 //!
-//! An elastic artifact stores what some matrices lack beside them, as planes of their own, in the order of what a byte
-//! of them gains. In use are the first so many, and where not even one of them fits, the leading components of what
-//! is in factors: any part of the bytes is a point between.
+//! An elastic artifact stores residuals of some matrices separately, ordered by benefit per byte. A
+//! setting activates the first of them, and below that only the leading components of low-rank
+//! factors.
 
 use std::fmt;
 
@@ -12,17 +12,19 @@ use htc_formats::source::{ModelFile, ModelTensor};
 use crate::error::ExecError;
 use crate::linear::RankFraction;
 
-/// By which a setting may touch more than a fraction says, as a part of the bytes.
+/// Tolerance of a fraction.
 const THOUSANDTH: f64 = 0.001;
 
-/// A part of the bytes that a token touches, in (0, 1].
+/// Active fraction of the weight bytes, in (0, 1].
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Fraction(f64);
 
 impl Fraction {
-    /// All of them.
+    /// All weights.
     pub const FULL: Fraction = Fraction(1.0);
 
+    /// Creates an active fraction.
+    ///
     /// # Errors
     /// [`ExecError::Fraction`] outside (0, 1].
     pub fn new(fraction: f64) -> Result<Self, ExecError> {
@@ -32,7 +34,7 @@ impl Fraction {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn get(self) -> f64 {
         self.0
     }
@@ -44,42 +46,40 @@ impl fmt::Display for Fraction {
     }
 }
 
-/// What of a model is in use.
+/// Active part of a model's weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
-    /// Refinements, the first ones.
+    /// Number of active refinements, from the first.
     pub refinements: usize,
-    /// Of what is in factors.
+    /// Active fraction of the ranks of factors.
     pub rank: RankFraction,
 }
 
 impl Setting {
-    /// All of it.
+    /// All weights.
     pub const FULL: Setting = Setting {
         refinements: usize::MAX,
         rank: RankFraction::FULL,
     };
 
-    /// Whether the refinement of this index is in use.
+    /// Returns true if the refinement of this index is active.
     pub fn has(&self, refinement: usize) -> bool {
         refinement < self.refinements
     }
 }
 
-/// What the weights of a model weigh: the bytes that every token touches, by what decides on them.
+/// Weight bytes of a model, by the part of a setting that controls them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dial {
-    /// What is always touched.
     fixed: u64,
-    /// Components and bytes of every factor and basis.
+    /// Components and bytes per factor.
     factors: Vec<(usize, u64)>,
-    /// Bytes of the refinements, in the order in which they come into use.
     refinements: Vec<u64>,
 }
 
 impl Dial {
-    /// That of a model. The rows of an embedding that is not the head, too, are looked up and touch next to nothing; bases for a
-    /// KV cache are no weights.
+    /// Computes the weight bytes of a model, without embeddings that are only looked up and KV
+    /// cache bases.
     pub fn of(file: &ModelFile) -> Dial {
         let head = file.tensors.iter().filter_map(|t| MatrixId::of(t.role));
         let has_head = head.clone().any(|(matrix, _)| matrix == MatrixId::Head);
@@ -88,7 +88,6 @@ impl Dial {
             let bytes = tensor.place.len() as u64;
             match tensor.role {
                 Role::TokenEmbedding if has_head => {}
-                // Read once, and not by the forward pass.
                 Role::KvBasis { .. } | Role::KvEnergies { .. } => {}
                 Role::Refinement { .. } => dial.refinements.push(bytes),
                 role => match components(role, tensor) {
@@ -100,12 +99,12 @@ impl Dial {
         dial
     }
 
-    /// Refinements that there are.
+    /// Returns the number of refinements.
     pub fn refinements(&self) -> usize {
         self.refinements.len()
     }
 
-    /// Bytes that a token touches in a setting.
+    /// Returns the bytes that a token reads in a setting.
     pub fn bytes(&self, setting: Setting) -> u64 {
         let refined: u64 = self.refinements.iter().take(setting.refinements).sum();
         let of_factor = |&(components, bytes): &(usize, u64)| match components {
@@ -116,18 +115,16 @@ impl Dial {
         self.fixed + refined + factors
     }
 
-    /// The part of the bytes that a setting touches.
+    /// Returns the active fraction of a setting.
     pub fn fraction(&self, setting: Setting) -> f64 {
         self.bytes(setting) as f64 / self.bytes(Setting::FULL).max(1) as f64
     }
 
-    /// The setting that touches as much of the bytes as a fraction allows, to a thousandth of them: without the last refinements, and where
-    /// none is left with less components of what is in factors.
+    /// Returns the largest setting within a fraction, plus a thousandth.
     ///
     /// # Errors
-    /// [`ExecError::FractionBelow`] for less than the least that the model can do with.
+    /// [`ExecError::FractionBelow`] below the smallest possible fraction.
     pub fn at(&self, fraction: Fraction) -> Result<Setting, ExecError> {
-        // As fractions are read off a table.
         let allowed = (fraction.0 + THOUSANDTH) * self.bytes(Setting::FULL) as f64;
         let fits = |setting: &Setting| self.bytes(*setting) as f64 <= allowed;
         let refined = |refinements| Setting {
@@ -138,7 +135,6 @@ impl Dial {
         if let Some(found) = refined.clone().find(fits) {
             return Ok(found);
         }
-        // More components never touch less.
         let most = self.components();
         let (mut fits_none, mut fits_some) = (most, 0);
         while fits_some + 1 < fits_none {
@@ -157,19 +153,18 @@ impl Dial {
         }
     }
 
-    /// The least part of the bytes that the model can do with.
+    /// Returns the smallest possible active fraction.
     pub fn least(&self) -> f64 {
         let least = self.cut(1.min(self.components()));
         least.map_or(1.0, |least| self.fraction(least))
     }
 
-    /// The most components that a factor has.
     fn components(&self) -> usize {
         let all = self.factors.iter().map(|factor| factor.0);
         all.max().unwrap_or(0)
     }
 
-    /// No refinement, and of the factor with most components so many of them.
+    /// Returns a setting without refinements and with this many components of the largest factor.
     fn cut(&self, components: usize) -> Result<Setting, ExecError> {
         let rank = match self.components() {
             0 => RankFraction::FULL,
@@ -182,7 +177,7 @@ impl Dial {
     }
 }
 
-/// The components of a factor or a basis; `None` for what is used as a whole.
+/// Returns the components of a factor, if any.
 fn components(role: Role, tensor: &ModelTensor) -> Option<usize> {
     match (role, MatrixId::of(role)) {
         (Role::Basis { .. }, _) => Some(tensor.rows),
@@ -192,7 +187,7 @@ fn components(role: Role, tensor: &ModelTensor) -> Option<usize> {
     }
 }
 
-/// The place of a matrix' refinement among those of a model, with its tensor.
+/// Returns the index of a matrix's refinement, and its tensor.
 pub(crate) fn refinement(file: &ModelFile, matrix: MatrixId) -> Option<(usize, &ModelTensor)> {
     let all = file.tensors.iter();
     let all = all.filter(|tensor| matches!(tensor.role, Role::Refinement { .. }));
@@ -213,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_touches_as_much_as_it_may() {
+    fn fraction_selects_the_largest_fitting_setting() {
         let dial = dial();
         assert_eq!(dial.bytes(Setting::FULL), 1000);
         let at = |fraction| dial.at(Fraction::new(fraction).unwrap()).unwrap();
@@ -229,7 +224,6 @@ mod tests {
             assert_eq!(at(fraction).refinements, refinements, "{fraction}");
             assert_eq!(at(fraction).rank, RankFraction::FULL);
         }
-        // Then components: never more than allowed, and no step that would fit is left out.
         let mut before = 600;
         for percent in (53..60).rev() {
             let setting = at(f64::from(percent) / 100.0);
@@ -246,9 +240,8 @@ mod tests {
         assert!(fault.to_string().contains("0.522"), "{fault}");
     }
 
-    /// Of all that fit the one with most components.
     #[test]
-    fn cut_factors_have_as_many_components_as_fit() {
+    fn cut_factors_keep_the_most_components_that_fit() {
         let dial = Dial {
             fixed: 500,
             factors: vec![(7, 700), (40, 333), (12, 90)],
@@ -277,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_is_a_part() {
+    fn fractions_outside_0_to_1_are_refused() {
         for fraction in [0.0, -0.1, 1.01, f64::NAN, f64::INFINITY] {
             assert!(Fraction::new(fraction).is_err(), "{fraction}");
         }

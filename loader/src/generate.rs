@@ -1,7 +1,7 @@
-//! Reads a prompt and writes text, token by token.
+//! Text generation.
 //!
-//! A [`Generator`] is moved by its caller, one token a [`step`](Generator::step) or as an iterator;
-//! [`generate`] is the loop for those who only want the text.
+//! The caller drives a [`Generator`] by [`step`](Generator::step) or as an iterator; [`generate`]
+//! runs the whole loop.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,35 +15,33 @@ use crate::sampling::{Sampler, SamplingError};
 use crate::speculate::{SpeculateError, Speculator};
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 
-/// When to stop.
+/// Limits of a generation.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Tokens to write at most.
+    /// Maximum number of tokens.
     pub tokens: Option<usize>,
-    /// Go on after an end-of-sequence token.
+    /// Continues after an end-of-sequence token.
     pub ignore_end: bool,
-    /// What happens when all positions are used.
+    /// Behaviour when the context is full.
     pub on_full: OnFull,
 }
 
-/// What happens when the positions that the model was trained for are used up.
+/// Behaviour when the context is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
-    /// Writing [stops](Stop::Context).
+    /// [Stops](Stop::Context).
     #[default]
     Stop,
-    /// The sequence begins anew with its first tokens, which attention leans on (Xiao et al. 2024), and its last half, which
-    /// are read again at their new positions: that takes as long as a prompt of this length. A session that had read
-    /// something in front of the prompt stops, for nobody knows what.
+    /// Restarts with the first tokens (attention sinks, Xiao et al. 2024) and the last half of the
+    /// sequence, which are read again. Stops if the session had read something before the prompt.
     Slide,
 }
 
-/// First tokens that a sequence keeps when it slides.
 const SLIDE_START: usize = 4;
 
 impl Limits {
-    /// At most so many tokens.
+    /// Limits the number of tokens.
     pub fn tokens(limit: usize) -> Self {
         Limits {
             tokens: Some(limit),
@@ -52,59 +50,59 @@ impl Limits {
     }
 }
 
-/// Why writing stopped.
+/// Reason why generation stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Stop {
-    /// The number of tokens asked for was reached.
+    /// The requested number of tokens was reached.
     Limit,
-    /// The model wrote an end-of-sequence token.
+    /// The model generated an end-of-sequence token.
     End,
-    /// The positions the model was trained for are used up.
+    /// The context is full.
     Context,
-    /// The receiver of the text asked for it, or did not ask for more.
+    /// The receiver stopped or did not continue.
     Receiver,
 }
 
-/// What was done and how long it took.
+/// Summary of a generation.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Summary {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Time to read the prompt and choose the first token.
+    /// Time to the first token.
     pub prefill: Duration,
-    /// Tokens written.
+    /// Generated tokens.
     pub tokens: usize,
-    /// Time from the first to the last token written.
+    /// Time from the first to the last token.
     pub decode: Duration,
-    /// How often the sequence slid.
+    /// Number of context slides.
     pub slides: usize,
-    /// Why writing stopped.
+    /// Reason of the stop.
     pub stop: Stop,
 }
 
 impl Summary {
-    /// Prompt tokens per second.
+    /// Returns the prompt tokens per second.
     pub fn prefill_speed(&self) -> f64 {
         self.prompt_tokens as f64 / self.prefill.as_secs_f64()
     }
 
-    /// Tokens per second after the first; `None` where fewer than two were written.
+    /// Returns the tokens per second after the first, if any.
     pub fn decode_speed(&self) -> Option<f64> {
         (self.tokens > 1).then(|| (self.tokens - 1) as f64 / self.decode.as_secs_f64())
     }
 }
 
-/// Why nothing more can be written.
+/// Error of a generation.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GenerateError {
-    /// No token to start from.
+    /// The prompt is empty and the model has no BOS token.
     #[error("the prompt is empty and the model has no beginning-of-sequence token; give a prompt")]
     EmptyPrompt,
-    /// The prompt does not fit.
+    /// The prompt exceeds the context.
     #[error("the prompt has {found} tokens, the sequence may have {limit}; shorten the prompt")]
     PromptTooLong {
         /// Tokens of the prompt.
@@ -115,7 +113,7 @@ pub enum GenerateError {
     /// The forward pass failed.
     #[error(transparent)]
     Exec(#[from] ExecError),
-    /// No token could be chosen.
+    /// No token could be sampled.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
     /// The draft does not fit.
@@ -123,18 +121,17 @@ pub enum GenerateError {
     Speculate(#[from] SpeculateError),
 }
 
-/// A token that was written.
+/// Generated token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Written {
     /// The token.
     pub token: u32,
-    /// The text that it completes; empty while a character is incomplete.
+    /// Completed text; empty while a character is incomplete.
     pub text: String,
 }
 
-/// Writes behind a prompt, one token whenever its caller wants one. As an iterator it ends with the
-/// text, or behind an error.
+/// Generator of text after a prompt, one token per call; ends after an error.
 pub struct Generator<'a, B: Backend = Cpu> {
     session: &'a mut Session<B>,
     tokenizer: &'a Tokenizer,
@@ -143,15 +140,13 @@ pub struct Generator<'a, B: Backend = Cpu> {
     limits: Limits,
     prompt_tokens: usize,
     started: Instant,
-    /// When the first and the last token were chosen.
     times: Option<[Instant; 2]>,
     tokens: usize,
-    /// The last token, which the session has not read.
     unread: Option<u32>,
-    /// What drafts, and what was written ahead.
+    /// Drafter, and accepted tokens not yet returned.
     draft: Option<&'a mut Speculator<B>>,
     ahead: VecDeque<u32>,
-    /// All tokens of the sequence, the one that was not read among them; `None` where it is not known how it began.
+    /// All tokens of the sequence; `None` if its beginning is unknown.
     sequence: Option<Vec<u32>>,
     slides: usize,
     stop: Option<Stop>,
@@ -159,10 +154,10 @@ pub struct Generator<'a, B: Backend = Cpu> {
 }
 
 impl<'a, B: Backend> Generator<'a, B> {
-    /// Reads `prompt` (token ids, BOS included) behind what the session has read.
+    /// Reads `prompt` (token ids, BOS included) after the session's earlier positions.
     ///
     /// # Errors
-    /// [`GenerateError`] where the prompt is empty or too long, or the forward pass fails.
+    /// [`GenerateError`] if the prompt is empty or too long, or the forward pass fails.
     pub fn new(
         session: &'a mut Session<B>,
         tokenizer: &'a Tokenizer,
@@ -184,7 +179,6 @@ impl<'a, B: Backend> Generator<'a, B> {
         session.read_prompt(prompt)?;
         let mut decoder = tokenizer.decoder();
         for &token in prompt {
-            // The decoder only follows: the text of the prompt is the caller's.
             decoder.push(token);
         }
         Ok(Generator {
@@ -207,12 +201,11 @@ impl<'a, B: Backend> Generator<'a, B> {
         })
     }
 
-    /// As [`Generator::new`], with tokens that `draft` foresees: what is written is the same, or of the same
-    /// distribution where tokens are drawn.
+    /// Creates a generator with speculative decoding, of the same output distribution.
     ///
     /// # Errors
-    /// As [`Generator::new`]; [`SpeculateError::Position`] for a session that has read what the draft has not, and
-    /// [`ExecError::Kv`] for one that stores keys and values in low rank ([`Session::verify`]). Nothing is read then.
+    /// As [`Generator::new`]; [`SpeculateError::Position`] if the draft has not read the session's
+    /// positions, and [`ExecError::Kv`] for a low-rank KV cache ([`Session::verify`]).
     pub fn with_draft(
         session: &'a mut Session<B>,
         draft: &'a mut Speculator<B>,
@@ -232,16 +225,15 @@ impl<'a, B: Backend> Generator<'a, B> {
         Ok(generator)
     }
 
-    /// Writes the next token; `None` once writing has [stopped](Generator::stop).
+    /// Generates the next token; `None` after a [stop](Generator::stop).
     ///
     /// # Errors
-    /// [`GenerateError`] where the forward pass fails or no token can be chosen.
+    /// [`GenerateError`] if the forward pass fails or no token can be sampled.
     pub fn step(&mut self) -> Result<Option<Written>, GenerateError> {
         if self.stop.is_none() {
             self.stop = self.reached();
         }
         if self.stop == Some(Stop::Context) && self.slide()? {
-            // What else may have been reached.
             self.stop = self.reached();
         }
         if self.stop.is_some() {
@@ -266,7 +258,6 @@ impl<'a, B: Backend> Generator<'a, B> {
         Ok(Some(Written { token, text }))
     }
 
-    /// The token that comes next, whatever it is.
     fn next_token(&mut self) -> Result<u32, GenerateError> {
         if let Some(token) = self.ahead.pop_front() {
             return Ok(token);
@@ -284,16 +275,14 @@ impl<'a, B: Backend> Generator<'a, B> {
         let left = self.limits.tokens.map(|limit| limit - self.tokens);
         let most = left.unwrap_or(usize::MAX);
         draft.round(self.session, self.sampler, unread, most, &mut self.ahead)?;
-        // A round writes at least one.
         Ok(self.ahead.pop_front().unwrap_or(unread))
     }
 
-    /// Makes room by beginning anew, where that was asked for; whether it did.
+    /// Slides the context if enabled and possible.
     fn slide(&mut self) -> Result<bool, GenerateError> {
         let (Some(sequence), OnFull::Slide) = (&mut self.sequence, self.limits.on_full) else {
             return Ok(false);
         };
-        // All but the last was read.
         let read = sequence.len().saturating_sub(1);
         let kept = self.session.limit() / 2;
         let start = SLIDE_START.min(kept / 2);
@@ -312,7 +301,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         Ok(true)
     }
 
-    /// Takes back what was read ahead of the last token written.
+    /// Discards positions read ahead of the last returned token.
     fn settle(&mut self) -> Result<(), ExecError> {
         let ahead = std::mem::take(&mut self.ahead).len();
         if let Some(draft) = self.draft.as_deref_mut() {
@@ -323,27 +312,26 @@ impl<'a, B: Backend> Generator<'a, B> {
         Ok(())
     }
 
-    /// Why no token follows, before one is computed.
     fn reached(&self) -> Option<Stop> {
         let full = self.ahead.is_empty() && self.session.position() >= self.session.limit();
         let limit = self.limits.tokens;
         match (self.unread, limit) {
-            // What was asked for is there, whether there would be room for more or not.
+            // The token limit takes precedence over a full context.
             (_, Some(limit)) if self.tokens >= limit => Some(Stop::Limit),
             (Some(_), _) if full => Some(Stop::Context),
             _ => None,
         }
     }
 
-    /// Why writing stopped, if it has.
+    /// Returns the reason of the stop, if any.
     pub fn stop(&self) -> Option<Stop> {
         self.stop
     }
 
-    /// What an incomplete character at the end leaves as text, and what was done. The session has
-    /// read everything but the last token.
+    /// Returns the text of an incomplete last character and the summary. The session has not read
+    /// the last token.
     pub fn finish(mut self) -> (String, Summary) {
-        // What was read is longer than what is kept of it: that cannot fail.
+        // Truncation to a shorter length cannot fail.
         let _ = self.settle();
         let [first, last] = self.times.unwrap_or_else(|| [Instant::now(); 2]);
         let summary = Summary {
@@ -359,7 +347,7 @@ impl<'a, B: Backend> Generator<'a, B> {
 }
 
 impl<B: Backend> Generator<'_, B> {
-    /// Writes to the end; `receive` gets the text as it becomes complete characters and returns whether to go on.
+    /// Generates to the end; `receive` gets the text and returns true to continue.
     ///
     /// # Errors
     /// As [`Generator::step`].
@@ -389,11 +377,11 @@ impl<B: Backend> Iterator for Generator<'_, B> {
     }
 }
 
-/// Continues `prompt` (token ids, BOS included) behind what the session has read; `receive` gets
-/// the text as it becomes complete characters and returns whether to go on.
+/// Continues `prompt` (token ids, BOS included) after the session's earlier positions; `receive`
+/// gets the text and returns true to continue.
 ///
 /// # Errors
-/// [`GenerateError`] where the prompt is empty or too long, or the forward pass fails.
+/// [`GenerateError`] if the prompt is empty or too long, or the forward pass fails.
 pub fn generate<B: Backend>(
     session: &mut Session<B>,
     tokenizer: &Tokenizer,

@@ -1,4 +1,4 @@
-//! The bases that an adaptive KV cache may begin with, as an artifact stores them.
+//! Initial bases of an adaptive KV cache, stored in an artifact.
 
 use htc_formats::model::{KvSide, Role};
 use htc_formats::source::ModelFile;
@@ -6,43 +6,40 @@ use htc_formats::source::ModelFile;
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
-/// How far products of rows may be from those of orthonormal ones: stored in float16 they are off by less than a thousandth.
+/// Tolerance of the products of rows.
 const ORTHONORMAL: f64 = 1e-2;
 
-/// How far energies may be from parts of a whole, and one above the one before, which rounding explains.
 const ROUNDING: f32 = 1e-3;
 
 /// Bases for the keys and values of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvBases {
-    /// Numbers in a key or a value of a head, and components of each basis.
+    /// Dimension of a head.
     pub head_size: usize,
     /// `[layers][kv_heads]`.
     pub layers: Vec<Vec<HeadBases>>,
 }
 
-/// Those of a kv head.
+/// Bases of a kv head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeadBases {
-    /// Of keys, and of the queries that meet them: both after the rotary embedding, queries without the scale of attention.
+    /// Basis of keys and queries, after the rotary embedding and without the attention scale.
     pub keys: Basis,
-    /// Of values.
+    /// Basis of values.
     pub values: Basis,
 }
 
-/// An orthonormal basis.
+/// Orthonormal basis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Basis {
-    /// `[head_size, head_size]`, row-major: a row for each component, in decreasing order of energy, so that the first `r`
-    /// rows are the basis of rank `r`. Orthonormal to the rounding of the type that they are stored in, mostly float16.
+    /// `[head_size, head_size]`, row-major: one component per row, in decreasing order of energy,
+    /// orthonormal up to the rounding of the stored type.
     pub components: Vec<f32>,
-    /// `[head_size]`: the part of the energy that each component holds of what calibration saw. They sum to 1, and are all
-    /// zero where the head had no energy.
+    /// `[head_size]`: fraction of the energy per component. The sum is 1, or 0 without energy.
     pub energies: Vec<f32>,
 }
 
 impl KvBases {
-    /// Those of an opened file.
     pub(crate) fn of(file: &ModelFile) -> Result<Option<KvBases>, LoadError> {
         let is_kv = |role| matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. });
         if !file.tensors.iter().any(|tensor| is_kv(tensor.role)) {
@@ -62,7 +59,6 @@ impl KvBases {
     }
 }
 
-/// The bases of one side of a layer, head by head.
 fn of_side(file: &ModelFile, layer: usize, side: KvSide) -> Result<Vec<Basis>, LoadError> {
     let (heads, size) = (file.hyper.kv_heads, file.hyper.head_size);
     let numbers = |role: Role, rows: usize| -> Result<(String, Vec<f32>), LoadError> {
@@ -101,10 +97,8 @@ fn of_side(file: &ModelFile, layer: usize, side: KvSide) -> Result<Vec<Basis>, L
     checked.collect()
 }
 
-/// What was expected, and what was found.
 type Fault = (&'static str, String);
 
-/// Rows of `size` numbers that are finite and orthonormal.
 fn check_components(components: &[f32], size: usize) -> Result<(), Fault> {
     if let Some(at) = components.iter().position(|x| !x.is_finite()) {
         let (row, value) = (at / size.max(1), components[at]);
@@ -127,7 +121,7 @@ fn check_components(components: &[f32], size: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Parts of a whole, or nothing at all, that do not increase.
+/// Checks that energies are non-increasing fractions of 1, or all zero.
 fn check_energies(energies: &[f32]) -> Result<(), Fault> {
     let is_part = |energy: &f32| (0.0..=1.0 + ROUNDING).contains(energy);
     if let Some(found) = energies.iter().find(|energy| !is_part(energy)) {
@@ -151,7 +145,6 @@ fn check_energies(energies: &[f32]) -> Result<(), Fault> {
 mod tests {
     use super::*;
 
-    /// Turned by an angle in the plane of the first two axes.
     fn turned(size: usize, angle: f64) -> Vec<f32> {
         let (sin, cos) = angle.sin_cos();
         let entry = |at: usize| match (at / size, at % size) {
@@ -165,11 +158,10 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_orthonormal_to_a_hundredth_are_taken() {
+    fn rows_are_accepted_if_orthonormal_within_a_hundredth() {
         for angle in [0.0, 0.3, 2.0] {
             assert_eq!(check_components(&turned(5, angle), 5), Ok(()));
         }
-        // As f16 rounds, and beyond a hundredth.
         let mut off = turned(5, 0.3);
         off[0] += 5e-4;
         assert_eq!(check_components(&off, 5), Ok(()));
@@ -179,7 +171,6 @@ mod tests {
             expected.contains("orthonormal") && found.contains("rows 0 and 0"),
             "{found}"
         );
-        // Of unit length, and not orthogonal.
         let mut twice = turned(5, 0.0);
         twice[5..10].copy_from_slice(&[1.0, 0.0, 0.0, 0.0, 0.0]);
         let (_, found) = check_components(&twice, 5).unwrap_err();
@@ -194,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn energies_are_parts_that_do_not_increase() {
+    fn energies_must_be_non_increasing_fractions() {
         for good in [&[0.75, 0.25, 0.0][..], &[0.0; 4], &[1.0], &[0.5, 0.5]] {
             assert_eq!(check_energies(good), Ok(()));
         }

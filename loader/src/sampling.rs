@@ -1,8 +1,7 @@
-//! Choosing the next token from the logits of a forward pass.
+//! Sampling of the next token from logits.
 //!
-//! The order is llama.cpp's: the `top_k` best logits, of those the nucleus of probability `top_p`
-//! (Holtzman et al. 2020), and only then the temperature, which therefore does not change what is
-//! kept. Ties go to the lower token id throughout, so that a seed fixes the text.
+//! As in llama.cpp: the `top_k` best logits, of those the nucleus of probability `top_p` (Holtzman
+//! et al. 2020), then the temperature. Ties go to the lower token id.
 
 use std::cmp::Ordering;
 
@@ -15,16 +14,15 @@ mod distribution;
 
 pub use distribution::{Distribution, Judged};
 
-/// How to sample.
-/// The default takes the most probable token.
+/// Sampling options. The default is greedy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SamplingOptions {
-    /// Divides the logits; 0 takes the most probable token.
+    /// Divides the logits; 0 is greedy.
     pub temperature: f32,
     /// Number of tokens kept; 0 keeps all.
     pub top_k: usize,
-    /// Keeps the smallest set of tokens whose probability reaches this; 1 keeps all.
+    /// Smallest probability of the kept set; 1 keeps all.
     pub top_p: f32,
     /// Seed of the generator.
     pub seed: u64,
@@ -41,54 +39,54 @@ impl Default for SamplingOptions {
     }
 }
 
-/// What of the logits a sampler needs.
+/// Part of the logits that a sampler needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Wants {
-    /// Each of them.
+    /// All logits.
     All,
-    /// So many of the largest.
+    /// The k largest.
     Largest(usize),
-    /// The token that is drawn from them.
+    /// A token drawn on the device.
     Drawn(Draw),
 }
 
-/// What a token is chosen by.
+/// Logits, or a part of them, to sample from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Logits<'a> {
-    /// A logit for each token of the vocabulary.
+    /// One logit per token of the vocabulary.
     All(&'a [f32]),
-    /// As many of the largest as the sampler [wants](Sampler::wants), with their tokens, the largest first and of equal ones that of the
-    /// lower id. All of them are finite, and so are the others.
+    /// The largest ones, as many as the sampler [wants](Sampler::wants), in descending order, of
+    /// equal ones the lower id first. All logits are finite, including the others.
     Largest(&'a [(u32, f32)]),
-    /// The token that was [drawn](Draw) from them, all of which are finite.
+    /// Token [drawn](Draw) on the device from finite logits.
     Drawn(u32),
 }
 
-/// Why there is no sample.
+/// Error of a sampler.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SamplingError {
-    /// A temperature that makes no distribution.
+    /// The temperature is negative or not finite.
     #[error("temperature is {found}, expected a finite number of at least 0; 0 is greedy")]
     Temperature {
-        /// The value given.
+        /// Given value.
         found: f32,
     },
-    /// A probability outside its range.
+    /// A probability is out of range.
     #[error("top-p is {found}, expected more than 0 and at most 1; 1 keeps every token")]
     TopP {
-        /// The value given.
+        /// Given value.
         found: f32,
     },
-    /// What a token was drawn from, where only that token is known.
+    /// Only a drawn token is known, not its distribution.
     #[error(
         "a token was drawn on a device, which does not say what from; ask for what `Sampler::wants` says"
     )]
     Drawn,
-    /// No logits at all.
+    /// There are no logits.
     #[error("there are no logits to sample from, expected one for each token of the vocabulary")]
     Empty,
-    /// A logit that is not a finite number.
+    /// A logit is not finite.
     #[error("logit of token {token} is {found}, expected a finite number; verify the model file")]
     NotFinite {
         /// Id of the first such token.
@@ -98,13 +96,12 @@ pub enum SamplingError {
     },
 }
 
-/// Draws tokens; the same seed and the same logits give the same tokens on the same device: where a [device draws](Draw) them, weights are
-/// rounded otherwise.
+/// Token sampler, deterministic for a seed and device; a [device draw](Draw) rounds weights
+/// differently.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     options: SamplingOptions,
     generator: Pcg64Mcg,
-    /// Candidates of the call in progress, kept for their memory.
     candidates: Vec<Candidate>,
 }
 
@@ -114,7 +111,6 @@ struct Candidate {
     token: u32,
 }
 
-/// The more probable first.
 fn rank(a: &Candidate, b: &Candidate) -> Ordering {
     // `partial_cmp` rather than `total_cmp`: the two zeros tie, and there is no NaN.
     b.logit
@@ -124,8 +120,10 @@ fn rank(a: &Candidate, b: &Candidate) -> Ordering {
 }
 
 impl Sampler {
+    /// Creates a sampler.
+    ///
     /// # Errors
-    /// An option is outside its range.
+    /// An option is out of range.
     pub fn new(options: SamplingOptions) -> Result<Self, SamplingError> {
         if !(options.temperature.is_finite() && options.temperature >= 0.0) {
             return Err(SamplingError::Temperature {
@@ -140,20 +138,18 @@ impl Sampler {
         Ok(Self::of(options))
     }
 
-    /// Always the most probable token.
+    /// Creates a greedy sampler.
     pub fn greedy() -> Self {
         Self::of(SamplingOptions::default())
     }
 
-    /// One with the same options and a generator of its own.
+    /// Creates a sampler with the same options and another random stream.
     pub fn apart(&self) -> Self {
         let mut options = self.options;
-        // Any other stream: the fractional part of the golden ratio.
         options.seed ^= 0x9e37_79b9_7f4a_7c15;
         Self::of(options)
     }
 
-    /// The options have been checked.
     fn of(options: SamplingOptions) -> Self {
         Self {
             options,
@@ -162,15 +158,15 @@ impl Sampler {
         }
     }
 
-    /// The next token, given one logit per token of the vocabulary.
+    /// Returns the next token, given one logit per token of the vocabulary.
     ///
     /// # Errors
-    /// `logits` is empty or holds a number that is not finite.
+    /// `logits` is empty or has a number that is not finite.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SamplingError> {
         self.sample_from(Logits::All(logits))
     }
 
-    /// What it needs to say what it [draws from](Sampler::distribution_from).
+    /// Returns the part of the logits needed for a [distribution](Sampler::distribution_from).
     pub fn wants(&self) -> Wants {
         match (self.options.temperature, self.options.top_k) {
             (0.0, _) => Wants::Largest(1),
@@ -179,7 +175,7 @@ impl Sampler {
         }
     }
 
-    /// What it needs for one [sample](Sampler::sample_from).
+    /// Returns the part of the logits needed for one [sample](Sampler::sample_from).
     pub fn wants_one(&self) -> Wants {
         let SamplingOptions {
             temperature,
@@ -194,12 +190,11 @@ impl Sampler {
             temperature,
             top_k,
             top_p,
-            // The one that comes next.
             uniform: uniform(&mut self.generator.clone()),
         })
     }
 
-    /// [`Sampler::sample`] of as many logits as it [wants](Sampler::wants_one), or of more.
+    /// Samples from the part of the logits that it [wants](Sampler::wants_one), or more.
     ///
     /// # Errors
     /// As [`Sampler::sample`].
@@ -215,7 +210,6 @@ impl Sampler {
         }
     }
 
-    /// [`Sampler::keep`] of as many as are wanted, or of all.
     fn keep_of(&mut self, logits: Logits) -> Result<Candidate, SamplingError> {
         let largest = match logits {
             Logits::All(logits) => return self.keep(logits),
@@ -233,7 +227,7 @@ impl Sampler {
         Ok(best)
     }
 
-    /// Keeps the candidates of a draw, none where the temperature is 0; gives the best.
+    /// Selects the candidates, none at temperature 0; returns the best.
     fn keep(&mut self, logits: &[f32]) -> Result<Candidate, SamplingError> {
         if let Some(token) = logits.iter().position(|logit| !logit.is_finite()) {
             return Err(SamplingError::NotFinite {
@@ -263,7 +257,7 @@ impl Sampler {
         }
     }
 
-    /// Sorts only as many candidates as it takes to reach `top_p`.
+    /// Sorts only as many candidates as needed to reach `top_p`.
     fn keep_top_p(&mut self, best: f32) {
         if self.options.top_p == 1.0 {
             return;
@@ -291,9 +285,8 @@ impl Sampler {
         }
     }
 
-    /// One of the candidates, with probability proportional to exp(logit / temperature).
     fn draw(&mut self, best: Candidate) -> u32 {
-        // Selecting leaves an order that the standard library does not promise to keep.
+        // Selection leaves an unspecified order.
         self.candidates
             .sort_unstable_by_key(|candidate| candidate.token);
         let temperature = f64::from(self.options.temperature);
@@ -309,12 +302,11 @@ impl Sampler {
             }
             remaining -= weight;
         }
-        // Rounding can leave a remainder at the end; the best token cannot be wrong.
+        // Rounding can leave a remainder.
         best.token
     }
 }
 
-/// A number of [0, 1), with the 53 bits of a double's significand.
 fn uniform(generator: &mut Pcg64Mcg) -> f64 {
     (generator.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
@@ -348,7 +340,6 @@ mod tests {
         counts
     }
 
-    /// Distinct numbers without an order, in [-4, 4).
     fn scattered(len: usize) -> Vec<f32> {
         (0..len)
             .map(|i| (i * 7919 % len) as f32 * 8.0 / len as f32 - 4.0)
@@ -380,13 +371,12 @@ mod tests {
         assert_eq!(counts[3..], [0, 0]);
     }
 
-    /// Pearson's statistic of 100,000 draws against the closed form stays below the quantile that
-    /// one sampler in a million exceeds (the seed is fixed).
+    /// Pearson's statistic of 100,000 draws, below the quantile that one sampler in a million
+    /// exceeds.
     #[test]
     fn draws_follow_the_closed_form() {
         let logits = [1.5f32, -0.5, 2.0, 0.0, 1.0, -3.0, 0.5];
-        // Options, and the tokens that they keep: by hand from the probabilities at temperature 1,
-        // which are 0.25, 0.03, 0.41, 0.06, 0.15, 0.003, 0.09.
+        // Probabilities at temperature 1: 0.25, 0.03, 0.41, 0.06, 0.15, 0.003, 0.09.
         for (temperature, top_k, top_p, kept, quantile) in [
             (1.0, 0, 1.0, &[0, 1, 2, 3, 4, 5, 6][..], 38.3),
             (0.6, 0, 1.0, &[0, 1, 2, 3, 4, 5, 6], 38.3),
@@ -416,7 +406,6 @@ mod tests {
         }
     }
 
-    /// Against sorting everything, for sets from one token to all of 5,000.
     #[test]
     fn top_p_keeps_the_smallest_set_that_reaches_it() {
         let logits = scattered(5000);
@@ -445,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_decides() {
+    fn equal_seeds_give_equal_tokens() {
         let logits = scattered(300);
         let draw = |seed| {
             let options = SamplingOptions {
@@ -462,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn extreme_values_are_no_obstacle() {
+    fn extreme_options_and_logits_are_handled() {
         let logits = [f32::MAX, 0.0, f32::MIN];
         let tiny = f32::from_bits(1);
         assert_eq!(counts(&mut sampler(tiny, 0, tiny), &logits, 50), [50, 0, 0]);

@@ -1,4 +1,4 @@
-//! A tensor that lies in a mapped file, or was computed when the file was opened.
+//! Tensors in a mapped file or in memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use htc_kernels::Matrix;
 
 use crate::error::{ExecError, LoadError};
 
-/// A matrix `[rows, cols]` used where it lies; cloning shares the mapping.
+/// Matrix `[rows, cols]`, used in place; clones share the mapping.
 #[derive(Clone)]
 pub struct Tensor {
     data: Data,
@@ -47,10 +47,10 @@ impl Tensor {
         }
     }
 
-    /// A matrix that lies in no file.
+    /// Creates a matrix from bytes in memory.
     ///
     /// # Errors
-    /// [`ExecError::Shape`] where the bytes are not those of so many rows and columns.
+    /// [`ExecError::Shape`] if the bytes do not match the shape.
     pub fn computed(
         name: impl Into<String>,
         dtype: DType,
@@ -69,10 +69,10 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// A matrix in bands that lies in no file.
+    /// Creates a column-group matrix from bytes in memory.
     ///
     /// # Errors
-    /// [`ExecError::Bands`] where the bytes are not those of so many rows with these codes.
+    /// [`ExecError::Bands`] if the bytes do not match the shape and codes.
     pub fn computed_bands(
         name: impl Into<String>,
         codes: Layout,
@@ -91,10 +91,10 @@ impl Tensor {
         })
     }
 
-    /// The tensor as a processor uses it, where it lies.
+    /// Validates the tensor for use on the CPU.
     ///
     /// # Errors
-    /// [`ExecError::Bands`] for a scale in bands that is not finite, and a map of classes that contradicts itself.
+    /// [`ExecError::Bands`] for an invalid scale or map of classes.
     pub(crate) fn used(&self) -> Result<Self, ExecError> {
         if let Some(bands) = self.bands()? {
             bands.check()?;
@@ -102,27 +102,27 @@ impl Tensor {
         Ok(self.clone())
     }
 
-    /// Name in the file.
+    /// Returns the name in the file.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Rows: outputs of a linear map.
+    /// Returns the number of rows: outputs of a linear map.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Columns: inputs of a linear map.
+    /// Returns the number of columns: inputs of a linear map.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Bytes as they are stored.
+    /// Returns the stored bytes.
     pub fn bytes(&self) -> &[u8] {
         match &self.data {
             Data::Mapped(map, range) => &map[range.clone()],
@@ -130,10 +130,10 @@ impl Tensor {
         }
     }
 
-    /// The view that kernels work on where it is in bands; `None` where it is not.
+    /// Returns the kernel view of a column-group tensor, if it is one.
     ///
     /// # Errors
-    /// Never: shapes were validated when the tensor was made.
+    /// Never: shapes were validated on creation.
     pub fn bands(&self) -> Result<Option<Banded<'_>>, BandsError> {
         let codes = self.codes.as_ref();
         codes
@@ -141,18 +141,18 @@ impl Tensor {
             .transpose()
     }
 
-    /// The view that kernels work on where it is not in bands.
+    /// Returns the kernel view of a tensor without column groups.
     ///
     /// # Errors
-    /// [`ExecError::Shape`] for one in bands; shapes were validated when the tensor was made.
+    /// [`ExecError::Shape`] for column groups.
     pub fn matrix(&self) -> Result<Matrix<'_>, ExecError> {
         Ok(Matrix::new(self.dtype, self.rows, self.cols, self.bytes())?)
     }
 
-    /// The numbers as float32, row by row.
+    /// Returns the numbers as float32, row by row.
     ///
     /// # Errors
-    /// [`LoadError::Block`] where the bytes do not decode.
+    /// [`LoadError::Block`] if the bytes do not decode.
     pub fn to_f32(&self) -> Result<Vec<f32>, LoadError> {
         let mut values = vec![0.0; self.rows * self.cols];
         if let Some(bands) = self.bands()? {

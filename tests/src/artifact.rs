@@ -1,4 +1,4 @@
-//! Looks into an artifact without the program under test.
+//! Reads an artifact without the program under test.
 
 use std::ops::Range;
 use std::path::Path;
@@ -11,24 +11,22 @@ use crate::float64::Matrix;
 /// An artifact in memory.
 #[derive(Debug)]
 pub struct Artifact {
-    /// The file.
+    /// Bytes of the file.
     pub bytes: Vec<u8>,
-    /// What it says about itself.
+    /// Its manifest.
     pub manifest: Manifest,
 }
 
 impl Artifact {
     /// Opens an artifact.
-    ///
-    /// # Panics
-    /// When it is not valid.
     pub fn open(path: &Path) -> Artifact {
         let bytes = std::fs::read(path).unwrap();
         let manifest = Htz::parse(&bytes).unwrap().manifest().clone();
         Artifact { bytes, manifest }
     }
 
-    /// Whether it differs from another in the quality alone, which depends on what was measured on.
+    /// Returns true if it differs from another only in its quality record, which depends on the
+    /// evaluation text.
     pub fn is_but_for_quality(&self, other: &Artifact) -> bool {
         let but = |of: &Artifact| Manifest {
             quality: None,
@@ -39,7 +37,7 @@ impl Artifact {
         but(self) == but(other) && self.bytes[data(self)..] == other.bytes[data(other)..]
     }
 
-    /// Whether it has a tensor of a role.
+    /// Returns true if it has a tensor of a role.
     pub fn has(&self, role: &str) -> bool {
         self.manifest
             .tensors
@@ -47,10 +45,7 @@ impl Artifact {
             .any(|t| t.role.to_string() == role)
     }
 
-    /// Where the bytes of a tensor are.
-    ///
-    /// # Panics
-    /// When there is none of that role.
+    /// Returns the range of bytes of a tensor.
     #[track_caller]
     pub fn place(&self, role: &str) -> Range<usize> {
         let entry = self
@@ -62,19 +57,13 @@ impl Artifact {
         entry.offset as usize..(entry.offset + entry.length) as usize
     }
 
-    /// Bytes of a tensor.
-    ///
-    /// # Panics
-    /// When there is none of that role.
+    /// Returns the bytes of a tensor.
     #[track_caller]
     pub fn stored(&self, role: &str) -> &[u8] {
         &self.bytes[self.place(role)]
     }
 
-    /// Numbers of a tensor.
-    ///
-    /// # Panics
-    /// When there is none of that role.
+    /// Decodes a tensor.
     #[track_caller]
     pub fn matrix(&self, role: &str) -> Matrix {
         let bytes = self.stored(role);
@@ -94,10 +83,7 @@ impl Artifact {
         Matrix::new(rows, cols, &values)
     }
 
-    /// The dense matrix that a slot's stored form stands for.
-    ///
-    /// # Panics
-    /// When the slot is in none of the forms.
+    /// Returns the dense matrix that a projection's stored form represents.
     #[track_caller]
     pub fn product(&self, layer: usize, slot: &str) -> Matrix {
         let part = |part: &str| format!("layers.{layer}.{slot}.{part}");
@@ -118,10 +104,7 @@ impl Artifact {
         )
     }
 
-    /// The dense matrix that the head's stored form stands for, where the model has its own.
-    ///
-    /// # Panics
-    /// When the head is in none of the forms.
+    /// Returns the dense matrix that an untied head's stored form represents.
     #[track_caller]
     pub fn head(&self) -> Matrix {
         if self.has("output.a") {
@@ -130,7 +113,6 @@ impl Artifact {
         self.with_residual(self.matrix("output"), "output")
     }
 
-    /// A base and what it lacks, if anything is stored for that.
     fn with_residual(&self, mut base: Matrix, name: &str) -> Matrix {
         let part = |part: &str| format!("{name}.residual_{part}");
         if self.has(&part("a")) {
@@ -140,25 +122,19 @@ impl Artifact {
         base
     }
 
-    /// Where the manifest is.
+    /// Returns the range of bytes of the manifest.
     pub fn manifest_place(&self) -> Range<usize> {
         let start = self.manifest.tensors[0].offset as usize;
         HEADER_BYTES..start
     }
 
-    /// Where a section is.
-    ///
-    /// # Panics
-    /// When there is none of that name.
+    /// Returns the range of bytes of a section.
     pub fn section_place(&self, name: &str) -> Range<usize> {
         let entry = self.manifest.section(name).unwrap();
         entry.offset as usize..(entry.offset + entry.length) as usize
     }
 
-    /// The first byte between two items.
-    ///
-    /// # Panics
-    /// When all items follow each other without padding.
+    /// Returns the first byte of padding between two items.
     pub fn padding(&self) -> usize {
         let tensors = &self.manifest.tensors;
         let ends = tensors.iter().map(|t| t.offset + t.length);

@@ -1,4 +1,4 @@
-//! Runs the binary: arguments, limits and a deadline in, an [`Outcome`] out.
+//! Runs the binary with arguments, resource limits and a deadline, and returns an [`Outcome`].
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
@@ -10,20 +10,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A run that takes longer is killed and fails its test.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Address space for runs on hostile files: what a small process with a few threads needs, and
-/// far below what the counts in such files ask for.
+/// Address space for runs on hostile files: enough for a small process with a few threads, and far
+/// less than the counts in such files would allocate.
 pub const HOSTILE_MEMORY: u64 = 600 << 20;
 
 /// Deadline for runs on hostile files.
 pub const HOSTILE_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Where the binary is.
-///
-/// # Panics
-/// Where there is none, with the command that makes it.
+/// Returns the path of the binary.
 pub fn path() -> PathBuf {
     let path = match std::env::var_os("HTC_BIN") {
         Some(path) => PathBuf::from(path),
@@ -43,14 +39,14 @@ pub fn path() -> PathBuf {
     path
 }
 
-/// Where the binary keeps what it knows from one run to the next: not in the home of who tests it.
+/// Returns a path next to the binary for state and caches, so that the tester's home is not used.
 fn beside(name: &str) -> OsString {
     let mut path = path();
     path.pop();
     path.join(name).into()
 }
 
-/// `htc!["compile", &input, "-o", &output]`: arguments of any type that is a string or a path.
+/// `htc!["compile", &input, "-o", &output]`: a run with arguments that are strings or paths.
 #[macro_export]
 macro_rules! htc {
     ($($argument:expr),* $(,)?) => {
@@ -58,7 +54,7 @@ macro_rules! htc {
     };
 }
 
-/// A run of the binary that is about to happen.
+/// Builder for a run of the binary.
 #[derive(Debug)]
 pub struct Htc {
     arguments: Vec<OsString>,
@@ -78,7 +74,7 @@ impl Default for Htc {
 }
 
 impl Htc {
-    /// Without arguments; standard input is empty.
+    /// Creates a run without arguments and with empty standard input.
     pub fn new() -> Self {
         Htc {
             arguments: Vec::new(),
@@ -90,7 +86,7 @@ impl Htc {
             variables: vec![
                 ("XDG_STATE_HOME", Some(beside("state-of-tests"))),
                 ("XDG_CACHE_HOME", Some(beside("cache-of-tests"))),
-                // The same on a machine with a GPU.
+                // Disables GPUs, so that runs are the same on every machine.
                 ("CUDA_VISIBLE_DEVICES", Some("-1".into())),
             ],
             stdout: None,
@@ -117,58 +113,57 @@ impl Htc {
         self
     }
 
-    /// Sends standard output elsewhere.
+    /// Redirects standard output.
     #[must_use]
     pub fn stdout(mut self, to: impl Into<Stdio>) -> Self {
         self.stdout = Some(to.into());
         self
     }
 
-    /// Runs in a folder.
+    /// Sets the working directory.
     #[must_use]
     pub fn in_folder(mut self, folder: &Path) -> Self {
         self.folder = Some(folder.to_owned());
         self
     }
 
-    /// Runs as another user; only root may.
+    /// Runs as another user; requires root.
     #[must_use]
     pub fn as_user(mut self, id: u32) -> Self {
         self.user = Some(id);
         self
     }
 
-    /// Sets a variable of the environment, or takes it away.
+    /// Sets or removes an environment variable.
     #[must_use]
     pub fn env(mut self, name: &'static str, value: Option<&Path>) -> Self {
         self.variables.push((name, value.map(Into::into)));
         self
     }
 
-    /// Another deadline than the usual one.
+    /// Sets the deadline.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Bounds the address space: everything that is mapped or allocated.
+    /// Limits the address space: everything that is mapped or allocated.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.limits.push(format!("ulimit -v {}", bytes / 1024));
         self
     }
 
-    /// Bounds what is allocated; files mapped read-only do not count. (Linux's `RLIMIT_DATA`:
-    /// private writable memory of every origin.)
+    /// Limits allocations; files mapped read-only do not count. (Linux's `RLIMIT_DATA`: private
+    /// writable memory of every origin.)
     #[must_use]
     pub fn allocations(mut self, bytes: u64) -> Self {
         self.limits.push(format!("ulimit -d {}", bytes / 1024));
         self
     }
 
-    /// Lets writing fail behind so many blocks of a file (512 bytes or 1 KiB, as the shell
-    /// counts).
+    /// Limits the size of files in blocks of the shell (512 bytes or 1 KiB); later writes fail.
     #[must_use]
     pub fn file_blocks(mut self, blocks: u64) -> Self {
         self.limits
@@ -176,7 +171,7 @@ impl Htc {
         self
     }
 
-    /// The bounds for files whose counts are absurd.
+    /// Sets the limits for hostile files.
     #[must_use]
     pub fn hostile(self) -> Self {
         self.memory(HOSTILE_MEMORY).deadline(HOSTILE_DEADLINE)
@@ -186,7 +181,7 @@ impl Htc {
         let mut command = if self.limits.is_empty() {
             Command::new(path())
         } else {
-            // Limits hold for the shell and for what it becomes.
+            // Limits hold for the shell and the process that replaces it.
             let mut shell = Command::new("sh");
             let script = format!("{} && exec \"$@\"", self.limits.join(" && "));
             shell.arg("-c").arg(script).arg("sh").arg(path());
@@ -219,10 +214,7 @@ impl Htc {
         command.spawn().unwrap()
     }
 
-    /// Runs to the end.
-    ///
-    /// # Panics
-    /// When the deadline passes.
+    /// Runs the program to its end.
     #[must_use]
     pub fn run(mut self) -> Outcome {
         let mut command = self.command();
@@ -260,11 +252,8 @@ fn read_all(stream: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Ve
     })
 }
 
-/// Waits for a program, or kills it at its deadline.
-///
-/// # Panics
-/// When the deadline passes.
-pub fn wait(child: &mut Child, deadline: Duration, what: &str) -> ExitStatus {
+/// Waits for a program, and kills it at its deadline.
+pub fn wait(child: &mut Child, deadline: Duration, label: &str) -> ExitStatus {
     let started = Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -273,26 +262,26 @@ pub fn wait(child: &mut Child, deadline: Duration, what: &str) -> ExitStatus {
         if started.elapsed() > deadline {
             child.kill().unwrap();
             child.wait().unwrap();
-            panic!("{what}: not finished after {deadline:?}");
+            panic!("{label}: not finished after {deadline:?}");
         }
         thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// What a run left behind.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     command: String,
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// What it wrote for programs.
+    /// Standard output.
     pub stdout: Vec<u8>,
-    /// What it wrote for people.
+    /// Standard error.
     pub stderr: String,
 }
 
 impl Outcome {
-    /// The exit code; `None` when a signal ended the program.
+    /// Returns the exit code; `None` if a signal ended the program.
     pub fn code(&self) -> Option<i32> {
         self.status.code()
     }
@@ -305,9 +294,6 @@ impl Outcome {
     }
 
     /// Asserts success.
-    ///
-    /// # Panics
-    /// When the exit code is not 0.
     #[track_caller]
     pub fn ok(self) -> Self {
         assert!(
@@ -320,19 +306,13 @@ impl Outcome {
         self
     }
 
-    /// Standard output as text.
-    ///
-    /// # Panics
-    /// When it is not UTF-8.
+    /// Returns standard output as text.
     #[track_caller]
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.stdout).expect("stdout is UTF-8")
     }
 
-    /// Asserts success and that standard output is one JSON value, nothing else.
-    ///
-    /// # Panics
-    /// When it is not.
+    /// Asserts success and returns standard output as one JSON value.
     #[track_caller]
     pub fn json(self) -> Value {
         let outcome = self.ok();
@@ -345,11 +325,8 @@ impl Outcome {
         })
     }
 
-    /// Asserts failure with an exit code and one line on standard error that holds all of
-    /// `words`, upper or lower case; standard output stays empty.
-    ///
-    /// # Panics
-    /// When any of that is not so.
+    /// Asserts failure with an exit code and a single line on standard error that contains all
+    /// `words`, ignoring case; standard output must be empty.
     #[track_caller]
     pub fn refused(&self, code: i32, words: &[&str]) {
         let about = format!("{}: {}\n{}", self.command, self.ended(), self.stderr);

@@ -1,4 +1,4 @@
-//! Linear algebra in float64 that shares nothing with the code under test.
+//! Linear algebra in float64 that shares no code with the library.
 
 /// A row-major matrix.
 #[derive(Clone, Debug)]
@@ -7,15 +7,12 @@ pub struct Matrix {
     pub rows: usize,
     /// Columns.
     pub cols: usize,
-    /// The numbers, row by row.
+    /// The values, row by row.
     pub values: Vec<f64>,
 }
 
 impl Matrix {
-    /// A matrix of given numbers.
-    ///
-    /// # Panics
-    /// When they are too many or too few.
+    /// Creates a matrix from its values.
     pub fn new(rows: usize, cols: usize, values: &[f32]) -> Matrix {
         assert_eq!(values.len(), rows * cols);
         let values = values.iter().map(|&v| f64::from(v)).collect();
@@ -27,18 +24,12 @@ impl Matrix {
         Matrix { rows, cols, values }
     }
 
-    /// A number.
-    ///
-    /// # Panics
-    /// Outside of the matrix.
+    /// Returns an entry.
     pub fn at(&self, row: usize, col: usize) -> f64 {
         self.values[row * self.cols + col]
     }
 
-    /// The product with another matrix.
-    ///
-    /// # Panics
-    /// When the shapes do not fit.
+    /// Returns the product with another matrix.
     #[must_use]
     pub fn times(&self, other: &Matrix) -> Matrix {
         assert_eq!(self.cols, other.rows);
@@ -55,7 +46,7 @@ impl Matrix {
         product
     }
 
-    /// The transpose.
+    /// Returns the transpose.
     #[must_use]
     pub fn transposed(&self) -> Matrix {
         let mut transpose = Matrix::zero(self.cols, self.rows);
@@ -74,7 +65,7 @@ impl Matrix {
         }
     }
 
-    /// The first `count` rows.
+    /// Returns the first `count` rows.
     #[must_use]
     pub fn leading_rows(&self, count: usize) -> Matrix {
         Matrix {
@@ -84,23 +75,20 @@ impl Matrix {
         }
     }
 
-    /// The Frobenius norm.
+    /// Returns the Frobenius norm.
     pub fn norm(&self) -> f64 {
         self.values.iter().map(|v| v * v).sum::<f64>().sqrt()
     }
 
-    /// `‖self − other‖ / ‖self‖` in the Frobenius norm.
+    /// Returns `‖self − other‖ / ‖self‖` in the Frobenius norm.
     pub fn relative_distance(&self, other: &Matrix) -> f64 {
         let mut difference = self.clone();
         difference.add(-1.0, other);
         difference.norm() / self.norm()
     }
 
-    /// Eigenvalues in decreasing order and eigenvectors (as rows, in that order) of a symmetric
-    /// matrix, by Jacobi's rotations.
-    ///
-    /// # Panics
-    /// When it does not converge.
+    /// Returns the eigenvalues in decreasing order and the eigenvectors (as rows, in that order) of
+    /// a symmetric matrix, by Jacobi rotations.
     pub fn eigen(&self) -> (Vec<f64>, Matrix) {
         let n = self.rows;
         let mut a = self.clone();
@@ -136,7 +124,6 @@ impl Matrix {
     }
 }
 
-/// One rotation, which makes `a[p][q]` zero.
 fn rotate(a: &mut Matrix, vectors: &mut Matrix, p: usize, q: usize) {
     let n = a.rows;
     let apq = a.at(p, q);

@@ -1,8 +1,7 @@
-//! What the suites in `tests/` have in common: they drive the binary `htc` as a person or a
-//! script does, on models made here, on the demo model of the repository and, where it is
-//! present, on material shared between projects.
+//! Shared code of the suites in `tests/`. They run the binary `htc` as a person or a script would,
+//! on generated models, on the demo model of the repository and, if present, on shared material.
 //!
-//! The binary is the one that was built beside the tests, or the one that `HTC_BIN` names.
+//! The binary is the one built next to the tests, or the one in `HTC_BIN`.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Logits of a model, and how far they are from others.
+//! Logits of a model, and their distance from others.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,11 +8,8 @@ use htc_loader::backend::Reference;
 use htc_loader::kv::KvType;
 use htc_loader::{Backend, Cpu, Model, Pool, Session};
 
-/// Logits at some positions, the prompt read in one batch and one token at a time, with a KV cache
-/// of float32.
-///
-/// # Panics
-/// Where the model cannot be executed.
+/// Returns logits at some positions with the prompt in one batch, and one token at a time, with an
+/// f32 KV cache.
 pub fn at_positions(
     model: &Arc<Model>,
     tokens: &[u32],
@@ -23,9 +20,6 @@ pub fn at_positions(
 }
 
 /// [`at_positions`] with another type of the KV cache.
-///
-/// # Panics
-/// Where the model cannot be executed.
 pub fn with_kv_type(
     model: &Arc<Model>,
     tokens: &[u32],
@@ -55,10 +49,8 @@ pub fn with_kv_type(
     [batched, single]
 }
 
-/// The last logits behind a prompt, of the model in a file on a backend, with a KV cache of float32.
-///
-/// # Panics
-/// Where the model cannot be executed.
+/// Returns the last logits after a prompt, of the model in a file on a backend, with an f32 KV
+/// cache.
 pub fn of_file<B: Backend>(path: &Path, tokens: &[u32], mut backend: B) -> Vec<f32> {
     let file = ModelFile::open(path).unwrap();
     let model = Model::load(file, &mut backend).unwrap();
@@ -66,11 +58,8 @@ pub fn of_file<B: Backend>(path: &Path, tokens: &[u32], mut backend: B) -> Vec<f
     session.unwrap().step(tokens).unwrap().to_vec()
 }
 
-/// Fails unless an artifact and what it was exported as have the same logits in float64, and products with
-/// activations of eight bits nearly the same.
-///
-/// # Panics
-/// Where they differ.
+/// Asserts that an artifact and its export have the same logits in float64, and nearly the same
+/// with 8-bit activations.
 pub fn check_export(artifact: &Path, exported: &Path, tokens: &[u32]) {
     let [found, expected] = [artifact, exported].map(|path| of_file(path, tokens, Reference));
     let difference = largest_difference(&found, &expected);
@@ -80,10 +69,7 @@ pub fn check_export(artifact: &Path, exported: &Path, tokens: &[u32]) {
     assert!(difference < 0.15, "{difference:.2e}");
 }
 
-/// The largest difference, in standard deviations of what is expected.
-///
-/// # Panics
-/// Where lengths differ or a number is not finite.
+/// Returns the largest difference, in standard deviations of the expected values.
 pub fn largest_difference(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let n = expected.len() as f64;
@@ -95,7 +81,7 @@ pub fn largest_difference(found: &[f32], expected: &[f32]) -> f64 {
         / n;
     let pairs = found.iter().zip(expected);
     let differences = pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).abs());
-    // NaN would be overlooked by `max`.
+    // `max` ignores NaN.
     assert!(found.iter().all(|v| v.is_finite()));
     differences.fold(0.0, f64::max) / variance.sqrt()
 }

@@ -1,5 +1,5 @@
-//! A machine with a GPU that is not there: the driver, the compiler and the libraries that programs load have NVIDIA's names, and
-//! compute on the processor what they are asked for.
+//! Simulated machine with a GPU: driver, compiler and libraries with NVIDIA's names that compute on
+//! the CPU.
 
 #[path = "../../kernels/tests/driver/library.rs"]
 mod library;
@@ -10,10 +10,10 @@ use std::process::Command;
 use crate::{Htc, Scratch};
 pub use library::{BLAS, DRIVER, SOLVER};
 
-/// The name of the compiler's library.
+/// File name of the compiler library.
 pub const COMPILER: &str = "libnvrtc.so";
 
-/// Where libraries are looked for, and what was asked of them.
+/// Folder of the libraries, and log of their calls.
 pub struct Machine {
     scratch: Scratch,
     libraries: PathBuf,
@@ -26,7 +26,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// With a driver and a compiler.
+    /// Creates a machine with a driver and a compiler.
     pub fn new() -> Machine {
         let scratch = Scratch::new();
         let libraries = scratch.path("libraries");
@@ -37,23 +37,22 @@ impl Machine {
         machine
     }
 
-    /// A folder for whatever is made there.
+    /// Returns a folder for temporary files.
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
 
-    /// Where the libraries lie.
+    /// Returns the folder of the libraries.
     pub fn libraries(&self) -> &Path {
         &self.libraries
     }
 
-    /// Compiles a library of one of NVIDIA's names.
+    /// Compiles a library with one of NVIDIA's names.
     pub fn install(&self, name: &str, source: &str, options: &[&str]) {
         let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels");
         library::library(&kernels, &self.libraries, name, source, options);
     }
 
-    /// What a program there has in its environment. Its kernels are kept apart: no GPU takes them.
     fn environment(&self) -> [(&'static str, PathBuf); 3] {
         [
             ("LD_LIBRARY_PATH", self.libraries.clone()),
@@ -62,13 +61,13 @@ impl Machine {
         ]
     }
 
-    /// A run of `htc` there.
+    /// Configures a run of `htc` for this machine.
     pub fn on(&self, htc: Htc) -> Htc {
         let set = |htc: Htc, (name, value): (&'static str, PathBuf)| htc.env(name, Some(&value));
         self.environment().into_iter().fold(htc, set)
     }
 
-    /// Another program there.
+    /// Returns a command that runs another program on this machine.
     pub fn program(&self, path: &Path) -> Command {
         let mut command = Command::new(path);
         command.envs(self.environment());
@@ -79,17 +78,17 @@ impl Machine {
         self.scratch.path("called")
     }
 
-    /// What was asked of the libraries in all runs so far, a line each.
+    /// Returns the log of library calls in all runs so far.
     pub fn called(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap_or_default()
     }
 
-    /// Whether everything was given back that was asked of the libraries when the last device was closed.
+    /// Asserts that all resources of the last device were released.
     pub fn nothing_is_left_at_the_end(&self) {
         self.nothing_is_left_of(1);
     }
 
-    /// The same of each device, in all runs so far, of which none had two at a time.
+    /// Asserts that all resources of every device were released, in runs with one device at a time.
     pub fn nothing_is_left(&self) {
         self.nothing_is_left_of(usize::MAX);
     }

@@ -1,4 +1,4 @@
-//! Models and texts that the suites do not make themselves.
+//! Models and texts that the suites do not generate.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,7 @@ fn workspace() -> PathBuf {
         .to_owned()
 }
 
-/// A file of the repository's demo: `assets/demo/NAME`.
-///
-/// # Panics
-/// When it is not there: it belongs to the repository.
+/// Returns the path of `assets/demo/NAME`.
 pub fn demo(name: &str) -> PathBuf {
     let path = workspace().join("assets/demo").join(name);
     assert!(
@@ -23,8 +20,8 @@ pub fn demo(name: &str) -> PathBuf {
     path
 }
 
-/// Material beside the repository, or where `HTC_SHARED` says: `NAME` in `../shared`. `None`,
-/// and a line that says so, where it is absent.
+/// Returns the path of `NAME` in `HTC_SHARED` or `../shared`. If it is missing, prints a note and
+/// returns `None`.
 pub fn shared(name: &str) -> Option<PathBuf> {
     let folder = match std::env::var_os("HTC_SHARED") {
         Some(folder) => PathBuf::from(folder),
@@ -38,7 +35,7 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Pseudo-random words over the alphabet of [`TinyModel`](crate::TinyModel)'s vocabulary,
+/// Returns pseudo-random words over the alphabet of [`TinyModel`](crate::TinyModel)'s vocabulary;
 /// always the same.
 pub fn words(count: usize) -> String {
     const WORDS: [&str; 16] = [

@@ -3,17 +3,17 @@
 use htc_formats::gguf::{Array, GgmlType, Value, Writer};
 use htc_formats::{DType, block};
 
-/// SplitMix64 (Steele, Lea and Flood 2014): small, and the same everywhere.
+/// SplitMix64 (Steele, Lea and Flood 2014).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator whose numbers depend on the seed alone.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Self {
         Random(seed)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -22,12 +22,13 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.bits() % end as u64) as usize
     }
 
-    /// Near a normal distribution with mean 0 and variance 1: the sum of twelve uniform numbers.
+    /// Returns an approximately normal number with mean 0 and variance 1: the sum of twelve uniform
+    /// numbers.
     pub fn normal(&mut self) -> f32 {
         let sum: u64 = (0..3)
             .map(|_| {
@@ -39,10 +40,10 @@ impl Random {
     }
 }
 
-/// What the model is to be. Every number may be changed before it is built.
+/// Configuration of the model. Every field may be changed before it is built.
 #[derive(Clone, Debug)]
 pub struct TinyModel {
-    /// Blocks.
+    /// Number of layers.
     pub layers: usize,
     /// Width of the residual stream.
     pub width: usize,
@@ -54,20 +55,20 @@ pub struct TinyModel {
     pub head_size: usize,
     /// Width of the feed-forward layer.
     pub ffn: usize,
-    /// Positions.
+    /// Context length.
     pub context: usize,
-    /// How matrices are stored; vectors are f32.
+    /// Type of matrices; vectors are f32.
     pub dtype: DType,
-    /// Whether there is an output matrix besides the embedding.
+    /// Adds an output matrix that is not tied to the embedding.
     pub output: bool,
     /// Seed of the weights.
     pub seed: u64,
-    /// Metadata that replaces or joins the usual; `None` leaves an entry out.
+    /// Metadata that replaces or extends the defaults; `None` removes an entry.
     pub metadata: Vec<(String, Option<Value>)>,
 }
 
 impl Default for TinyModel {
-    /// Two blocks of width 64 in f32; the feed-forward layer has no whole number of q8_0 blocks.
+    /// Two layers of width 64 in f32; rows of the feed-forward layer are not whole q8_0 blocks.
     fn default() -> Self {
         TinyModel {
             layers: 2,
@@ -85,18 +86,18 @@ impl Default for TinyModel {
     }
 }
 
-/// A tensor as it goes into the file.
+/// A tensor of the file.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its type.
+    /// Type.
     pub dtype: DType,
     /// Rows; 1 for a vector.
     pub rows: usize,
     /// Length of a row.
     pub cols: usize,
-    /// Its numbers.
+    /// Values.
     pub values: Vec<f32>,
 }
 
@@ -108,10 +109,7 @@ impl Tensor {
         bytes
     }
 
-    /// Its numbers as a reader of the file finds them.
-    ///
-    /// # Panics
-    /// When its rows are not whole blocks of its type.
+    /// Returns the values as they decode from the file.
     pub fn decoded(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.values.len()];
         block::decode(self.dtype, &self.bytes(), &mut values).unwrap();
@@ -127,10 +125,10 @@ impl Tensor {
 }
 
 impl TinyModel {
-    /// The channel along which the first position of [`blind`](Self::blind) lies.
+    /// Channel of the first position in [`blind`](Self::blind).
     pub const BLIND_CHANNEL: usize = 63;
 
-    /// A model that takes seconds: every slot is a large decomposition.
+    /// Returns a model that takes seconds: every projection is a large decomposition.
     #[must_use]
     pub fn large() -> Self {
         TinyModel {
@@ -144,7 +142,7 @@ impl TinyModel {
         }
     }
 
-    /// A model of many layers, each of which is a fortieth of it.
+    /// Returns a model of 40 layers, so that a layer is a small part of it.
     #[must_use]
     pub fn deep() -> Self {
         TinyModel {
@@ -158,8 +156,8 @@ impl TinyModel {
         }
     }
 
-    /// The tensors of the default model, with a first position along a channel that attention of the first
-    /// layer hardly weighs, so that its leading components miss it.
+    /// Returns the tensors of the default model, with a first position along a channel that the
+    /// attention of the first layer hardly weighs, so that its leading components miss it.
     pub fn blind() -> Vec<Tensor> {
         let mut tensors = TinyModel::default().tensors();
         for tensor in &mut tensors {
@@ -181,17 +179,14 @@ impl TinyModel {
         tensors
     }
 
-    /// Sets, replaces or (`None`) leaves out a metadata entry.
+    /// Sets or (`None`) removes a metadata entry.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Option<Value>>) -> Self {
         self.metadata.push((key.to_owned(), value.into()));
         self
     }
 
-    /// Rows and columns of a slot by its name in GGUF.
-    ///
-    /// # Panics
-    /// For another name.
+    /// Returns rows and columns of a projection by its GGUF name.
     pub fn shape(&self, slot: &str) -> (usize, usize) {
         let (q, kv) = (self.heads * self.head_size, self.kv_heads * self.head_size);
         match slot {
@@ -204,14 +199,14 @@ impl TinyModel {
         }
     }
 
-    /// The tensors in the order of the file.
+    /// Returns the tensors in the order of the file.
     pub fn tensors(&self) -> Vec<Tensor> {
         let mut random = Random::new(self.seed);
         let mut tensors = Vec::new();
         let mut matrix = |name: String, rows: usize, cols: usize, scale: f32, fading: bool| {
             let values = (0..rows * cols)
                 .map(|i| {
-                    // Matrices whose columns fade have a spectrum that low rank can use.
+                    // Matrices with fading columns have a spectrum suitable for low rank.
                     let col = (i % cols) as f32 / cols as f32;
                     let fade = if fading {
                         (-4.0 * col).exp() * 2.8
@@ -277,18 +272,18 @@ impl TinyModel {
         tensors
     }
 
-    /// The file.
+    /// Returns the bytes of the file.
     pub fn bytes(&self) -> Vec<u8> {
         self.bytes_of(&self.tensors())
     }
 
-    /// The file with other tensors than its own.
+    /// Returns the bytes of the file with other tensors.
     pub fn bytes_of(&self, tensors: &[Tensor]) -> Vec<u8> {
         file(self.all_metadata(), tensors)
     }
 
-    /// The same in several files, by their names, as `llama-gguf-split` writes them: the first has the metadata, and
-    /// tensors are dealt out in turn.
+    /// Returns the model split over several files, with their names, as `llama-gguf-split` writes
+    /// them: the first has the metadata, and tensors are distributed in turn.
     pub fn parts(&self, name: &str, count: usize) -> Vec<(String, Vec<u8>)> {
         let all = self.tensors();
         let part = |number: usize| {
@@ -311,7 +306,7 @@ impl TinyModel {
         (0..count).map(part).collect()
     }
 
-    /// A file that holds the metadata, the vocabulary among them, and no tensor.
+    /// Returns a file with metadata and vocabulary, but without tensors.
     pub fn vocabulary_only(&self) -> Vec<u8> {
         file(self.all_metadata(), &[])
     }
@@ -363,7 +358,6 @@ impl TinyModel {
     }
 }
 
-/// A file of these entries and tensors.
 fn file(metadata: Vec<(String, Value)>, tensors: &[Tensor]) -> Vec<u8> {
     let data: Vec<Vec<u8>> = tensors.iter().map(Tensor::bytes).collect();
     let mut writer = Writer::new();
@@ -376,7 +370,7 @@ fn file(metadata: Vec<(String, Value)>, tensors: &[Tensor]) -> Vec<u8> {
     writer.to_bytes().unwrap()
 }
 
-/// The slots in the order of execution, as GGUF names them.
+/// GGUF names of the projections, in the order of execution.
 pub const SLOTS: [&str; 7] = [
     "attn_q",
     "attn_k",
@@ -387,20 +381,20 @@ pub const SLOTS: [&str; 7] = [
     "ffn_down",
 ];
 
-/// The slots as the command line names them, in the same order.
+/// Command line names of the projections, in the same order.
 pub const SLOT_NAMES: [&str; 7] = ["q", "k", "v", "o", "gate", "up", "down"];
 
 /// Id of the first piece that is neither special nor a byte.
 pub const FIRST_PIECE: usize = 259;
 
-/// Pieces in the order in which byte-pair encoding joins them, then single characters.
+/// Pieces in the order of byte-pair merges, then single characters.
 const PIECES: [&str; 40] = [
     "▁t", "he", "▁a", "in", "▁s", "▁the", "an", "at", "▁h", "nd", "▁and", "en", "▁c", "▁cat",
     "▁sat", "on", "▁r", "ed", "▁then", "▁hat", "▁", "e", "t", "a", "o", "i", "n", "s", "r", "h",
     "d", "l", "u", "c", "m", "g", "p", "w", ".", "\n",
 ];
 
-/// Text of every token, by id: three special ones, 256 bytes, pieces.
+/// Returns the text of every token, by id: three special ones, 256 bytes, pieces.
 pub fn vocabulary() -> Vec<String> {
     let special = ["<unk>", "<s>", "</s>"].map(str::to_owned);
     let bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
@@ -408,16 +402,13 @@ pub fn vocabulary() -> Vec<String> {
     special.into_iter().chain(bytes).chain(pieces).collect()
 }
 
-/// The id of a piece.
-///
-/// # Panics
-/// When the vocabulary does not have it.
+/// Returns the id of a piece.
 pub fn token(piece: &str) -> u32 {
     let id = vocabulary().iter().position(|other| other == piece);
     u32::try_from(id.unwrap()).unwrap()
 }
 
-/// ggml's name of a type.
+/// Returns the ggml type of a data type.
 pub fn ggml_type(dtype: DType) -> GgmlType {
     GgmlType::ALL
         .iter()

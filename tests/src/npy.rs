@@ -7,16 +7,13 @@ use std::path::Path;
 pub struct Array {
     /// Lengths, the slowest index first.
     pub shape: Vec<usize>,
-    /// Type of the elements as NumPy writes it, for example `<f4`.
+    /// Type of the elements in NumPy's notation, for example `<f4`.
     pub kind: String,
     data: Vec<u8>,
 }
 
 impl Array {
     /// Reads a file.
-    ///
-    /// # Panics
-    /// When it is no little-endian array in C order.
     pub fn read(path: &Path) -> Array {
         let bytes = std::fs::read(path).unwrap();
         assert_eq!(&bytes[..6], b"\x93NUMPY", "{}", path.display());
@@ -41,10 +38,7 @@ impl Array {
         }
     }
 
-    /// The elements of a `<f4` array.
-    ///
-    /// # Panics
-    /// When it is of another type.
+    /// Returns the elements of a `<f4` array.
     pub fn f32(&self) -> Vec<f32> {
         assert_eq!(self.kind, "<f4");
         self.data
@@ -53,10 +47,7 @@ impl Array {
             .collect()
     }
 
-    /// The elements of an `<i4` or `<i8` array of token ids.
-    ///
-    /// # Panics
-    /// When it is of another type or holds something else.
+    /// Returns the elements of an `<i4` or `<i8` array of token ids.
     pub fn tokens(&self) -> Vec<u32> {
         let size = match self.kind.as_str() {
             "<i4" => 4,

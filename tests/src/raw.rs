@@ -1,14 +1,14 @@
-//! GGUF byte by byte, for files that no writer would make.
+//! Builds GGUF byte by byte, for invalid files.
 
 /// A file under construction.
 #[derive(Clone, Debug)]
 pub struct RawGguf {
-    /// What there is of it.
+    /// Bytes so far.
     pub bytes: Vec<u8>,
 }
 
 impl RawGguf {
-    /// Magic, version and counts.
+    /// Writes magic, version and counts.
     pub fn new(version: u32, tensors: u64, entries: u64) -> Self {
         let mut bytes = b"GGUF".to_vec();
         bytes.extend(version.to_le_bytes());
@@ -31,7 +31,7 @@ impl RawGguf {
         self
     }
 
-    /// Appends a text with its length.
+    /// Appends a string with its length.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
         self.bytes.extend((text.len() as u64).to_le_bytes());
@@ -47,7 +47,7 @@ impl RawGguf {
     }
 }
 
-/// Where the fields of a row of the tensor table are.
+/// Offsets of the fields of an entry of the tensor table.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorRow {
     /// The number of dimensions, u32.
@@ -60,10 +60,7 @@ pub struct TensorRow {
     pub offset: usize,
 }
 
-/// Finds the row of a tensor.
-///
-/// # Panics
-/// When there is none.
+/// Finds the table entry of a tensor.
 pub fn tensor_row(bytes: &[u8], name: &str) -> TensorRow {
     let mut pattern = (name.len() as u64).to_le_bytes().to_vec();
     pattern.extend(name.as_bytes());
@@ -83,20 +80,17 @@ pub fn tensor_row(bytes: &[u8], name: &str) -> TensorRow {
     }
 }
 
-/// Writes a u32 over what is there.
+/// Overwrites a u32.
 pub fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Writes a u64 over what is there.
+/// Overwrites a u64.
 pub fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// The u64 that is there.
-///
-/// # Panics
-/// Behind the end.
+/// Reads a u64.
 pub fn get_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }

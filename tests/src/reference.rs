@@ -1,20 +1,15 @@
-//! The forward pass of a llama model in float64, as plainly as it can be written: the oracle
-//! for execution where no other program's values are at hand.
+//! Plain float64 forward pass of a llama model: the oracle for execution where no values of another
+//! program exist.
 
 use crate::TinyModel;
 use crate::float64::Matrix;
 use crate::model::Tensor;
 
-/// Base of the rotary embedding, where a file does not say otherwise.
 const ROPE_BASE: f64 = 10_000.0;
 
-/// Epsilon of the norms of [`TinyModel`].
 const EPSILON: f64 = 1e-5;
 
-/// Logits `[vocabulary]` after each token.
-///
-/// # Panics
-/// When a token is outside the vocabulary.
+/// Returns the logits `[vocabulary]` after each token.
 pub fn logits(tiny: &TinyModel, tokens: &[u32]) -> Vec<Vec<f64>> {
     let name = match tiny.output {
         true => "output.weight",
@@ -23,10 +18,8 @@ pub fn logits(tiny: &TinyModel, tokens: &[u32]) -> Vec<Vec<f64>> {
     apply(&tensor(&tiny.tensors(), name), &head_inputs(tiny, tokens))
 }
 
-/// What the head reads `[width]` of each token: the normed residual stream behind the last block.
-///
-/// # Panics
-/// When a token is outside the vocabulary.
+/// Returns the input of the head `[width]` for each token: the normed residual stream after the
+/// last layer.
 pub fn head_inputs(tiny: &TinyModel, tokens: &[u32]) -> Vec<Vec<f64>> {
     let weights = tiny.tensors();
     let tensor = |name: &str| tensor(&weights, name);
@@ -66,7 +59,6 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// `W x` for every row `x`.
 fn apply(weight: &Matrix, rows: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let product = |x: &Vec<f64>| {
         weight
@@ -95,7 +87,6 @@ fn norm(rows: &[Vec<f64>], weight: &Matrix) -> Vec<Vec<f64>> {
     rows.iter().map(normed).collect()
 }
 
-/// Rotates each pair of neighbours of each head by its frequency times the position.
 fn rotate(rows: &mut [Vec<f64>], head_size: usize) {
     for (position, row) in rows.iter_mut().enumerate() {
         for head in row.chunks_exact_mut(head_size) {

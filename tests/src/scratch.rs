@@ -1,11 +1,11 @@
-//! A folder of a test's own.
+//! Temporary folder of a test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// A temporary folder that is removed at the end.
+/// A temporary folder that is removed on drop.
 #[derive(Debug)]
 pub struct Scratch(TempDir);
 
@@ -16,17 +16,17 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// An empty folder.
+    /// Creates an empty folder.
     pub fn new() -> Self {
         Scratch(tempfile::tempdir().unwrap())
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn folder(&self) -> &Path {
         self.0.path()
     }
 
-    /// A path in the folder.
+    /// Returns a path in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
@@ -38,15 +38,12 @@ impl Scratch {
         path
     }
 
-    /// Everything in the folder, hidden files as well, by name.
+    /// Returns the sorted names of all entries, including hidden files.
     pub fn names(&self) -> Vec<String> {
         names_in(self.folder())
     }
 
-    /// Asserts that the folder holds these files and no others.
-    ///
-    /// # Panics
-    /// When it holds others.
+    /// Asserts that the folder has exactly these files.
     #[track_caller]
     pub fn holds_only(&self, names: &[&str]) {
         let mut expected = names.to_vec();
@@ -55,7 +52,7 @@ impl Scratch {
     }
 }
 
-/// Everything in a folder by name.
+/// Returns the sorted names of all entries of a folder.
 pub fn names_in(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .unwrap()

@@ -1,5 +1,5 @@
-//! Every architecture: the logits of transformers, from the small models of the repository and the
-//! larger ones beside it, and what becomes of them when they are compiled.
+//! Every architecture: logits compared to transformers, for the small models of the repository and
+//! larger shared ones, before and after compilation.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,7 +31,6 @@ const NAMES: [&str; 9] = [
     "phi3",
 ];
 
-/// A model with its tokens and the logits that another program computes at some positions.
 struct Fixture {
     name: String,
     folder: PathBuf,
@@ -53,8 +52,6 @@ impl Fixture {
         }
     }
 
-    /// The largest difference of a model's logits from those expected, over both ways to read a
-    /// prompt.
     fn difference(&self, model: &Path, kv_type: KvType, threads: usize) -> f64 {
         let model = Arc::new(Model::open(model).unwrap());
         with_kv_type(&model, &self.tokens, &self.positions, threads, kv_type)
@@ -64,8 +61,8 @@ impl Fixture {
     }
 }
 
-/// `scripts/make_architecture_fixtures.py` made them; windows of 16 and an original context of
-/// 32 positions are exceeded.
+/// Made by `scripts/make_architecture_fixtures.py`. The tokens exceed the sliding windows of 16 and
+/// the original context of 32 positions.
 fn small() -> Vec<Fixture> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
     let fixture = |name| Fixture::read(name, root.join(name), &[0, 1, 15, 31, 47]);
@@ -80,8 +77,8 @@ fn large() -> Vec<Fixture> {
     NAMES.into_iter().filter_map(fixture).collect()
 }
 
-/// How far logits may be, in their standard deviations. The rounding of keys and values to
-/// float16 alone makes differences of up to 5e-3.
+/// Tolerances in standard deviations of the logits. Rounding keys and values to f16 alone causes
+/// differences of up to 5e-3.
 const KV: [(KvType, f64); 2] = [(KvType::F32, 1e-3), (KvType::F16, 5e-3)];
 
 fn gives_the_logits_of_transformers(model: impl Fn(&Fixture) -> PathBuf) {
@@ -101,13 +98,12 @@ fn gguf_gives_the_logits_of_transformers() {
 }
 
 #[test]
-fn a_folder_gives_the_logits_of_transformers() {
+fn folder_gives_the_logits_of_transformers() {
     gives_the_logits_of_transformers(|fixture| fixture.folder.clone());
 }
 
-/// The same text, split and continued alike.
 #[test]
-fn a_folder_writes_what_its_gguf_writes() {
+fn folder_and_gguf_generate_the_same_text() {
     for fixture in small() {
         let written = |model: &Path| {
             let options = ["-p", "the white rabbit", "-n", "12", "--temp", "0"];
@@ -119,7 +115,6 @@ fn a_folder_writes_what_its_gguf_writes() {
     }
 }
 
-/// Compiles the model of a fixture; factors as f32.
 fn compiled(scratch: &Scratch, fixture: &Fixture, source: &str, options: &[&str]) -> PathBuf {
     let options = [&["--factor-type", "f32"], options].concat();
     let output = scratch.path(&format!("{}{}.htz", fixture.name, options.join("")));
@@ -155,9 +150,9 @@ fn full_rank_loses_nothing() {
 }
 
 #[test]
-fn half_rank_is_an_artifact_that_runs() {
+fn half_rank_artifact_runs() {
     let scratch = Scratch::new();
-    // Half the rank of the narrowest slots, keys and values: 8 and 32 or more.
+    // Half the rank of the narrowest projections, keys and values: 8 and 32 or more.
     let small = small().into_iter().map(|fixture| (fixture, "4"));
     let large = large().into_iter().map(|fixture| (fixture, "16"));
     for (fixture, rank) in small.chain(large) {
@@ -166,7 +161,6 @@ fn half_rank_is_an_artifact_that_runs() {
             for source in ["config.json", "model.gguf"] {
                 let artifact = compiled(&scratch, &fixture, source, &options);
                 let name = &fixture.name;
-                // Far from the model and yet not nothing: finite logits that follow it.
                 let difference = fixture.difference(&artifact, KvType::F32, 2);
                 assert!(difference > 1e-2, "{name}, {method}: {difference:.2e}");
                 let run = ["-p", "the cat", "-n", "8", "--temp", "0"];
@@ -176,13 +170,11 @@ fn half_rank_is_an_artifact_that_runs() {
     }
 }
 
-/// A plan that decides about nothing but the order; weights are float16 or float32, and stay so.
 const REORDERED: &str = r#"{"format": "htc-plan", "version": 1, "method": "quantise", "factor_type": "f32",
     "request": {"order": "ORDER"}, "units": [{"layer": 0, "slots": ["q"], "form": "dense"}]}"#;
 
-/// In another order, as it is and at full rank: the same logits, from other bytes.
 #[test]
-fn another_order_computes_the_same() {
+fn channel_permutation_preserves_logits() {
     let scratch = Scratch::new();
     let typed = |path: PathBuf| path.to_str().unwrap().to_owned();
     let plan = |order: &str| {
@@ -223,15 +215,15 @@ fn another_order_computes_the_same() {
             assert!(off.manifest.provenance.order.is_none());
             let moved = on.manifest.tensors.iter().zip(&off.manifest.tensors);
             let moved = moved.filter(|(a, b)| a.sha256 != b.sha256).count();
-            // Of two layers: embedding or head, V, O, gate, up, down, Q and K; norms may be all alike.
+            // In two layers: embedding or head, V, O, gate, up, down, Q and K; norms may be
+            // constant.
             assert!(moved > 14, "{name} {source}: {moved}");
         }
     }
 }
 
-/// Whatever is fused, computed or looked up elsewhere in a file: what lies in the artifact has the bits of the source.
 #[test]
-fn the_source_in_an_artifact_is_the_model() {
+fn embedded_source_gives_identical_logits() {
     let scratch = Scratch::new();
     for fixture in small() {
         for source in ["model.gguf", "."] {

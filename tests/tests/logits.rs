@@ -1,5 +1,4 @@
-//! Execution through the loader: the logits that float64 gives, and every stored form at every
-//! rank.
+//! Execution through the loader: logits compared to float64, and every stored form at every rank.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,8 +31,6 @@ fn compiled(scratch: &Scratch, model: &Path, name: &str, options: &[&str]) -> Ar
 
 const TOKENS: [u32; 12] = [1, 261, 297, 70, 280, 280, 5, 298, 264, 275, 3, 290];
 
-/// Grouped-query attention in all its shares, heads wider than the residual stream, an output
-/// matrix of its own.
 #[test]
 fn logits_equal_float64() {
     let scratch = Scratch::new();
@@ -116,10 +113,9 @@ fn full_rank_gives_the_logits_of_the_source() {
     }
 }
 
-/// Half of the ranks of one artifact are the ranks of another: the same logits, and not those of
-/// all ranks.
+/// -
 #[test]
-fn a_share_of_the_rank_is_a_smaller_artifact() {
+fn rank_fraction_equals_artifact_of_that_rank() {
     let scratch = Scratch::new();
     let path = scratch.file("model.gguf", TinyModel::default().bytes());
     for method in ["gp", "grc"] {
@@ -142,10 +138,10 @@ fn a_share_of_the_rank_is_a_smaller_artifact() {
     }
 }
 
-/// The same for factors under a gauge, and with a direction that stands first: what a smaller rank keeps is
-/// what an artifact of that rank has. A bias is that of the whole rank, at any rank.
+/// The same for factors under a gauge and with an appended sink direction. A bias is that of the
+/// full rank, at any rank.
 #[test]
-fn a_share_of_the_rank_keeps_gauges_and_directions() {
+fn rank_fraction_respects_gauges_and_sinks() {
     let scratch = Scratch::new();
     let path = scratch.file(
         "model.gguf",
@@ -179,21 +175,21 @@ fn a_share_of_the_rank_keeps_gauges_and_directions() {
                 ModelFile::open(scratch.path(&name)).unwrap()
             };
             let (large, small) = (made("16"), made("8"));
-            let what = format!("{method}, {gauge}, {sink}, {bias}");
+            let label = format!("{method}, {gauge}, {sink}, {bias}");
             let cpu = || Cpu::with_threads(2).unwrap();
             let half = at_fraction(&large, cpu(), 0.5);
             let oracle = at_fraction(&large, Reference, 0.5);
             let difference = largest_difference(&half, &oracle);
-            assert!(difference < 1e-4, "{what}: {difference:.2e}");
+            assert!(difference < 1e-4, "{label}: {difference:.2e}");
             let expected = at_fraction(&small, cpu(), 1.0);
             let difference = largest_difference(&half, &expected);
-            // What the smaller artifact's bias takes beyond this one's is not there.
+            // The smaller artifact's bias corrects more than that of the full rank.
             assert!(
                 (difference < 1e-3) == (bias == "off"),
-                "{what}: {difference:.2e}"
+                "{label}: {difference:.2e}"
             );
             let whole = largest_difference(&at_fraction(&large, cpu(), 1.0), &expected);
-            assert!(whole > 0.05, "{what}: {whole:.2e}");
+            assert!(whole > 0.05, "{label}: {whole:.2e}");
         }
     }
 }
@@ -206,10 +202,10 @@ fn at_fraction<B: Backend>(file: &ModelFile, mut backend: B, fraction: f32) -> V
     session.step(&TOKENS).unwrap().to_vec()
 }
 
-/// What the demo model writes behind a prompt, as it did when nothing of the model could be drafted, followed or stored in
-/// another way. On every instruction set: what is likeliest is so by more than their sums differ.
+/// Regression test of greedy generation with the demo model, on every instruction set. The margins
+/// between logits exceed the differences between instruction sets.
 #[test]
-fn the_demo_writes_what_it_always_wrote() {
+fn demo_generates_the_recorded_tokens() {
     const WRITTEN: [u32; 64] = [
         4024, 284, 593, 298, 326, 261, 658, 543, 584, 261, 658, 1208, 4026, 13, 13, 4030, 4032,
         4033, 4018, 356, 1070, 282, 609, 343, 478, 298, 449, 4024, 319, 4032, 4033, 4018, 356,

@@ -1,11 +1,10 @@
-//! Trains the tables of `htc_formats::bands` on Gaussian numbers and prints them:
-//! `cargo run --release -p htc-math --example tables`. The same tables every time.
+//! Trains the tables of `htc_formats::bands` on Gaussian numbers and prints them: `cargo run
+//! --release -p htc-math --example tables`. Deterministic.
 //!
-//! A trellis: paths for given tables, then the tables of least squared error for these paths, in turn; the best on
-//! numbers that trained nothing. From most random starts this ends far from the best tables that there are (with four
-//! bits .196 to .32 bits above Shannon's bound, sixteen starts), so that there is one, and shaking the best tables again
-//! and again finds better ones (.178). Levels: the scale of each group for given levels, then the levels for these
-//! scales, in turn.
+//! Trellis: alternates between paths for given tables and tables of least squared error for these
+//! paths. Random starts end far from the best known tables (with four bits .196 to .32 bits above
+//! Shannon's bound, over sixteen starts); repeated perturbation of the best tables finds better
+//! ones (.178). Codebook: alternates between scales and levels.
 
 use std::error::Error;
 
@@ -13,7 +12,6 @@ use htc_formats::bands::{BAND, Code, MAX_SCALE, STATES};
 use htc_math::codes::Viterbi;
 use htc_math::random::Rng;
 
-/// Weights of a sequence: a strip of 256 rows and 4 columns.
 const SEQUENCE: usize = 1024;
 
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
@@ -21,7 +19,6 @@ fn numbers(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| rng.normal() as f32).collect()
 }
 
-/// Paths of all sequences.
 fn paths(code: Code, x: &[f32], value: impl Fn(usize) -> f32) -> Vec<u16> {
     let mut viterbi = Viterbi::with_values(code, value);
     let mut states = vec![0; x.len()];
@@ -41,15 +38,13 @@ fn error(x: &[f32], y: impl Iterator<Item = f32>) -> f64 {
     (xx - xy * xy / yy) / x.len() as f64
 }
 
-/// Which bits of a state choose an entry of each table: from one on, so many. The first two together are the
-/// table of the low half of a state, the others that of the high half, and three of sixteen entries do for all.
-/// (Tables of version 1 were two of 64 free entries.)
+/// First bit and number of bits of the state that select an entry of each table. The first two
+/// tables serve the low half of a state, the others the high half. (Tables of version 1 were two of
+/// 64 free entries.)
 const FIELDS: [(usize, usize); 4] = [(0, 4), (4, 2), (6, 2), (8, 4)];
 
-/// Shaken starts of each trellis.
 const SHAKEN: u64 = 48;
 
-/// The entry of a field that a state chooses.
 fn entry((first, bits): (usize, usize), state: usize) -> usize {
     state >> first & ((1 << bits) - 1)
 }
@@ -61,7 +56,7 @@ fn value<T: Copy + std::iter::Sum<T>>(tables: &[Vec<T>], state: usize) -> T {
         .sum()
 }
 
-/// The tables of least squared error for the paths, each for the others in turn.
+/// Fits the tables of least squared error for the paths, each with the others fixed, in turn.
 fn fit(tables: &mut [Vec<f64>], x: &[f32], states: &[u16]) {
     for _ in 0..4 {
         for (side, field) in FIELDS.into_iter().enumerate() {
@@ -82,9 +77,8 @@ fn fit(tables: &mut [Vec<f64>], x: &[f32], states: &[u16]) {
     }
 }
 
-/// Tables as integers and the unit they are multiples of.
 fn rounded(mut tables: Vec<Vec<f64>>) -> (Vec<Vec<i32>>, f64) {
-    // What one table has more than its mean, another may have less.
+    // A shift of one table's mean can be moved to another.
     let mut moved = 0.0;
     let last = tables.len() - 1;
     for table in &mut tables[..last] {
@@ -99,10 +93,8 @@ fn rounded(mut tables: Vec<Vec<f64>>) -> (Vec<Vec<i32>>, f64) {
     (tables.into_iter().map(round).collect(), scale)
 }
 
-/// Tables of least squared error for their own paths, from these on.
 fn trained(code: Code, mut tables: Vec<Vec<f64>>, x: &[f32]) -> Vec<Vec<f64>> {
     for round in 0..150 {
-        // More numbers as the tables settle.
         let some = &x[..(8 + round * 2).min(256) * SEQUENCE];
         let states = paths(code, some, |state| value(&tables, state) as f32);
         fit(&mut tables, some, &states);
@@ -110,8 +102,7 @@ fn trained(code: Code, mut tables: Vec<Vec<f64>>, x: &[f32]) -> Vec<Vec<f64>> {
     tables
 }
 
-/// Prints the best tables of a random start and of those that begin where the best ones before ended, a little
-/// shaken.
+/// Prints the best tables of a random start and of perturbed restarts from the best.
 fn trellis(bits: u8) -> Result<(), Box<dyn Error>> {
     let code = Code::trellis(bits)?;
     let (train, test) = (numbers(1, 256 * SEQUENCE), numbers(2, 96 * SEQUENCE));
@@ -158,12 +149,11 @@ fn bits_above(mse: f64, bits: u8) -> f64 {
     f64::from(bits) + 0.5 * mse.log2()
 }
 
-/// The nearest level.
 fn nearest(borders: &[f64], x: f64) -> usize {
     borders.partition_point(|&border| x > border)
 }
 
-/// The scale of least error for a group and its error, in whole multiples of `unit`.
+/// Returns the scale of least error for a group, a multiple of `unit`, and its error.
 fn best_scale(magnitudes: &[f64], borders: &[f64], group: &[f32], unit: f64) -> (f64, f64) {
     let largest = group
         .iter()
@@ -192,7 +182,7 @@ fn levels(bits: u8) {
     let mut magnitudes: Vec<f64> = (0..count)
         .map(|i| (f64::from(i) + 0.5) / f64::from(count))
         .collect();
-    // The largest level of the first magnitudes is 1: a group's scale is about its largest number.
+    // The largest level is 1: a group's scale is about its largest number.
     let mut mse = 0.0;
     for _ in 0..30 {
         let (mut sums, mut weights, mut total) = (

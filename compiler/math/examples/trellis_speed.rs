@@ -1,4 +1,4 @@
-//! Weights that are coded in a second, on the calling thread.
+//! Measures the weights encoded per second on the calling thread.
 
 use htc_formats::bands::Code;
 use htc_math::codes::Viterbi;

@@ -1,4 +1,5 @@
-//! What multiplies and decomposes: the calling thread, or a device that a caller brings.
+//! Backends for matrix products and decompositions: the calling thread, or a device supplied by the
+//! caller.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,17 +14,17 @@ use super::decompose as backend;
 use super::openblas as backend;
 use super::{BACKEND, FactoriseError};
 
-/// The leading part of a decomposition of order `n`.
+/// Leading part of a decomposition of order `n`.
 #[derive(Clone, Debug)]
 pub struct Leading {
     /// All `n` eigenvalues or singular values, decreasing.
     pub values: Vec<f64>,
-    /// `[n, k]`, orthonormal: column `j` belongs to `values[j]`; the signs are as they come.
+    /// `[n, k]`, orthonormal: column `j` belongs to `values[j]`; signs are arbitrary.
     pub vectors: Mat<f64>,
 }
 
 impl Leading {
-    /// Of all eigenvalues in increasing order and their vectors, column-major `[n, n]`, as LAPACK has them.
+    /// Converts LAPACK results: eigenvalues in increasing order and vectors, column-major `[n, n]`.
     pub fn of_ascending(values: Vec<f64>, vectors: &[f64], k: usize) -> Leading {
         let n = values.len();
         let columns = MatRef::from_column_major_slice(vectors, n, n);
@@ -34,7 +35,7 @@ impl Leading {
     }
 }
 
-/// A matrix column by column, without gaps between them, as libraries other than `faer` take it.
+/// Copies a matrix to contiguous column-major storage, as BLAS and LAPACK expect.
 pub fn column_major(matrix: MatRef<'_, f64>) -> Vec<f64> {
     let (m, n) = matrix.shape();
     let mut out = vec![0.0; m * n];
@@ -42,44 +43,44 @@ pub fn column_major(matrix: MatRef<'_, f64>) -> Vec<f64> {
     out
 }
 
-/// Products and decompositions in float64, the parts of a factorisation that take the time.
+/// Backend for products and decompositions in float64.
 ///
-/// The same numbers give the same bytes each time, on any number of threads that ask; those of another algebra differ in their last
-/// bits, and so do factors that are made with it.
+/// Results are reproducible to the byte on any number of threads, but differ between
+/// implementations in the last bits.
 pub trait Algebra: fmt::Debug + Send + Sync {
-    /// The library that computes, and on what: it belongs into the provenance of an artifact.
+    /// Returns the library and device, for the provenance of an artifact.
     fn name(&self) -> String;
 
-    /// Rows of a long matrix with rows of `width` numbers that are multiplied at a time: enough for products at full speed, few enough
-    /// that their copy in float64 takes little.
+    /// Returns the number of rows of `width` numbers per product: enough for full speed with a
+    /// small float64 copy.
     fn panel(&self, width: usize) -> usize {
         let _ = width;
         512
     }
 
-    /// The `k` leading eigenvectors of the symmetric matrix whose lower triangle is that of `matrix`.
+    /// Returns the `k` leading eigenvectors of the symmetric matrix given by its lower triangle.
     ///
     /// # Errors
-    /// [`FactoriseError::NoConvergence`], or what the device says.
+    /// [`FactoriseError::NoConvergence`] or an error of the device.
     fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError>;
 
-    /// All eigenvalues of the symmetric matrix whose lower triangle is that of `matrix`, decreasing: a fraction of the time and
-    /// of the memory that the vectors take.
+    /// Returns all eigenvalues, decreasing, of the symmetric matrix given by its lower triangle;
+    /// much cheaper than vectors.
     ///
     /// # Errors
     /// As [`eigen`](Algebra::eigen).
     fn eigenvalues(&self, matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError>;
 
-    /// The `k` leading right singular vectors of `tall [m, n]`, `m ≥ n`.
+    /// Returns the `k` leading right singular vectors of `tall [m, n]`, `m ≥ n`.
     ///
     /// # Errors
     /// As [`eigen`](Algebra::eigen).
     fn right_singular(&self, tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError>;
 
-    /// `out = scale · X Y`, or that added to it.
+    /// Computes `out = scale · X Y`, or adds it to `out`.
     ///
     /// # Errors
-    /// What the device says.
+    /// An error of the device.
     fn multiply(
         &self,
         out: MatMut<'_, f64>,
@@ -89,53 +90,52 @@ pub trait Algebra: fmt::Debug + Send + Sync {
         scale: f64,
     ) -> Result<(), FactoriseError>;
 
-    /// `X Y` in the lower triangle of a square matrix; what is above it is not said.
+    /// Returns `X Y` in the lower triangle of a square matrix; the rest is unspecified.
     ///
     /// # Errors
-    /// What the device says.
+    /// An error of the device.
     fn multiply_lower(
         &self,
         x: MatRef<'_, f64>,
         y: MatRef<'_, f64>,
     ) -> Result<Mat<f64>, FactoriseError>;
 
-    /// A Gram matrix of rows of `order` numbers, of none at first.
+    /// Returns a zero Gram matrix for rows of `order` numbers.
     ///
     /// # Errors
-    /// What the device says, such as that there is no room for it.
+    /// An error of the device, e.g. out of memory.
     fn gram(&self, order: usize) -> Result<Box<dyn Gram>, FactoriseError>;
 }
 
-/// Columns of a Gram matrix that are fetched at a time.
 const STRIPE: usize = 256;
 
-/// `Σ xᵀ x` of rows `x`, as they come.
+/// Accumulator of `Σ xᵀ x` over rows `x`.
 pub trait Gram: fmt::Debug + Send {
-    /// Numbers of a row.
+    /// Returns the length of a row.
     fn order(&self) -> usize;
 
     /// Adds `scale · XᵀX` of `rows [n, order]`.
     ///
     /// # Errors
-    /// What the device says.
+    /// An error of the device.
     fn add(&mut self, scale: f64, rows: MatRef<'_, f64>) -> Result<(), FactoriseError>;
 
-    /// Multiplies the sums so far.
+    /// Multiplies the sums by `factor`.
     ///
     /// # Errors
-    /// What the device says.
+    /// An error of the device.
     fn scale(&mut self, factor: f64) -> Result<(), FactoriseError>;
 
-    /// Some columns of the sums, `[order, n]`, of which what is on and below the diagonal of the sums counts.
+    /// Returns some columns of the sums, `[order, n]`; entries above the diagonal are unspecified.
     ///
     /// # Errors
-    /// What the device says.
+    /// An error of the device.
     fn columns(&self, which: Range<usize>) -> Result<Mat<f64>, FactoriseError>;
 
-    /// The sums `[order, order]`, of which the lower triangle counts.
+    /// Returns the sums `[order, order]`; only the lower triangle is valid.
     ///
     /// # Errors
-    /// What the device says.
+    /// An error of the device.
     fn finish(self: Box<Self>) -> Result<Mat<f64>, FactoriseError> {
         let order = self.order();
         let mut sums = Mat::zeros(order, order);
@@ -148,11 +148,10 @@ pub trait Gram: fmt::Debug + Send {
     }
 }
 
-/// The calling thread, with the library of [`BACKEND`] for decompositions.
+/// Backend on the calling thread, with the library of [`BACKEND`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Host;
 
-/// The host's.
 impl Default for &dyn Algebra {
     fn default() -> Self {
         &Host
@@ -230,7 +229,6 @@ impl Gram for HostGram {
     }
 }
 
-/// Adds `scale · X Y` to the lower triangle.
 fn add_lower(to: MatMut<'_, f64>, x: MatRef<'_, f64>, y: MatRef<'_, f64>, scale: f64) {
     triangular::matmul(
         to,

@@ -1,35 +1,30 @@
 //! The axiom gauge: a diagonal gauge of the residual stream that needs no calibration.
 //!
-//! For the slots of one block that read the residual stream (Q, K, V, gate, up) and those that write
-//! to it (O, down), one factor `g_i > 0` per channel minimises the energy that truncation to
-//! the planned ranks loses in the coordinates `x_i / g_i`,
+//! For the projections of one block that read the residual stream (Q, K, V, gate, up) and those
+//! that write to it (O, down), one factor `g_i > 0` per channel minimises the energy lost by
+//! truncation to the planned ranks in the coordinates `x_i / g_i`,
 //!
 //! ```text
 //! f(λ) = Σ_reads tail_r(W diag(e^{−λ})) + Σ_writes tail_r(diag(e^{λ}) W),   λ = log g,
 //! ```
 //!
-//! where `tail_r(X) = Σ_{i>r} σ_i(X)²`. Its gradient is `∂f/∂λ_i = −2 Σ_reads ‖X_tail[:,i]‖² +
-//! 2 Σ_writes ‖X_tail[i,:]‖²`.
+//! where `tail_r(X) = Σ_{i>r} σ_i(X)²`. Its gradient is `∂f/∂λ_i = −2 Σ_reads ‖X_tail[:,i]‖² + 2
+//! Σ_writes ‖X_tail[i,:]‖²`.
 //!
-//! A step: keeping today's approximation while `λ` moves by `δ` loses
-//! `Σ_i (a_i e^{−2δ_i} + b_i e^{2δ_i})` with the tail energies `a_i` of the reads and `b_i` of the
-//! writes in channel `i`, and the best approximation loses no more. The minimum of that bound has a
-//! closed form up to one number, and stepping there cannot raise `f`. A line search tries to
-//! go further along the same direction, and goes back if that does not pay.
+//! With the present approximation, moving `λ` by `δ` loses `Σ_i (a_i e^{−2δ_i} + b_i e^{2δ_i})` for
+//! tail energies `a_i` of the reads and `b_i` of the writes: an upper bound. Its minimum has a
+//! closed form up to one number, and a step there cannot raise `f`. A line search tries to go
+//! further.
 //!
-//! **What it finds.** Unequal channels truncate better: a weight without structure is close to a
-//! maximum of `f`, and the search makes channels unequal until `LIMIT` stops some of them (about a
-//! tenth of those of a small trained Llama, whose tail falls by a third to a half). The tail in
-//! these coordinates is not the error of the model, and the Frobenius error of the factors cannot
-//! but rise (there by a tenth to a half). Only a measurement on text decides whether it pays.
+//! **Result.** Unequal channels truncate better: an unstructured weight is close to a
+//! maximum of `f`, and the search stops at `LIMIT` for about a tenth of the channels of a small
+//! trained Llama, whose tail falls by a third to a half. The Frobenius error of the factors rises
+//! (there by a tenth to a half); only a measurement on text shows the benefit.
 //!
-//! **Cost.** An evaluation of `f` and its gradient is an eigendecomposition per slot, of the
-//! order of its smaller side, and there is at least one evaluation per iteration; about 20 are the
-//! rule. A slot whose smaller side is the residual stream needs its Gram matrix only once, `8 d²`
-//! bytes: a change of gauge scales its rows and columns. At `d = 1024` an evaluation of a block of
-//! seven slots takes about a second on one core, and eight times that at twice the width, so that
-//! wide models want [`AxiomOptions::evaluations`] lowered. Half a dozen reach most of the decrease;
-//! blocks are independent of each other and can run on as many threads as there are.
+//! **Cost.** About 20 evaluations of `f`, each with one eigendecomposition per projection, of the order of its smaller
+//! side. At `d = 1024` a block of seven projections takes about a second on one core, and eight
+//! times that at twice the width; half a dozen [`evaluations`](AxiomOptions::evaluations) reach
+//! most of the decrease. Blocks are independent.
 
 use faer::Mat;
 use htc_formats::model::Slot;
@@ -38,34 +33,32 @@ use super::gauge::{Diagonal, Gauge};
 use super::panels::Panels;
 use super::{Algebra, FactoriseError, Weight};
 
-/// `|log g_i|` at most: a channel may count 16 times more or less than the mean. Without a bound
-/// a channel that no slot uses would take all of the scale.
+/// Limit of `|log g_i|`, a factor of 16 from the mean: an unused channel would absorb all of the
+/// scale.
 const LIMIT: f64 = 2.772_588_722_239_781;
 
-/// The part of the decrease that the gradient promises which a step has to deliver (Armijo 1966).
+/// Fraction of the predicted decrease that a step has to deliver (Armijo 1966).
 const SUFFICIENT: f64 = 1e-4;
 
-/// How often a step is halved before the search gives up.
 const HALVINGS: usize = 6;
 
-/// The longest step, in units of the minimum of the bound.
+/// In units of the minimum of the bound.
 const LONGEST: f64 = 4.0;
 
-/// The tail energy of a channel that no slot truncates, as a part of the largest: it is indifferent
-/// to the gauge and takes up what the others leave, but not for the sake of rounding noise.
+/// Relative floor of tail energies, so that untruncated channels do not follow rounding noise.
 const UNUSED: f64 = 1e-6;
 
-/// How a slot meets the residual stream.
+/// Relation of a projection to the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Its inputs are the channels: Q, K, V, gate, up.
+    /// Reads the channels: Q, K, V, gate, up.
     Read,
-    /// Its outputs are the channels: O, down.
+    /// Writes the channels: O, down.
     Write,
 }
 
 impl Side {
-    /// That of a slot.
+    /// Returns the side of a projection.
     pub const fn of(slot: Slot) -> Side {
         match slot {
             Slot::Q | Slot::K | Slot::V | Slot::Gate | Slot::Up => Side::Read,
@@ -74,30 +67,29 @@ impl Side {
     }
 }
 
-/// A slot that takes part in the search.
+/// Projection that takes part in the search.
 #[derive(Clone, Copy, Debug)]
 pub struct AxiomSlot<'a> {
-    /// The weight.
+    /// Weight of the projection.
     pub weight: Weight<'a>,
-    /// The rank planned for it.
+    /// Planned rank.
     pub rank: usize,
-    /// Which of its sides the gauge acts on.
+    /// Side on which the gauge acts.
     pub side: Side,
 }
 
-/// When [`axiom_gauge`] stops.
+/// Stopping criteria of [`axiom_gauge`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AxiomOptions {
-    /// Steps at most.
+    /// Maximum number of steps.
     pub iterations: usize,
-    /// Evaluations of the tail at most, the first one and rejected steps included.
+    /// Maximum number of evaluations of `f`, including rejected steps.
     pub evaluations: usize,
-    /// A step that lowers the tail by less than this part of it is the last.
+    /// Relative decrease of the tail below which the search stops.
     pub tolerance: f64,
 }
 
 impl Default for AxiomOptions {
-    /// 20 steps, 40 evaluations, 1e-3.
     fn default() -> Self {
         AxiomOptions {
             iterations: 20,
@@ -107,19 +99,19 @@ impl Default for AxiomOptions {
     }
 }
 
-/// The gauge of one block.
+/// Gauge of one block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AxiomGauge {
     /// `g`, with geometric mean 1.
     pub entries: Vec<f64>,
     /// `f` before the first and after every step, never rising.
     pub trace: Vec<f64>,
-    /// How often `f` was evaluated.
+    /// Number of evaluations of `f`.
     pub evaluations: usize,
 }
 
 impl AxiomGauge {
-    /// The gauge at the inputs of the reads, `1/g`: their `A` gets `diag(g)` on its right.
+    /// Returns the gauge at the inputs of the reads, `1/g`.
     ///
     /// # Errors
     /// None for a gauge that [`axiom_gauge`] returned.
@@ -127,7 +119,7 @@ impl AxiomGauge {
         Diagonal::new(self.entries.iter().map(|g| 1.0 / g).collect()).map(Gauge::Diagonal)
     }
 
-    /// The gauge at the outputs of the writes, `g`: their `B` gets `diag(1/g)` on its left.
+    /// Returns the gauge at the outputs of the writes, `g`.
     ///
     /// # Errors
     /// None for a gauge that [`axiom_gauge`] returned.
@@ -139,8 +131,8 @@ impl AxiomGauge {
 /// Searches the gauge that minimises the tail energy of `slots` at their ranks.
 ///
 /// # Errors
-/// No slot, slots with different numbers of channels, a rank outside `1..=min(out, in)`, numbers
-/// that are not finite.
+/// No projection, different numbers of channels, a rank outside `1..=min(out, in)`, numbers that
+/// are not finite.
 pub fn axiom_gauge(
     slots: &[AxiomSlot<'_>],
     options: AxiomOptions,
@@ -195,18 +187,14 @@ pub fn axiom_gauge(
     })
 }
 
-/// `f` and what its gradient is made of.
 pub(super) struct Evaluation {
-    /// `f`.
     pub tail: f64,
-    /// Tail energy of the reads per channel.
     reads: Vec<f64>,
-    /// Tail energy of the writes per channel.
     writes: Vec<f64>,
 }
 
 impl Evaluation {
-    /// `∂f/∂λ`.
+    /// Returns `∂f/∂λ`.
     pub fn gradient(&self) -> Vec<f64> {
         self.reads
             .iter()
@@ -215,8 +203,7 @@ impl Evaluation {
             .collect()
     }
 
-    /// The `λ` with mean zero and within [`LIMIT`] that minimises the bound of the module's
-    /// documentation.
+    /// Returns the `λ` with mean zero and within [`LIMIT`] that minimises the upper bound.
     fn minimum_of_bound(&self, lambda: &[f64]) -> Vec<f64> {
         let largest = self
             .reads
@@ -240,7 +227,6 @@ impl Evaluation {
             (lambda[i] + 0.5 * z.ln()).clamp(-LIMIT, LIMIT)
         };
         let n = lambda.len();
-        // Within these bounds any channel goes from one end of its range to the other.
         let mut bounds = (-1e6, 1e6);
         for _ in 0..200 {
             let middle = 0.5 * (bounds.0 + bounds.1);
@@ -255,7 +241,6 @@ impl Evaluation {
     }
 }
 
-/// The point `step` of the way from `from` to `to`, with mean zero and within [`LIMIT`].
 fn along(from: &[f64], to: &[f64], step: f64) -> Vec<f64> {
     let point = from
         .iter()
@@ -264,7 +249,6 @@ fn along(from: &[f64], to: &[f64], step: f64) -> Vec<f64> {
     centred(point.collect())
 }
 
-/// Shifted so that the mean is zero, with what would leave the [`LIMIT`] kept there.
 fn centred(mut lambda: Vec<f64>) -> Vec<f64> {
     let shifted = |l: f64, by: f64| (l - by).clamp(-LIMIT, LIMIT);
     let (mut low, mut high) = (-2.0 * LIMIT, 2.0 * LIMIT);
@@ -280,29 +264,25 @@ fn centred(mut lambda: Vec<f64>) -> Vec<f64> {
     lambda
 }
 
-/// `f` as a function of `λ`.
 pub(super) struct Objective<'a> {
     channels: usize,
     slots: Vec<Prepared<'a>>,
     algebra: &'a dyn Algebra,
 }
 
-/// A slot, ready to be evaluated under many gauges.
 struct Prepared<'a> {
     slot: AxiomSlot<'a>,
     form: Shape,
 }
 
 enum Shape {
-    /// The channels are its smaller side: the lower triangle of the Gram matrix `[d, d]` without a
-    /// gauge.
+    /// Lower triangle of the Gram matrix `[d, d]`, for few channels.
     Gram(Mat<f64>),
-    /// The channels are its larger side: the energy of each.
+    /// Energy per channel, for many channels.
     Energies(Vec<f64>),
 }
 
 impl<'a> Objective<'a> {
-    /// Checks the slots and finds what no gauge changes.
     pub fn new(slots: &[AxiomSlot<'a>], algebra: &'a dyn Algebra) -> Result<Self, FactoriseError> {
         let channels = slots.first().ok_or(FactoriseError::NoWeights)?.channels();
         let slots = slots
@@ -344,7 +324,7 @@ impl<'a> Objective<'a> {
         })
     }
 
-    /// `f(λ)` and its gradient.
+    /// Evaluates `f(λ)` and its gradient.
     pub fn at(&self, lambda: &[f64]) -> Result<Evaluation, FactoriseError> {
         let mut reads = vec![0.0; self.channels];
         let mut writes = reads.clone();
@@ -366,7 +346,7 @@ impl<'a> Objective<'a> {
 }
 
 impl Prepared<'_> {
-    /// The energy per channel that truncation loses when channel `i` is multiplied by `scale[i]`.
+    /// Returns the truncation error per channel when channel `i` is multiplied by `scale[i]`.
     fn tails(&self, scale: &[f64], algebra: &dyn Algebra) -> Result<Vec<f64>, FactoriseError> {
         let (mut tails, kept) = match &self.form {
             Shape::Gram(gram) => {
@@ -393,7 +373,6 @@ impl Prepared<'_> {
                 (energies.collect(), kept)
             }
         };
-        // No channel loses less than nothing; rounding may say so where nothing is lost.
         tails
             .iter_mut()
             .zip(kept)
@@ -403,7 +382,6 @@ impl Prepared<'_> {
 }
 
 impl<'a> AxiomSlot<'a> {
-    /// Number of channels of the residual stream.
     fn channels(&self) -> usize {
         match self.side {
             Side::Read => self.weight.cols,
@@ -411,7 +389,6 @@ impl<'a> AxiomSlot<'a> {
         }
     }
 
-    /// The weight or its transpose, with a column per channel.
     fn channels_as_columns<'s>(&self, algebra: &'s dyn Algebra) -> Panels<'s>
     where
         'a: 's,
@@ -422,7 +399,6 @@ impl<'a> AxiomSlot<'a> {
         }
     }
 
-    /// The weight or its transpose, with a row per channel, each multiplied by its factor.
     fn channels_as_rows<'s>(&self, scale: Option<&'s [f64]>, algebra: &'s dyn Algebra) -> Panels<'s>
     where
         'a: 's,

@@ -1,4 +1,4 @@
-//! The basis that slots with the same input share (global rank compression).
+//! The basis shared by projections with the same input (global rank compression).
 
 use faer::{Mat, MatRef};
 
@@ -8,32 +8,31 @@ use super::panels::Panels;
 use super::sink::{Sink, SinkOutcome, append_direction};
 use super::{Algebra, FactoriseError, Host, Weight, is_negative};
 
-/// An eigenvalue below this part of the largest is rounding.
+/// Relative eigenvalues below this are rounding.
 const ROUNDING: f64 = 1e-14;
 
-/// How much each slot counts in the shared basis.
+/// Weight of each projection in the shared basis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BasisWeighting {
-    /// `1/‖W‖_F²`, under a gauge `1/‖W G‖_F²`: every slot counts the same, however large its
-    /// numbers are. A slot that is zero counts nothing.
+    /// `1/‖W‖_F²`, under a gauge `1/‖W G‖_F²`: independent of scale. Ignores zero projections.
     #[default]
     Normalised,
-    /// 1, the form of the literature: slots with large numbers displace the others.
+    /// 1, as in the literature: projections with large entries dominate.
     Equal,
 }
 
-/// How [`shared_basis_with`] chooses the basis. The default is that of [`shared_basis`].
+/// Options of [`shared_basis_with`]. The default is that of [`shared_basis`].
 #[derive(Clone, Copy, Debug)]
 pub struct BasisOptions<'a> {
-    /// How much each slot counts.
+    /// Weight of each projection.
     pub weighting: BasisWeighting,
     /// `G [d, d]`: the norm of the error.
     pub gauge: &'a Gauge,
     /// Input columns that stay exact, ascending. Each takes one of the `k` ranks.
     pub exempt: &'a [usize],
-    /// A direction that the basis must not miss.
+    /// Direction that the basis must cover.
     pub sink: Option<Sink<'a>>,
-    /// What multiplies and decomposes.
+    /// Backend for products and decompositions.
     pub algebra: &'a dyn Algebra,
 }
 
@@ -49,33 +48,31 @@ impl Default for BasisOptions<'_> {
     }
 }
 
-/// A basis shared by slots that read the same input of width `d`.
+/// Basis shared by projections that read the same input of width `d`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedBasis {
-    /// `Pᵀ`, row-major `[k, d]`: row `j` is the `j`-th basis vector. The rows are
-    /// orthonormal; the entry of largest magnitude of each is positive.
+    /// `Pᵀ`, row-major `[k, d]`: one basis vector per row. Rows are orthonormal, with a positive
+    /// entry of largest magnitude.
     ///
-    /// Under a gauge the rows are those of `Pᵀ G⁻¹`, of length 1 but no longer orthogonal. Exempt
-    /// columns come first, as rows of the identity, then the direction of a sink that would be missed.
+    /// Under a gauge the rows of `Pᵀ G⁻¹`, normalised but not orthogonal. Exempt columns come
+    /// first, as rows of the identity, then an uncovered sink direction.
     pub basis: Vec<f32>,
-    /// Per slot, in the order given, `W̃ = W P`, row-major `[out, k]`. Under a gauge `W G P`, whose
-    /// columns make up for the lengths of the rows of `basis`.
+    /// Per projection `W̃ = W P`, row-major `[out, k]`. Under a gauge `W G P`, scaled by the
+    /// lengths of the rows of `basis`.
     pub projected: Vec<Vec<f32>>,
-    /// All `d` eigenvalues of `K`, decreasing; with exempt columns those of the other columns.
-    /// With [`BasisWeighting::Normalised`] their sum is the number of slots that are not zero.
+    /// Decreasing eigenvalues of `K` over the columns that are not exempt. With
+    /// [`BasisWeighting::Normalised`] their sum is the number of non-zero projections.
     pub eigenvalues: Vec<f64>,
-    /// What became of the direction that the basis must not miss, where one was given.
+    /// Outcome of the sink direction, if given.
     pub sink: Option<SinkOutcome>,
 }
 
-/// The `k` leading eigenvectors `P` of `K = Σ w_i W_iᵀ W_i [d, d]`, and every slot projected on
-/// them: `P` minimises `Σ w_i ‖W_i − W_i P Pᵀ‖_F²` among all orthonormal `[d, k]`.
-///
-/// `k = d` reproduces every slot to rounding.
+/// Computes the `k` leading eigenvectors `P` of `K = Σ w_i W_iᵀ W_i [d, d]` and the projected
+/// weights: `P` minimises `Σ w_i ‖W_i − W_i P Pᵀ‖_F²` among all orthonormal `[d, k]`.
 ///
 /// # Errors
-/// No weight, weights with different inputs, `k` outside `1..=d`, numbers that are not finite
-/// or whose projection exceeds float32.
+/// No weight, weights with different inputs, `k` outside `1..=d`, numbers that are not finite or
+/// exceed float32.
 pub fn shared_basis(
     weights: &[Weight<'_>],
     k: usize,
@@ -88,21 +85,19 @@ pub fn shared_basis(
     shared_basis_with(weights, k, &options)
 }
 
-/// [`shared_basis`] under a gauge, with exempt columns, with a direction that must not be missed.
+/// Computes [`shared_basis`] under a gauge, with exempt columns and a sink direction.
 ///
-/// With a gauge `G` the eigenvectors are those of `K = Σ w_i G W_iᵀ W_i G`, and every slot becomes
-/// `W_i G P · Pᵀ G⁻¹`: among all such products with a common right factor of rank `k` this minimises
-/// `Σ w_i ‖(W_i − Ŵ_i) G‖_F²`.
+/// With a gauge `G` the eigenvectors are those of `K = Σ w_i G W_iᵀ W_i G`, and every weight
+/// becomes `W_i G P · Pᵀ G⁻¹`, which minimises `Σ w_i ‖(W_i − Ŵ_i) G‖_F²` among all products with a
+/// common right factor of rank `k`.
 ///
-/// Whatever the options, `k` rows are stored. Exempt columns take their number of them and the basis
-/// of the others is zero there, so that execution needs nothing new. If the basis
-/// covers less of the sink direction than its threshold, that direction is its first component, the others
-/// are the best beside it, and `Ŵ_i ŝ = W_i ŝ` to rounding, at every smaller rank too; who wants it on top
-/// plans one rank more.
+/// Always stores `k` rows. If the basis covers less of the sink direction than the threshold, that
+/// direction becomes the first component: `Ŵ_i ŝ = W_i ŝ` at every rank. The others are optimal
+/// given it.
 ///
 /// # Errors
-/// Those of [`shared_basis`], a gauge or a direction of another width, a second moment with negative
-/// eigenvalues, exempt columns that do not ascend or are more than `k`.
+/// Those of [`shared_basis`], a gauge or a direction of another width, a second moment with
+/// negative eigenvalues, invalid exempt columns or more than `k`.
 pub fn shared_basis_with(
     weights: &[Weight<'_>],
     k: usize,
@@ -125,7 +120,6 @@ pub fn shared_basis_with(
     }
 }
 
-/// [`shared_basis_with`] after the checks, without exempt columns.
 fn project(
     weights: &[Weight<'_>],
     k: usize,
@@ -145,7 +139,6 @@ fn project(
         write = gauge.times(write, algebra)?;
     }
     for (read, write) in read.col_iter_mut().zip(write.col_iter_mut()) {
-        // Without a gauge the vectors have length 1 already and keep their bytes.
         let length = match gauge {
             Gauge::None => 1.0,
             _ => read.norm_l2(),
@@ -175,7 +168,6 @@ fn project(
     })
 }
 
-/// `W X` in float32, row-major.
 fn projected(
     index: usize,
     weight: Weight<'_>,
@@ -194,9 +186,8 @@ fn projected(
     Ok(rows)
 }
 
-/// Makes sure that the span of `p [d, k]` does not miss `G⁻¹ ŝ`: where it does, that direction becomes the
-/// first vector and the others the leading eigenvectors of `K` beside it, so that it lies in the span of
-/// the first vectors at every rank. `gram` is `K`, of which the lower triangle counts.
+/// Makes an uncovered `G⁻¹ ŝ` the first vector of `p [d, k]`, followed by the leading eigenvectors
+/// of `K` deflated by it. `gram` is the lower triangle of `K`.
 fn protect(
     p: &mut Mat<f64>,
     sink: Sink<'_>,
@@ -227,8 +218,8 @@ fn protect(
     })
 }
 
-/// `(1 − s sᵀ) K (1 − s sᵀ) − tr(K) s sᵀ` for a unit vector `s`, in the lower triangle: `s` is its last
-/// eigenvector, whatever the rank of `K`.
+/// Computes `(1 − s sᵀ) K (1 − s sᵀ) − tr(K) s sᵀ` in the lower triangle, so that the unit vector
+/// `s` becomes the last eigenvector.
 fn set_aside(gram: &mut Mat<f64>, s: &[f64]) {
     let d = s.len();
     let entry = |gram: &Mat<f64>, i: usize, j: usize| gram[(i.max(j), i.min(j))];
@@ -244,7 +235,6 @@ fn set_aside(gram: &mut Mat<f64>, s: &[f64]) {
     }
 }
 
-/// [`project`] on the columns that are not exempt, with the exempt ones before them.
 fn with_exempt(
     weights: &[Weight<'_>],
     d: usize,
@@ -280,7 +270,6 @@ fn with_exempt(
                 values,
             })
             .collect();
-        // The exempt columns reproduce their part of the direction in any case.
         let direction: Option<Vec<f64>> = options
             .sink
             .map(|sink| others.iter().map(|&c| sink.direction[c]).collect());
@@ -331,7 +320,6 @@ fn with_exempt(
     })
 }
 
-/// The common width of `weights`, with `1 ≤ k ≤ d`.
 fn check(weights: &[Weight<'_>], k: usize) -> Result<usize, FactoriseError> {
     let d = weights.first().ok_or(FactoriseError::NoWeights)?.cols;
     for (index, weight) in weights.iter().enumerate() {
@@ -353,8 +341,7 @@ fn check(weights: &[Weight<'_>], k: usize) -> Result<usize, FactoriseError> {
     Ok(d)
 }
 
-/// `P [d, k]` before rounding, with signs as they come, and all `d` eigenvalues of `K`, decreasing.
-/// `gram` is `K`, see [`shared_gram`].
+/// Returns `P [d, k]`, unrounded, and all eigenvalues of `K`, decreasing.
 fn leading(
     gram: Mat<f64>,
     k: usize,
@@ -367,12 +354,11 @@ fn leading(
         BasisWeighting::Normalised => 1.0,
         BasisWeighting::Equal => gauge.scale() * gauge.scale(),
     };
-    // K has no negative eigenvalue; rounding may have made a zero one negative.
     found.values.iter_mut().for_each(|v| *v = v.max(0.0) * unit);
     Ok((found.vectors, found.values))
 }
 
-/// The lower triangle of `K = Σ w_i G W_iᵀ W_i G`.
+/// Returns the lower triangle of `K = Σ w_i G W_iᵀ W_i G`.
 fn shared_gram(
     weights: &[Weight<'_>],
     weighting: BasisWeighting,
@@ -403,7 +389,6 @@ fn shared_gram(
             Gauge::Diagonal(g) => panels.scaled(None, Some(g.entries())),
             Gauge::Full(w) => panels.times_right(w.root(algebra)?),
         };
-        // ‖W G‖² is known only when its Gram matrix is.
         let own = panels.gram()?;
         let norm_squared: f64 = (0..d).map(|i| own[(i, i)]).sum();
         if norm_squared > 0.0 {
@@ -418,8 +403,7 @@ fn shared_gram(
     Ok(gram)
 }
 
-/// The square roots of all `d` eigenvalues of the `K` of [`shared_basis`], decreasing, without its
-/// vectors: the singular values of the weights one above the other, each with its weight.
+/// Returns the square roots of all eigenvalues of the `K` of [`shared_basis`], decreasing.
 ///
 /// # Errors
 /// No weight, weights with different inputs, numbers that are not finite.
@@ -435,19 +419,17 @@ pub fn shared_singular_values(
     Ok(values)
 }
 
-/// All components of the basis that slots share, and what each slot has of them.
+/// All components of a shared basis with their energies per projection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Components {
-    /// `Pᵀ`, row-major `[n, d]`, orthonormal; the signs are as they come. There are `n = d` components,
-    /// or as many as the slots have outputs together where those are fewer; rows that no slot reads
-    /// from are zero then.
+    /// `Pᵀ`, row-major `[n, d]`, orthonormal. `n` is `d`, or the total number of outputs if
+    /// smaller; rows without energy are zero then.
     pub basis: Vec<f64>,
-    /// Per slot, in the order given, `‖W p_j‖²` by component `j`: what a basis of the first `k` loses
-    /// of the slot is the sum from `k` on.
+    /// Per projection, `‖W p_j‖²` by component `j`: the error of rank `k` is the sum from `k` on.
     pub energies: Vec<Vec<f64>>,
 }
 
-/// The basis of [`shared_basis`] at its full rank, in float64, without the projected weights.
+/// Computes the basis of [`shared_basis`] at full rank, in float64.
 ///
 /// # Errors
 /// No weight, weights with different inputs, numbers that are not finite.
@@ -459,7 +441,7 @@ pub fn shared_components(
     let d = check(weights, 1)?;
     let outs = weights.iter().map(|weight| weight.rows).sum::<usize>();
     let p = match outs < d {
-        // K has rank `outs` at most, and a matrix of that order has the same eigenvalues.
+        // K has rank `outs` at most.
         true => leading_of_rows(weights, (outs, d), weighting, algebra)?,
         false => {
             let gram = shared_gram(weights, weighting, &Gauge::None, algebra)?;
@@ -481,8 +463,8 @@ pub fn shared_components(
     })
 }
 
-/// `P [d, outs]` of slots with few outputs, by the eigenvectors of `S Sᵀ` for `S [outs, d]`, the weights one
-/// above the other, each with its weight; columns of no energy are zero.
+/// Computes `P [d, outs]` from the eigenvectors of `S Sᵀ`, for the stacked weighted weights `S
+/// [outs, d]`.
 fn leading_of_rows(
     weights: &[Weight<'_>],
     (outs, d): (usize, usize),
@@ -523,7 +505,6 @@ fn leading_of_rows(
     Ok(p)
 }
 
-/// `P [d, k]` of [`shared_basis`] before rounding and all `d` eigenvalues, decreasing.
 #[cfg(test)]
 pub(super) fn basis_f64(
     weights: &[Weight<'_>],

@@ -1,13 +1,12 @@
-//! What a factorisation loses on the mean input, put back as a bias.
+//! Bias correction of a factorisation.
 
 use super::covariance::check_mean;
 use super::{FactoriseError, Weight};
 
-/// `b = (W − B A) E[x]`, so that `E[B A x + b] = E[W x]`.
+/// Returns `b = (W − B A) E[x]`, so that `E[B A x + b] = E[W x]`.
 ///
-/// `a` is `[r, in]`, `b` is `[out, r]`, row-major, as they are stored; a shared basis `Pᵀ` and its
-/// `W̃` fit as well. `mean` is `E[x]`, `in` numbers. Returns `out` numbers, to be added to the
-/// slot's own bias where it has one. Sums are in float64.
+/// `a [r, in]` and `b [out, r]` are row-major; a shared basis `Pᵀ` and its `W̃` fit as well. `mean`
+/// is `E[x] [in]`.
 ///
 /// # Errors
 /// Lengths that do not fit, numbers that are not finite, a bias that exceeds float32.

@@ -1,34 +1,28 @@
-//! The covariance of a slot's inputs: the norm under which factors are the best where a bias takes
-//! what they lose on the mean.
+//! Covariance of a projection's inputs: the optimal norm for factors with a bias correction.
 //!
-//! With a bias `b` beside the factors `Ŵ`, and `C = E[x xᵀ]`, `μ = E[x]`, `Σ = C − μ μᵀ`,
+//! With a bias `b`, and `C = E[x xᵀ]`, `μ = E[x]`, `Σ = C − μ μᵀ`,
 //!
 //! ```text
 //! E‖W x − (Ŵ x + b)‖² = tr((W − Ŵ) Σ (W − Ŵ)ᵀ) + ‖(W − Ŵ) μ − b‖²
 //! ```
 //!
-//! since `x − μ` has no mean and the mixed term vanishes. The second term is zero for `b = (W − Ŵ) μ`
-//! ([`bias_correction`](super::bias_correction)) whatever `Ŵ` is; so the best factors are those that
-//! minimise the first, and `Σ` takes the place of `C` in every gauge. Factors that minimise the norm of
-//! `C` spend rank on the mean, which the bias gives for nothing: with a bias they lose more, or the same.
-//! Without a bias, `b = 0` and the two terms together are the error under `C`, which then is right.
+//! since `x − μ` has no mean. The second term is zero for `b = (W − Ŵ) μ`
+//! ([`bias_correction`](super::bias_correction)), so the best factors minimise the first, with `Σ`
+//! instead of `C` in every gauge. Without a bias `C` is the right norm.
 //!
-//! The bias takes no part of a sink direction: where the first position of a sequence lies along `ŝ` and
-//! `Ŵ ŝ = W ŝ`, the output there is off by `b`.
+//! The bias does not apply to a sink direction: if `Ŵ ŝ = W ŝ`, the output there is off by `b`.
 
 use super::{FactoriseError, SecondMoment, Weight};
 
-/// The part of a second moment that float32, in which it is kept, does not resolve: `C_ii − μ_i²` below
-/// that part of `C_ii` is rounding and counts as that much, so that a channel which hardly varies keeps a
-/// variance above zero.
+/// Resolution of a second moment stored in float32: smaller `C_ii − μ_i²` are raised to this
+/// fraction of `C_ii`, so that a nearly constant channel keeps a positive variance.
 const UNRESOLVED: f64 = 1.0 / (1 << 22) as f64;
 
-/// `Σ = C − μ μᵀ [n, n]`, row-major, below and on the diagonal; zero above it. Entries that rounding put
-/// beyond what Cauchy and Schwarz allow are on that bound.
+/// Returns `Σ = C − μ μᵀ [n, n]`, row-major, zero above the diagonal, clamped to the Cauchy-Schwarz
+/// bound.
 ///
 /// # Errors
-/// A second moment that is none, a mean of another length or not finite, or one whose square exceeds the
-/// second moment by more than rounding.
+/// An invalid second moment or mean, or one whose square exceeds the second moment beyond rounding.
 pub fn covariance(moment: SecondMoment<'_>, mean: &[f64]) -> Result<Vec<f64>, FactoriseError> {
     moment.check()?;
     let n = moment.order;
@@ -60,7 +54,7 @@ pub fn covariance(moment: SecondMoment<'_>, mean: &[f64]) -> Result<Vec<f64>, Fa
     Ok(covariance)
 }
 
-/// `‖W μ‖²`, by which `E‖W x‖²` exceeds `tr(W Σ Wᵀ)`; not a number when a length does not fit.
+/// Returns `‖W μ‖² = E‖W x‖² − tr(W Σ Wᵀ)`; NaN when a length does not fit.
 pub fn mean_energy(weight: Weight<'_>, mean: &[f64]) -> f64 {
     if weight.check(0).is_err() || mean.len() != weight.cols {
         return f64::NAN;
@@ -71,7 +65,6 @@ pub fn mean_energy(weight: Weight<'_>, mean: &[f64]) -> f64 {
     rows.map(|row| output(row).powi(2)).sum()
 }
 
-/// Makes sure that a mean is that of `inputs` finite numbers.
 pub(super) fn check_mean(mean: &[f64], inputs: usize) -> Result<(), FactoriseError> {
     if mean.len() != inputs {
         return Err(FactoriseError::VectorLength {

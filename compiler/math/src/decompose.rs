@@ -10,15 +10,11 @@ use faer::{Col, Conj, Mat, Par};
 
 use super::{FactoriseError, Leading, power_of_two_below};
 
-/// Rows per column from which a QR factorisation before the singular value decomposition
-/// pays: it is all matrix products, whereas half of the bidiagonalisation it shortens waits
-/// for memory.
+/// Rows per column from which a QR factorisation first pays off: half of the bidiagonalisation is
+/// memory-bound.
 const QR_FIRST: f64 = 1.25;
 
-/// The `k` leading eigenvectors of the symmetric matrix whose lower triangle is that of `matrix`.
-///
-/// Tridiagonalisation, divide and conquer on the tridiagonal matrix, then
-/// the reflections applied to the `k` columns that are kept, and to no others.
+/// Returns the `k` leading eigenvectors of the symmetric matrix given by its lower triangle.
 pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
     let n = matrix.nrows();
     if n == 1 {
@@ -61,7 +57,6 @@ pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<Leading, Factorise
     )
     .map_err(|_| FactoriseError::NoConvergence { order: n })?;
 
-    // faer orders them increasing.
     let mut vectors = Mat::from_fn(n, k, |i, j| all[(i, n - 1 - j)]);
     householder::apply_block_householder_sequence_on_the_left_in_place_with_conj(
         matrix.as_ref().submatrix(1, 0, n - 1, n - 1),
@@ -77,8 +72,7 @@ pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<Leading, Factorise
     })
 }
 
-/// All eigenvalues of the symmetric matrix whose lower triangle is that of `matrix`, decreasing: a
-/// fraction of the time and of the memory that the vectors take.
+/// Returns all eigenvalues of the symmetric matrix given by its lower triangle, decreasing.
 pub(super) fn eigenvalues(mut matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
     let n = matrix.nrows();
     if n == 1 {
@@ -92,7 +86,6 @@ pub(super) fn eigenvalues(mut matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseErr
     } = tridiagonal(&mut matrix);
     drop(matrix);
     let mut values = Col::<f64>::zeros(n);
-    // Copies of the diagonal and of what is below it.
     let mut memory = MemBuffer::new(temp_mat_scratch::<f64>(n, 1).array(2));
     evd::tridiagonal_self_adjoint_evd(
         diagonal.as_diagonal(),
@@ -109,19 +102,16 @@ pub(super) fn eigenvalues(mut matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseErr
     Ok(values)
 }
 
-/// A symmetric matrix after reflections from both sides.
 struct Tridiagonal {
-    /// Over `scale`.
+    /// Divided by `scale`.
     diagonal: Col<f64>,
-    /// What is below it, over `scale`; the last is zero.
     below: Col<f64>,
-    /// A power of two.
     scale: f64,
-    /// Their factors; the reflections themselves are below the diagonal of the matrix.
+    /// Factors of the reflections stored below the diagonal of the matrix.
     reflectors: Mat<f64>,
 }
 
-/// Tridiagonalises the matrix of order 2 at least whose lower triangle is that of `matrix`.
+/// Tridiagonalises a symmetric matrix of order at least 2.
 fn tridiagonal(matrix: &mut Mat<f64>) -> Tridiagonal {
     let n = matrix.nrows();
     let block = qr::recommended_block_size::<f64>(n, n);
@@ -138,9 +128,9 @@ fn tridiagonal(matrix: &mut Mat<f64>) -> Tridiagonal {
         MemStack::new(&mut memory),
         Default::default(),
     );
-    // faer 0.24 compares with absolute thresholds in its divide and conquer: singular values
-    // came out wrong in the second digit at a norm of 1e-24 and in the fifth at 1e12. LAPACK
-    // scales the tridiagonal matrix to 1 there; a power of two does it without rounding.
+    // faer 0.24 compares with absolute thresholds in its divide and conquer: singular values came
+    // out wrong in the second digit at a norm of 1e-24 and in the fifth at 1e12. LAPACK scales the
+    // tridiagonal matrix to 1 there; a power of two does it without rounding.
     let at = |i: usize, j: usize| if i < n { matrix[(i, j)] } else { 0.0 };
     let largest = (0..n)
         .map(|i| at(i, i).abs().max(at(i + 1, i).abs()))
@@ -154,7 +144,7 @@ fn tridiagonal(matrix: &mut Mat<f64>) -> Tridiagonal {
     }
 }
 
-/// The `k` leading right singular vectors of `tall [m, n]`, `m ≥ n`.
+/// Returns the `k` leading right singular vectors of `tall [m, n]`, `m ≥ n`.
 pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
     let (m, n) = tall.shape();
     let square = if m as f64 >= QR_FIRST * n as f64 {
@@ -188,7 +178,7 @@ pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, Factor
     })
 }
 
-/// `R` of the QR factorisation: it has the right singular vectors of the matrix itself.
+/// Returns `R` of the QR factorisation.
 fn triangle(mut tall: Mat<f64>) -> Mat<f64> {
     let (m, n) = tall.shape();
     let block = qr::recommended_block_size::<f64>(m, n);

@@ -1,6 +1,6 @@
 use thiserror::Error;
 
-/// Why a factorisation was refused. The caller knows the tensor's name and adds it.
+/// Error of a factorisation. The caller adds the name of the tensor.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum FactoriseError {
     /// No weight was given.
@@ -13,47 +13,47 @@ pub enum FactoriseError {
         "weight {index} is {rows} x {cols}, expected at least 1 x 1: keep this slot out of the plan"
     )]
     Empty {
-        /// Which of the weights given.
+        /// Index of the weight.
         index: usize,
-        /// Its number of rows.
+        /// Rows of the weight.
         rows: usize,
-        /// Its number of columns.
+        /// Columns of the weight.
         cols: usize,
     },
-    /// The buffer does not have the length that the shape demands.
+    /// The length of the buffer does not match the shape.
     #[error(
         "weight {index} is {rows} x {cols} but holds {found} numbers: pass the whole tensor, row-major"
     )]
     Length {
-        /// Which of the weights given.
+        /// Index of the weight.
         index: usize,
-        /// Its number of rows.
+        /// Rows of the weight.
         rows: usize,
-        /// Its number of columns.
+        /// Columns of the weight.
         cols: usize,
-        /// How many numbers the buffer holds.
+        /// Length of the buffer.
         found: usize,
     },
-    /// A number is infinite or not a number.
+    /// A number is infinite or NaN.
     #[error(
         "weight {index} holds {value} at row {row}, column {col}, expected finite numbers: repair or re-export the source model"
     )]
     NonFinite {
-        /// Which of the weights given.
+        /// Index of the weight.
         index: usize,
-        /// Row of the first such number.
+        /// Its row.
         row: usize,
-        /// Column of the first such number.
+        /// Its column.
         col: usize,
-        /// The number.
+        /// Value.
         value: f32,
     },
-    /// Slots of a shared basis read inputs of different widths.
+    /// Projections of a shared basis read inputs of different widths.
     #[error(
         "weight {index} reads {found} inputs, the first weight reads {expected}: share a basis only among slots with the same input"
     )]
     Inputs {
-        /// Which of the weights given.
+        /// Index of the weight.
         index: usize,
         /// Inputs of the first weight.
         expected: usize,
@@ -63,9 +63,9 @@ pub enum FactoriseError {
     /// The rank is zero or larger than the shape allows.
     #[error("rank {requested} is not possible here: choose 1 to {largest}")]
     Rank {
-        /// The rank asked for.
+        /// Requested rank.
         requested: usize,
-        /// The largest rank that the shape allows.
+        /// Largest rank for the shape.
         largest: usize,
     },
     /// A factor does not fit float32.
@@ -73,62 +73,62 @@ pub enum FactoriseError {
         "a factor of weight {index} exceeds the range of float32: scale the weight down or keep the slot dense"
     )]
     Overflow {
-        /// Which of the weights given.
+        /// Index of the weight.
         index: usize,
     },
-    /// A second moment does not have the length that its order demands.
+    /// The length of a second moment does not match its order.
     #[error(
         "a second moment of order {order} needs {order} x {order} numbers, found {found}: pass the whole matrix, row-major"
     )]
     MomentLength {
-        /// Its order.
+        /// Order of the second moment.
         order: usize,
-        /// How many numbers the buffer holds.
+        /// Length of the buffer.
         found: usize,
     },
-    /// A second moment holds a number that no second moment has.
+    /// A second moment has an impossible entry.
     #[error(
         "the second moment holds {value} at row {row}, column {col}, expected finite numbers, none below zero on the diagonal and none larger than its row and column allow: calibrate again"
     )]
     MomentEntry {
-        /// Row of the first such number.
+        /// Its row.
         row: usize,
-        /// Column of the first such number.
+        /// Its column.
         col: usize,
-        /// The number.
+        /// Value.
         value: f64,
     },
-    /// A second moment has a negative eigenvalue that rounding does not explain.
+    /// A second moment has a negative eigenvalue.
     #[error(
         "the second moment has an eigenvalue of {smallest:e} beside one of {largest:e}, expected none below zero: calibrate again"
     )]
     Indefinite {
-        /// Its smallest eigenvalue.
+        /// Smallest eigenvalue.
         smallest: f64,
-        /// Its largest eigenvalue.
+        /// Largest eigenvalue.
         largest: f64,
     },
-    /// The shrinkage of a second moment is not a part of a whole.
+    /// The shrinkage of a second moment is outside `0..=1`.
     #[error("a shrinkage of {found} is not possible: choose 0 to 1")]
     Shrinkage {
-        /// The shrinkage asked for.
+        /// Requested shrinkage.
         found: f64,
     },
-    /// A second moment is damped by less than nothing.
+    /// The damping of a second moment is negative or not finite.
     #[error("a damping of {found} is not possible: choose a finite number of at least 0")]
     Damping {
-        /// The damping asked for.
+        /// Requested damping.
         found: f64,
     },
-    /// A second moment is singular, or not one, in spite of its damping.
+    /// A second moment is indefinite despite its damping.
     #[error(
         "the second moment has no part of its own in channel {index}: raise its damping, or calibrate again"
     )]
     NotDefinite {
-        /// The first such channel, from behind.
+        /// First such channel from the last.
         index: usize,
     },
-    /// Rows are no whole blocks of a code.
+    /// A row is not a whole number of blocks.
     #[error("rows of {cols} numbers are not whole blocks of {block}: choose another code")]
     Blocks {
         /// Numbers in a row.
@@ -136,20 +136,20 @@ pub enum FactoriseError {
         /// Numbers in a block.
         block: usize,
     },
-    /// A code has no scales for what numbers of a block are, or what they become when they make up for errors.
+    /// Values of a block exceed the range of the format.
     #[error(
         "the block at row {row}, column {col} holds numbers that are beyond the code: choose another, or keep the matrix as it is"
     )]
     NoScales {
-        /// Which row.
+        /// Row of the block.
         row: usize,
-        /// The first column of the block.
+        /// First column of the block.
         col: usize,
     },
     /// The exponent of a gauge is out of range.
     #[error("a gauge exponent of {found} is not possible: choose 0 to 2")]
     Exponent {
-        /// The exponent asked for.
+        /// Requested exponent.
         found: f64,
     },
     /// A diagonal gauge holds an entry without a usable inverse.
@@ -157,12 +157,12 @@ pub enum FactoriseError {
         "gauge entry {index} is {value}, expected a finite number above zero and above 1e-12 of the largest: raise it"
     )]
     GaugeEntry {
-        /// Which entry.
+        /// Index of the entry.
         index: usize,
-        /// The entry.
+        /// Its value.
         value: f64,
     },
-    /// A gauge belongs to another number of channels.
+    /// A gauge has another number of channels than the weight.
     #[error("the gauge has {found} channels, the weight {expected}: pass the gauge of this slot")]
     GaugeOrder {
         /// Channels of the weight.
@@ -170,7 +170,7 @@ pub enum FactoriseError {
         /// Channels of the gauge.
         found: usize,
     },
-    /// Factors do not have the lengths that their rank demands.
+    /// The lengths of factors do not match their rank.
     #[error(
         "a weight of {rows} x {cols} at rank {rank} has factors of {rank} x {cols} and {rows} x {rank}, found {a} and {b} numbers: pass both factors whole"
     )]
@@ -179,37 +179,37 @@ pub enum FactoriseError {
         rows: usize,
         /// Columns of the weight.
         cols: usize,
-        /// The rank.
+        /// Rank of the factors.
         rank: usize,
         /// Numbers in `A`.
         a: usize,
         /// Numbers in `B`.
         b: usize,
     },
-    /// A vector over the inputs has another length.
+    /// A vector over the inputs has the wrong length.
     #[error("a vector over {expected} inputs holds {found} numbers: pass that of the same slot")]
     VectorLength {
-        /// Inputs of the weight or the basis.
+        /// Expected length.
         expected: usize,
-        /// How many numbers the vector holds.
+        /// Length of the vector.
         found: usize,
     },
-    /// A vector over the inputs holds a number that is infinite or not a number.
+    /// A vector over the inputs has an infinite or NaN entry.
     #[error(
         "entry {index} of a vector over the inputs is {value}, expected a finite number: calibrate again"
     )]
     VectorEntry {
-        /// Which entry.
+        /// Index of the entry.
         index: usize,
-        /// The entry.
+        /// Its value.
         value: f64,
     },
-    /// A mean that no distribution with this second moment has.
+    /// The square of a mean exceeds the second moment.
     #[error(
         "channel {index} has a mean of {mean:e} and a mean square of {second:e}, which is less than the mean's square: calibrate again"
     )]
     MeanBeyondMoment {
-        /// Which channel.
+        /// Index of the channel.
         index: usize,
         /// Its mean.
         mean: f64,
@@ -219,26 +219,26 @@ pub enum FactoriseError {
     /// A direction of length zero.
     #[error("the direction to keep is zero: leave it out")]
     NoDirection,
-    /// Exempt channels are not inputs of the weight, or not in ascending order.
+    /// Exempt channels are out of range or not ascending.
     #[error(
         "exempt channel {channel} is not possible: name each of the {inputs} inputs at most once, in ascending order"
     )]
     Channel {
-        /// The first channel that is out of order or out of range.
+        /// First such channel.
         channel: usize,
         /// Inputs of the weight.
         inputs: usize,
     },
-    /// The iteration of the decomposition did not converge.
+    /// A decomposition did not converge.
     #[error("the decomposition of a matrix of order {order} did not converge: keep the slot dense")]
     NoConvergence {
-        /// Order of the matrix decomposed.
+        /// Order of the matrix.
         order: usize,
     },
-    /// The device that multiplies and decomposes did not.
+    /// The algebra device failed.
     #[error("linear algebra on the device: {message}")]
     Device {
-        /// What it says.
+        /// Message of the device.
         message: String,
     },
 }

@@ -1,20 +1,20 @@
-//! Codes with feedback: a weight is rounded column by column, and what rounding a column loses of the
-//! outputs is put back by the columns behind it.
+//! Quantisation with error feedback (GPTQ / LDLQ): later columns compensate for the output error of
+//! earlier ones.
 //!
-//! With `E = W − Ŵ` and the second moment `C` of the inputs, `E‖(W − Ŵ) x‖² = tr(E C Eᵀ)`. For
-//! `C = N D Nᵀ` with `N` upper triangular, ones on its diagonal, and `D` diagonal,
+//! With `E = W − Ŵ` and the second moment `C` of the inputs, `E‖(W − Ŵ) x‖² = tr(E C Eᵀ)`. For `C =
+//! N D Nᵀ` with `N` unit upper triangular and `D` diagonal,
 //!
 //! ```text
 //! tr(E C Eᵀ) = Σ_k D_k ‖(E N)_k‖²,      (E N)_k = E_k + Σ_{j<k} E_j N_jk
 //! ```
 //!
-//! so that the best that column `k` can do, given those before it, is the code nearest to
-//! `W_k + Σ_{j<k} E_j N_jk` ("QuIP", Chee et al. 2023, equation 2, LDLQ; the same as GPTQ, Frantar et al. 2022).
-//! `D_k` is the variance of input `k` that the inputs behind it do not explain, and the importance of a
-//! column in the search for scales.
+//! so the optimum for column `k`, given those before it, is the code nearest to `W_k + Σ_{j<k} E_j
+//! N_jk` ("QuIP", Chee et al. 2023, equation 2, LDLQ; the same as GPTQ, Frantar et al. 2022).
+//! `D_k`, the variance of input `k` unexplained by later inputs, weights the column in the search
+//! for scales.
 //!
-//! Behind that, sweeps of coordinate descent take each code to the one nearest to the minimum of
-//! `tr(E C Eᵀ)` over it alone, all others fixed; none makes it larger.
+//! Then sweeps of coordinate descent move each code towards the minimum of `tr(E C Eᵀ)`, all others
+//! fixed.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt::factor;
@@ -30,32 +30,31 @@ use htc_formats::block::Near;
 use super::gauge::SecondMoment;
 use super::{FactoriseError, Weight};
 
-/// A code whose scales are fixed block by block of a row, before its codes.
+/// Block-quantised format whose scales are fixed before its codes.
 pub trait BlockCode {
-    /// What is fixed of a block.
+    /// Scales of a block.
     type Scales: Clone;
 
-    /// Numbers of a block.
+    /// Returns the number of values in a block.
     fn block_len(&self) -> usize;
 
-    /// The scales of the least squared error of a block, each number counted by its importance; `None` where
-    /// the block has numbers that are beyond what the code can say.
+    /// Returns the scales of the least weighted squared error of a block; `None` if values exceed
+    /// the range of the format.
     fn scales(&self, values: &[f32], importance: &[f32]) -> Option<Self::Scales>;
 
-    /// The code nearest to a number at a place of a block, and the number that it stands for.
+    /// Returns the nearest code at an index of a block, and its value.
     fn nearest(&self, scales: &Self::Scales, place: usize, value: f32) -> (u8, f32);
 
-    /// Numbers of a run of a block, which share a step and a shift: what a code stands for is `step · level + shift`, in
-    /// float32.
+    /// Returns the length of a run, in which a code stands for `step · level + shift`, in float32.
     fn run_len(&self) -> usize;
 
-    /// The level of a code.
+    /// Returns the level of a code.
     fn level(&self, scales: &Self::Scales, code: u8) -> f32;
 
-    /// The step and the shift of a run.
+    /// Returns the step and the shift of a run.
     fn step_and_shift(&self, scales: &Self::Scales, run: usize) -> (f32, f32);
 
-    /// What the scales of a block might be as well: those of a run differ.
+    /// Returns neighbouring scales of a block, which differ in one run.
     fn near(
         &self,
         scales: &Self::Scales,
@@ -64,46 +63,43 @@ pub trait BlockCode {
     ) -> impl Iterator<Item = Self::Scales>;
 }
 
-/// What else scales may be, in the order in which it is looked at: what is behind from the best of what is before.
+/// Neighbouring scales, in search order.
 const NEAR: [Near; 2] = [Near::Steps, Near::Offsets];
 
-/// What the code of some rows is.
+/// Quantised rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Coded<S> {
-    /// Of every block, row by row.
+    /// Scales of every block, row by row.
     pub scales: Vec<S>,
     /// `[rows, n]`.
     pub codes: Vec<u8>,
-    /// What they stand for, `[rows, n]`.
+    /// Dequantised values, `[rows, n]`.
     pub values: Vec<f32>,
 }
 
-/// How errors of columns are made up for by the columns behind them: of one second moment.
+/// Error feedback between columns, for one second moment.
 #[derive(Clone, Debug)]
 pub struct Feedback {
     pub(crate) order: usize,
-    /// `N [n, n]`, row-major; read above the diagonal alone.
+    /// `N [n, n]`, row-major; read above the diagonal.
     pub(crate) factor: Vec<f32>,
-    /// `D`, in units of its mean.
     conditional: Vec<f32>,
-    /// `C [n, n]`, row-major and whole, in the units of `D`.
+    /// `C [n, n]`, row-major, in the units of `D`.
     pub(crate) moment: Vec<f32>,
-    /// The same of rotated inputs, where it was asked for.
     rotated: OnceLock<Result<Box<Feedback>, FactoriseError>>,
 }
 
-/// Columns whose errors are carried to the columns behind them together.
+/// Columns whose errors are carried together.
 const CHUNK: usize = 64;
 
-/// Makes `H C H` of a symmetric `C [n, n]` that is whole: the second moment of inputs that are
-/// [rotated](htc_formats::bands::rotate) band by band.
+/// Computes `H C H` in place for a symmetric `C [n, n]`: the second moment of inputs
+/// [rotated](htc_formats::bands::rotate) by column groups.
 pub fn rotate_moment<T>(n: usize, moment: &mut [T])
 where
     T: Copy + From<f32> + Add<Output = T> + Sub<Output = T> + Mul<Output = T>,
 {
     for _ in 0..2 {
         moment.chunks_exact_mut(n.max(1)).for_each(rotate);
-        // `C H` and then its transpose times `H`.
         for row in 0..n {
             for col in 0..row {
                 moment.swap(row * n + col, col * n + row);
@@ -113,17 +109,16 @@ where
 }
 
 impl Feedback {
-    /// Columns.
+    /// Returns the number of columns.
     pub fn order(&self) -> usize {
         self.order
     }
 
-    /// Of `C + damping · mean(diag C) · 1`, where `C` is the second moment: what the text hardly excites is not
-    /// free, because another text may.
+    /// Factorises `C + damping · mean(diag C) · 1` for the second moment `C`.
     ///
     /// # Errors
-    /// A second moment that is none, or one that is not definite in spite of the damping; a damping that is not a
-    /// finite number of at least zero.
+    /// An invalid second moment, one that is not definite despite damping, or a damping that is
+    /// negative or not finite.
     pub fn new(moment: SecondMoment<'_>, damping: f64) -> Result<Self, FactoriseError> {
         moment.check()?;
         if !damping.is_finite() || damping < 0.0 {
@@ -131,7 +126,6 @@ impl Feedback {
         }
         let n = moment.order;
         let mean = (0..n).map(|i| moment.values[i * n + i]).sum::<f64>() / n as f64;
-        // Inputs that are all zero are like inputs that are all alike.
         let unit = if mean > 0.0 { mean } else { 1.0 };
         let added = damping.max(SMALLEST_DAMPING);
         Feedback::of(n, |row, col| {
@@ -141,7 +135,6 @@ impl Feedback {
         })
     }
 
-    /// Of a damped second moment with these entries.
     fn of(n: usize, entry: impl Fn(usize, usize) -> f64) -> Result<Self, FactoriseError> {
         let (factor, conditional) = factored(n, &entry)?;
         let moment = (0..n * n).map(|at| entry(at / n, at % n) as f32).collect();
@@ -154,17 +147,15 @@ impl Feedback {
         })
     }
 
-    /// The feedback of inputs that are [rotated](htc_formats::bands::rotate) band by band, `H C H` with the damping in `C`;
-    /// made when it is first asked for.
+    /// Returns the feedback of [rotated](htc_formats::bands::rotate) inputs, computed on first use.
     ///
     /// # Errors
-    /// Where rounding leaves it not definite.
+    /// Rounding leaves the matrix not definite.
     pub fn rotated(&self) -> Result<&Feedback, FactoriseError> {
         let n = self.order;
-        let made = self.rotated.get_or_init(|| {
+        let feedback = self.rotated.get_or_init(|| {
             let mut moment = self.moment.clone();
             rotate_moment(n, &mut moment);
-            // Rounding leaves one half a little different from the other.
             for row in 0..n {
                 for col in 0..row {
                     moment[col * n + row] = moment[row * n + col];
@@ -179,20 +170,19 @@ impl Feedback {
                 rotated: OnceLock::new(),
             }))
         });
-        made.as_deref().map_err(Clone::clone)
+        feedback.as_deref().map_err(Clone::clone)
     }
 
-    /// The importance of every column: the variance that the columns behind it do not explain, in units of the
-    /// mean of the second moment's diagonal.
+    /// Returns the variance of every column unexplained by later ones, in units of the mean of the
+    /// diagonal.
     pub fn importance(&self) -> &[f32] {
         &self.conditional
     }
 
-    /// The codes of some rows, on the calling thread. Rows do not depend on each other: the same row has the
-    /// same codes among any others as long as their number is the same.
+    /// Quantises rows, independently of each other, on the calling thread.
     ///
     /// # Errors
-    /// Rows that are not of as many finite numbers as there are inputs, or not of whole blocks.
+    /// Rows of a wrong length or not whole blocks, or numbers that are not finite.
     pub fn code<C: BlockCode>(
         &self,
         rows: Weight<'_>,
@@ -229,7 +219,6 @@ impl Feedback {
         Ok(coded)
     }
 
-    /// Column by column, errors carried to those behind.
     fn feed<C: BlockCode>(
         &self,
         rows: Weight<'_>,
@@ -298,9 +287,8 @@ impl Feedback {
         })
     }
 
-    /// What some neighbouring columns of a row lose where each is rounded to what is nearest to its target then, and what that leaves
-    /// is carried to the targets behind it, of which there may be more: `Σ D_k (target - value)²`. `None` once that comes to
-    /// `most`.
+    /// Rounds columns of a row in order and carries each error to the later targets. Returns `Σ D_k
+    /// (target - value)²`, or `None` once it reaches `most`.
     pub(crate) fn feed_run(
         &self,
         start: usize,
@@ -323,8 +311,7 @@ impl Feedback {
         Some(lost)
     }
 
-    /// Other scales with which the columns of a run that begins here lose less, when their codes make up for each other;
-    /// `None` where there are none.
+    /// Returns scales with a smaller loss under feedback for the run at `start`, if any.
     fn better_scales<C: BlockCode>(
         &self,
         code: &C,
@@ -333,12 +320,12 @@ impl Feedback {
         (exact, targets): (&[f32], &[f32]),
     ) -> Option<C::Scales> {
         let place = start % code.block_len();
-        let mut room = [0.0; CHUNK];
-        let room = &mut room[..targets.len()];
+        let mut scratch = [0.0; CHUNK];
+        let scratch = &mut scratch[..targets.len()];
         let mut lost = |scales: &C::Scales, most| {
-            room.copy_from_slice(targets);
+            scratch.copy_from_slice(targets);
             let nearest = |c, target| code.nearest(scales, place + c, target).1;
-            self.feed_run(start, (exact, &mut *room), most, nearest)
+            self.feed_run(start, (exact, &mut *scratch), most, nearest)
         };
         let least = lost(scales, None)?;
         let run = place / code.run_len();
@@ -347,8 +334,8 @@ impl Feedback {
         })
     }
 
-    /// Other scales with which the codes of a run, as they are, lose less; `None` where there are none. `slopes` are half of the
-    /// gradient of what is lost of the row, with its sign turned.
+    /// Returns scales with a smaller loss for fixed codes of a run, if any. `slopes` are half of
+    /// the negative gradient.
     fn fitted_scales<C: BlockCode>(
         &self,
         code: &C,
@@ -358,7 +345,6 @@ impl Feedback {
     ) -> Option<C::Scales> {
         let (n, run) = (self.order, start % code.block_len() / code.run_len());
         let levels: Vec<f32> = codes.iter().map(|&q| code.level(scales, q)).collect();
-        // What is lost is a form of the two numbers of the run.
         let [mut ll, mut l1, mut one] = [0.0; 3];
         let [mut of_level, mut of_one] = [0.0; 2];
         for (c, level) in levels.iter().enumerate() {
@@ -379,14 +365,14 @@ impl Feedback {
         })
     }
 
-    /// Takes what a column of a row moved by off the slopes of that row, half of the gradient with its sign turned.
+    /// Updates the slopes of a row after a column moved by `by`.
     pub(crate) fn moved(&self, column: usize, by: f32, slopes: &mut [f32]) {
         let of_column = &self.moment[column * self.order..][..self.order];
         let pairs = slopes.iter_mut().zip(of_column);
         pairs.for_each(|(slope, of)| *slope -= by * of);
     }
 
-    /// One sweep of coordinate descent over the scales of runs and the codes; how many of them changed.
+    /// Runs one sweep of coordinate descent; returns the number of changes.
     fn sweep<C: BlockCode>(
         &self,
         rows: Weight<'_>,
@@ -396,7 +382,6 @@ impl Feedback {
         let (m, n, block) = (rows.rows, self.order, code.block_len());
         let pairs = rows.values.iter().zip(&coded.values);
         let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
-        // Half of the gradient.
         let mut slopes = vec![0.0f32; m * n];
         matmul(
             MatMut::from_row_major_slice_mut(&mut slopes, m, n),
@@ -434,7 +419,6 @@ impl Feedback {
                 let before = values[column];
                 let scales = &scales[column / block];
                 let (q, value) = code.nearest(scales, column % block, before + step);
-                // Nearer to the minimum, or not at all: of two that are as near the first stays.
                 if (value - before - step).abs() >= step.abs() {
                     continue;
                 }
@@ -447,8 +431,7 @@ impl Feedback {
     }
 }
 
-/// Of what the scales of a run may be as well, what loses least and less than `least`: `lost` says what scales lose where
-/// that is less than so much. `None` where there is none.
+/// Returns the neighbouring scales of least loss below `least`, if any.
 fn least_near<C: BlockCode>(
     code: &C,
     (scales, run): (&C::Scales, usize),
@@ -467,13 +450,12 @@ fn least_near<C: BlockCode>(
     better
 }
 
-/// `N [n, n]`, row-major, and `D` of a damped second moment with these entries, of which those below the diagonal are
-/// asked for.
+/// Returns `N [n, n]`, row-major, and `D`; reads `entry` on and below the diagonal.
 fn factored(
     n: usize,
     entry: impl Fn(usize, usize) -> f64,
 ) -> Result<(Vec<f32>, Vec<f32>), FactoriseError> {
-    // From behind: what the last columns leave unexplained of the first comes first in a Cholesky factor.
+    // Reversed: a Cholesky factor explains rows by earlier rows.
     let mut reversed = Mat::from_fn(n, n, |i, j| match j <= i {
         true => entry(n - 1 - i, n - 1 - j),
         false => 0.0,
@@ -492,10 +474,10 @@ fn factored(
     Ok((factor, conditional))
 }
 
-/// Below it a second moment that lacks rank has no factor in float64.
+/// Below it a rank-deficient second moment has no Cholesky factor in float64.
 pub(crate) const SMALLEST_DAMPING: f64 = 1e-8;
 
-/// The Cholesky factor in the place of a symmetric matrix, of which the lower triangle is read.
+/// Replaces the lower triangle by the Cholesky factor.
 pub(crate) fn cholesky(matrix: &mut Mat<f64>) -> Result<(), FactoriseError> {
     let n = matrix.nrows();
     let params = Default::default();

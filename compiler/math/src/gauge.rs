@@ -1,23 +1,18 @@
-//! Gauges: under which norm a factorisation approximates a weight.
+//! Gauges: norms in which factorisations approximate weights.
 //!
-//! A gauge `G [in, in]` on the inputs and a diagonal `H [out, out]` on the outputs, both
-//! invertible, make [`low_rank_gauged`](super::low_rank_gauged) and
-//! [`shared_basis_with`](super::shared_basis_with) minimise `‖H (W − Ŵ) G‖_F`: the decomposition
-//! sees `H W G`, and the inverses go back into the factors. Nothing else changes; what is stored
-//! and executed has the same shape and cost as without a gauge.
+//! An invertible gauge `G [in, in]` on the inputs and a diagonal `H [out, out]` on the outputs make
+//! [`low_rank_with`](super::low_rank_with) and [`shared_basis_with`](super::shared_basis_with)
+//! minimise `‖H (W − Ŵ) G‖_F`: they decompose `H W G`, and the inverses go back into the factors.
 //!
 //! Where the literature truncates `W G⁻¹` and multiplies `G` back, its `G` is the inverse of the
-//! one here. Here a large entry always means a large weight of the error:
+//! one here. A large entry always means a large weight of the error:
 //!
-//! - [`Gauge::activation`]: `g_i = C_ii^½`, the error per input channel counts as much as the
-//!   channel is excited (the family of ASVD, Yuan et al. 2023).
+//! - [`Gauge::activation`]: `g_i = C_ii^½` (the family of ASVD, Yuan et al. 2023).
 //! - [`Gauge::whiten`]: `G = C^½` with the second moment `C = E[x xᵀ]`, hence
-//!   `‖(W − Ŵ) G‖_F² = E‖(W − Ŵ) x‖²`: its truncation is the best approximation of the outputs
-//!   (the family of SVD-LLM, Wang et al. 2024, by eigendecomposition instead of Cholesky).
+//! `‖(W − Ŵ) G‖_F² = E‖(W − Ŵ) x‖²`: the best approximation of the outputs (the family of SVD-LLM,
+//! Wang et al. 2024, by eigendecomposition instead of Cholesky).
 //!
-//! A gauge that is multiplied by a number leaves the product of the factors as it is; here it leaves
-//! the factors as they are too, so that the units of the activations do not decide how well a
-//! narrow storage type fits.
+//! Scaling a gauge does not change the factors, so the units of the activations do not matter.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -25,41 +20,37 @@ use faer::{Accum, Mat, MatMut, MatRef};
 
 use super::{Algebra, FactoriseError, Leading, power_of_two_below};
 
-/// The exponent of [`Gauge::activation`] that makes it `C_ii^½`.
+/// Exponent of [`Gauge::activation`] that makes it `C_ii^½`.
 pub const DEFAULT_EXPONENT: f64 = 1.0;
 
-/// The part of `tr(C)/n · I` in [`Gauge::whiten`] that keeps directions which calibration hardly saw.
+/// Fraction of `tr(C)/n · I` in [`Gauge::whiten`].
 pub const DEFAULT_SHRINKAGE: f64 = 1e-2;
 
-/// Where [`Gauge::activation`] stops following `C_ii`, as a part of its mean: a channel that
-/// calibration never saw still counts, one part in a thousand of the root mean square channel.
+/// Relative floor of `C_ii` in [`Gauge::activation`], for channels unseen by calibration.
 const CHANNEL_FLOOR: f64 = 1e-6;
 
-/// The same for the eigenvalues of the matrix that [`Gauge::whiten`] takes the root of, as a
-/// part of the largest. It only matters with hardly any shrinkage, where it keeps `C^½` invertible.
+/// Relative floor of the eigenvalues in [`Gauge::whiten`], for an invertible `C^½`.
 const EIGENVALUE_FLOOR: f64 = 1e-12;
 
-/// How far `|C_ij|` may exceed `(C_ii C_jj)^½`, which rounding of long sums explains.
+/// Tolerance of `|C_ij| ≤ (C_ii C_jj)^½` for rounding.
 const CAUCHY_SCHWARZ: f64 = 1.0 + 1e-3;
 
-/// An eigenvalue below minus this part of the largest is more than rounding.
+/// Smaller relative eigenvalues, negated, are rounding.
 pub(super) const INDEFINITE: f64 = 1e-6;
 
-/// How far apart the entries of a diagonal may be.
 const SPREAD: f64 = 1e12;
 
-/// A second moment `C = E[x xᵀ]` of the inputs of a slot.
+/// Second moment `C = E[x xᵀ]` of the inputs of a projection.
 #[derive(Clone, Copy, Debug)]
 pub struct SecondMoment<'a> {
-    /// Its order `n`.
+    /// Order `n`.
     pub order: usize,
-    /// `[n, n]`, row-major. Only the lower triangle, column ≤ row, is read.
+    /// `[n, n]`, row-major; only the lower triangle is read.
     pub values: &'a [f64],
 }
 
 impl<'a> SecondMoment<'a> {
-    /// Checks the length and that the lower triangle is finite, with no diagonal entry below zero
-    /// and no other beyond what Cauchy and Schwarz allow.
+    /// Checks length, finite entries, the diagonal's sign and the Cauchy-Schwarz bound.
     pub(super) fn check(&self) -> Result<(), FactoriseError> {
         let n = self.order;
         if n == 0 || n.checked_mul(n) != Some(self.values.len()) {
@@ -82,7 +73,6 @@ impl<'a> SecondMoment<'a> {
             roots.push(root);
             let bounds = roots.iter().map(|other| CAUCHY_SCHWARZ * root * other);
             for ((col, &value), bound) in values.iter().enumerate().zip(bounds) {
-                // What is smaller may have been rounded to zero on the diagonal alone.
                 let slack = f64::from(f32::MIN_POSITIVE);
                 let possible = value.is_finite() && value.abs() <= bound + slack;
                 if !possible {
@@ -93,29 +83,28 @@ impl<'a> SecondMoment<'a> {
         Ok(())
     }
 
-    /// `C_ii`, of a matrix that is as long as its order demands.
+    /// Returns the diagonal `C_ii`.
     pub fn diagonal(&self) -> Vec<f64> {
         let rows = self.values.chunks_exact(self.order.max(1)).enumerate();
         rows.filter_map(|(i, row)| row.get(i).copied()).collect()
     }
 
-    /// The matrix whose lower triangle counts.
     pub(super) fn lower(&self) -> MatRef<'a, f64> {
         MatRef::from_row_major_slice(self.values, self.order, self.order)
     }
 }
 
-/// A diagonal gauge.
+/// Diagonal gauge.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagonal {
-    /// Scaled so that the root mean square is in `[1, 2)`.
+    /// Root mean square in `[1, 2)`.
     entries: Vec<f64>,
     /// A power of two; the gauge is `scale · entries`.
     scale: f64,
 }
 
 impl Diagonal {
-    /// The gauge with these entries.
+    /// Creates the gauge with these entries.
     ///
     /// # Errors
     /// An entry that is not finite, not above zero, or less than 1e-12 of the largest.
@@ -139,17 +128,15 @@ impl Diagonal {
         })
     }
 
-    /// The entries but for a common power of two, [`scale`](Self::scale).
+    /// Returns the entries without [`scale`](Self::scale).
     pub(super) fn entries(&self) -> &[f64] {
         &self.entries
     }
 
-    /// What [`entries`](Self::entries) have to be multiplied by.
     pub(super) fn scale(&self) -> f64 {
         self.scale
     }
 
-    /// Makes sure that the gauge fits a weight with `expected` channels.
     pub(super) fn check(&self, expected: usize) -> Result<(), FactoriseError> {
         match self.entries.len() {
             found if found == expected => Ok(()),
@@ -158,20 +145,18 @@ impl Diagonal {
     }
 }
 
-/// `C^½` for a shrunk second moment `C`, found when it is first needed and kept: slots
-/// with the same input share it, and a slot with fewer outputs than inputs needs only `C`.
+/// `C^½` for a shrunk second moment `C`, computed on first use: a projection with fewer outputs
+/// than inputs needs only `C`.
 #[derive(Debug)]
 pub struct Whitening {
-    /// The lower triangle counts. Scaled so that the mean of the diagonal is in `[1, 4)`.
+    /// Lower triangle, with a mean diagonal in `[1, 4)`.
     moment: Mat<f64>,
-    /// A power of two; the root is `scale · moment^½`.
     scale: f64,
     roots: OnceLock<Roots>,
-    /// Held while they are found: who needs them meanwhile waits.
     finding: Mutex<()>,
 }
 
-/// `C^½` and its inverse, both symmetric to the last bit.
+/// `C^½` and its inverse, both exactly symmetric.
 #[derive(Debug)]
 struct Roots {
     root: Mat<f64>,
@@ -179,17 +164,16 @@ struct Roots {
 }
 
 impl Whitening {
-    /// `C` but for the factor `scale²`; the lower triangle counts.
+    /// Returns `C / scale²`; only the lower triangle is valid.
     pub(super) fn moment(&self) -> MatRef<'_, f64> {
         self.moment.as_ref()
     }
 
-    /// `C^½` but for the factor `scale`.
+    /// Returns `C^½ / scale`.
     pub(super) fn root(&self, algebra: &dyn Algebra) -> Result<MatRef<'_, f64>, FactoriseError> {
         Ok(self.roots(algebra)?.root.as_ref())
     }
 
-    /// The inverse of [`root`](Self::root).
     fn inverse(&self, algebra: &dyn Algebra) -> Result<MatRef<'_, f64>, FactoriseError> {
         Ok(self.roots(algebra)?.inverse.as_ref())
     }
@@ -226,7 +210,7 @@ impl Whitening {
     }
 }
 
-/// The weight of errors at the inputs of a slot. The default, [`Gauge::None`], weighs all alike.
+/// Weighting of errors at the inputs of a projection.
 #[derive(Debug, Default)]
 pub enum Gauge {
     /// The identity.
@@ -239,10 +223,9 @@ pub enum Gauge {
 }
 
 impl Gauge {
-    /// `g_i = C_ii^(exponent/2)` from the diagonal of the second moment `C` at the input.
+    /// Returns `g_i = C_ii^(exponent/2)` from the diagonal of the second moment `C` at the input.
     ///
-    /// `C_ii` below 1e-6 of their mean count as that much, so that the gauge has an inverse. A
-    /// diagonal of zeros, which is that of an input that calibration never saw, gives
+    /// `C_ii` below 1e-6 of their mean are raised to it. An all-zero diagonal gives
     /// [`Gauge::None`]. The usual exponent is [`DEFAULT_EXPONENT`].
     ///
     /// # Errors
@@ -267,16 +250,13 @@ impl Gauge {
         Diagonal::new(diagonal.iter().map(|c| entry(c) * scale).collect()).map(Gauge::Diagonal)
     }
 
-    /// `G = C'^½` with `C' = (1 − s) C + s tr(C)/n I` for the second moment `C` at the input and
-    /// the shrinkage `s`, usually [`DEFAULT_SHRINKAGE`].
-    ///
-    /// A second moment of zeros gives [`Gauge::None`]. Costs a copy of `C`; the root and its
-    /// inverse, as large again each, are found when a slot needs them, in the time of one
-    /// eigendecomposition.
+    /// Returns `G = C'^½` with `C' = (1 − s) C + s tr(C)/n I` for the second moment `C` at the
+    /// input and the shrinkage `s`, usually [`DEFAULT_SHRINKAGE`]. A second moment of zeros gives
+    /// [`Gauge::None`].
     ///
     /// # Errors
-    /// A wrong length, numbers that are not finite, a diagonal entry below zero, a shrinkage
-    /// outside `0..=1`. That `C` is not positive semidefinite is found with the root.
+    /// An invalid second moment, a shrinkage outside `0..=1`. An indefinite `C` is only detected
+    /// with the root.
     pub fn whiten(moment: SecondMoment<'_>, shrinkage: f64) -> Result<Self, FactoriseError> {
         if !(0.0..=1.0).contains(&shrinkage) {
             return Err(FactoriseError::Shrinkage { found: shrinkage });
@@ -304,7 +284,6 @@ impl Gauge {
         }))
     }
 
-    /// The gauge on the inputs `kept`, in that order.
     pub(super) fn restricted(&self, kept: &[usize]) -> Self {
         match self {
             Gauge::None => Gauge::None,
@@ -312,8 +291,7 @@ impl Gauge {
                 entries: kept.iter().map(|&i| d.entries[i]).collect(),
                 scale: d.scale,
             }),
-            // The root of the part, not the part of the root: the error of the other
-            // inputs is zero and takes no part.
+            // The root of the submatrix, not the submatrix of the root.
             Gauge::Full(w) => Gauge::Full(Whitening {
                 moment: Mat::from_fn(kept.len(), kept.len(), |i, j| {
                     let (i, j) = (kept[i], kept[j]);
@@ -326,7 +304,6 @@ impl Gauge {
         }
     }
 
-    /// Makes sure that the gauge fits a weight with `expected` inputs.
     pub(super) fn check(&self, expected: usize) -> Result<(), FactoriseError> {
         match self {
             Gauge::None => Ok(()),
@@ -339,7 +316,7 @@ impl Gauge {
         }
     }
 
-    /// The power of two by which the methods below differ from the gauge.
+    /// Returns the power of two left out by the methods below.
     pub(super) fn scale(&self) -> f64 {
         match self {
             Gauge::None => 1.0,
@@ -348,7 +325,7 @@ impl Gauge {
         }
     }
 
-    /// `G X`.
+    /// Returns `G X`.
     pub(super) fn times(
         &self,
         mut x: Mat<f64>,
@@ -364,7 +341,7 @@ impl Gauge {
         }
     }
 
-    /// `G⁻¹ X`.
+    /// Returns `G⁻¹ X`.
     pub(super) fn divide(
         &self,
         mut x: Mat<f64>,
@@ -381,7 +358,6 @@ impl Gauge {
     }
 }
 
-/// Multiplies row `i` by `factor(i)`.
 pub(super) fn scale_rows(x: MatMut<'_, f64>, factor: impl Fn(usize) -> f64) {
     for column in x.col_iter_mut() {
         for (i, value) in column.iter_mut().enumerate() {
@@ -390,7 +366,7 @@ pub(super) fn scale_rows(x: MatMut<'_, f64>, factor: impl Fn(usize) -> f64) {
     }
 }
 
-/// `X Y`.
+/// Returns `X Y`.
 pub(super) fn product(
     x: MatRef<'_, f64>,
     y: MatRef<'_, f64>,
@@ -401,11 +377,9 @@ pub(super) fn product(
     Ok(product)
 }
 
-/// Blocks `Y_I` of rows such that `Σ_I T_Iᵀ Y_I` has the symmetric part `Tᵀ C T`, for the
-/// symmetric `C [n, n]` of which only the lower triangle is read, and `T [n, c]`. Every block goes
-/// with its first row to `visit`.
-///
-/// With the blocks below the diagonal counted twice it takes half the work of `C T`, where there are many.
+/// Visits blocks of rows `Y_I` (with their first row) such that `Σ_I T_Iᵀ Y_I` has the symmetric
+/// part `Tᵀ C T`, for a symmetric `C [n, n]` given by its lower triangle and `T [n, c]`: half the
+/// work of `C T`.
 pub(super) fn quadratic_blocks(
     lower: MatRef<'_, f64>,
     t: MatRef<'_, f64>,
@@ -439,7 +413,6 @@ pub(super) fn quadratic_blocks(
     Ok(())
 }
 
-/// Copies the lower triangle to the upper.
 fn mirror(mut matrix: MatMut<'_, f64>) {
     for j in 0..matrix.ncols() {
         for i in 0..j {
@@ -448,7 +421,7 @@ fn mirror(mut matrix: MatMut<'_, f64>) {
     }
 }
 
-/// The mean of numbers that are not negative, without overflow.
+/// Returns the mean without overflow.
 fn mean(values: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
     let largest = values.clone().fold(0.0, f64::max);
     if largest == 0.0 {

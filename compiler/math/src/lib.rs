@@ -1,28 +1,27 @@
-//! Factorisations of dense weights: pure arithmetic on buffers.
+//! Factorisations and quantisation of dense weights, as pure arithmetic on buffers.
 //!
 //! Two constructions replace the dense weights `W [out, in]` of a transformer block:
 //!
-//! - [`shared_basis`]: the slots that read the same input share one orthonormal basis
-//!   `P [d, k]`; each keeps only `W̃ = W P` (global rank compression).
-//! - [`low_rank`]: one slot becomes `B A` with `A [r, in]` and `B [out, r]`, its best
-//!   approximation of rank `r`, components in decreasing order, so that the first `r'`
-//!   components are the best approximation of rank `r'`.
+//! - [`shared_basis`]: projections that read the same input share one orthonormal basis
+//! `P [d, k]`; each keeps only `W̃ = W P` (global rank compression).
+//! - [`low_rank`]: one projection becomes `B A` with `A [r, in]` and `B [out, r]`, its best
+//! approximation of rank `r`, and of every smaller rank by its first components.
 //!
-//! Both minimise the Frobenius norm of what is lost, or with [`low_rank_with`] and
-//! [`shared_basis_with`] the norm that a [`Gauge`] chooses: from the activations of a calibration,
-//! or from the weights alone by [`axiom_gauge`]. They can keep a direction ([`Sink`]) or input
-//! columns exact, and [`bias_correction`] puts back what is lost on the mean input; the gauge is then made
-//! from the [`covariance`] of the inputs instead of their second moment.
+//! Both minimise the Frobenius norm of the error; [`low_rank_with`] and [`shared_basis_with`] that
+//! of a [`Gauge`], from calibration activations or from the weights alone ([`axiom_gauge`]),
+//! optionally with exact directions ([`Sink`]) or input columns. [`bias_correction`] restores the
+//! error on the mean input, with a gauge from the [`covariance`].
 //!
-//! [`low_rank_error`], [`shared_error`] and [`weighted_error`] measure what is stored, after it was
-//! rounded or quantised; [`tail`] is the lower bound of Eckart and Young.
+//! [`low_rank_error`], [`shared_error`] and [`weighted_error`] measure the error of stored factors;
+//! [`tail`] is the lower bound of Eckart and Young.
 //!
-//! [`codes`] finds the codes of [bands](htc_formats::bands): paths through a trellis, levels and scales.
+//! [`codes`] searches the codes of [column groups](htc_formats::bands): trellis paths, codebooks
+//! and scales.
 //!
-//! All arithmetic of the factorisations is in float64; only the stored factors are rounded to float32. Products and
-//! decompositions are those of an [`Algebra`]: of the [`Host`], on the thread that made the call, or of a device that the caller
-//! brings. Two calls with the same numbers give the same bytes as long as the instruction set and the algebra are the same.
-//! A caller that wants every core gives each a slot of its own: the decompositions themselves gain little from a second core.
+//! Factorisations compute in float64; only stored factors are rounded to float32. Products and
+//! decompositions go through an [`Algebra`]: the [`Host`] on the calling thread, or a device.
+//! Results are bit-identical for the same instruction set and algebra. To use all cores, run one
+//! projection per core.
 
 mod algebra;
 mod axiom;
@@ -72,15 +71,14 @@ pub use sink::{
 pub use spectrum::{gauged_singular_values, singular_values};
 pub use symmetric::{symmetric_eigen, symmetric_eigenvalues};
 
-/// The library that decomposes on the [`Host`], `faer` or `openblas`. It belongs into the provenance of
-/// an artifact, because the last bits of the factors depend on it.
+/// Library that decomposes on the [`Host`]; the last bits of the factors depend on it.
 pub const BACKEND: &str = if cfg!(feature = "openblas") {
     "openblas"
 } else {
     "faer"
 };
 
-/// A dense weight, row-major: row `o` holds the coefficients of output `o`.
+/// Dense weight, row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct Weight<'a> {
     /// Number of outputs.
@@ -92,7 +90,7 @@ pub struct Weight<'a> {
 }
 
 impl Weight<'_> {
-    /// Checks the length and that every number is finite; `index` names the weight in an error.
+    /// Checks the length and that every number is finite.
     ///
     /// # Errors
     /// [`FactoriseError`], which names the weight by `index`.
@@ -123,7 +121,6 @@ impl Weight<'_> {
         }
     }
 
-    /// `‖W‖_F²`.
     fn norm_squared(&self) -> f64 {
         self.values
             .iter()
@@ -132,11 +129,9 @@ impl Weight<'_> {
     }
 }
 
-/// Whether the entry of largest magnitude of a stored vector is negative; of equal ones the
-/// lowest index counts. Singular vectors are free in their sign, and this fixes it.
-///
-/// It is asked of the numbers as they are stored: entries that are equal but for the last bits of
-/// the float64 arithmetic are equal, whatever the backend made of those bits.
+/// Returns true if the entry of largest magnitude (the first of equal ones) is negative, which
+/// fixes the sign of singular vectors. Decided on the stored float32, independently of the
+/// backend's last bits.
 fn is_negative(vector: impl IntoIterator<Item = f32>) -> bool {
     let largest = vector.into_iter().fold(
         0.0f32,
@@ -145,7 +140,7 @@ fn is_negative(vector: impl IntoIterator<Item = f32>) -> bool {
     largest < 0.0
 }
 
-/// The largest power of two that is not above a positive normal number; 1 for any other.
+/// Returns the largest power of two not above a positive normal number, otherwise 1.
 fn power_of_two_below(number: f64) -> f64 {
     const EXPONENT: u64 = 0x7FF0_0000_0000_0000;
     if number.is_normal() {

@@ -1,5 +1,4 @@
-//! The best approximation of one slot at a given rank (Eckart and Young 1936), in the Frobenius norm
-//! or under a gauge.
+//! Best approximation of one projection at a given rank (Eckart and Young 1936).
 
 use faer::{Accum, Mat, MatRef};
 
@@ -8,73 +7,65 @@ use super::panels::Panels;
 use super::sink::{Coverage, Sink, SinkOutcome, coverage_of_parts};
 use super::{Algebra, FactoriseError, Host, Leading, Weight, is_negative};
 
-/// How [`low_rank`] finds the singular vectors of the smaller side, of order `q = min(out, in)`.
-///
-/// Both paths then multiply `W` by them to get the other side, so that `B A` is an
-/// orthogonal projection of `W` on either path.
+/// Method by which [`low_rank`] computes the singular vectors of the smaller side; the other side
+/// is `W` times these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Path {
-    /// Singular value decomposition of `W` itself, after a QR factorisation when `W` is long.
-    /// Singular values are exact to about 1e-15 of the largest.
+    /// Singular value decomposition of `W`: singular values are exact to about 1e-15 of the
+    /// largest.
     Svd,
-    /// Eigendecomposition of the smaller of `WᵀW` and `WWᵀ`: half the time or less. Singular
-    /// values below about 1e-8 of the largest are rounding noise of that size, which
-    /// the factors, stored in float32, do not resolve.
+    /// Eigendecomposition of the smaller of `WᵀW` and `WWᵀ`: half the time or less. Singular values
+    /// below about 1e-8 of the largest are noise, which float32 factors do not resolve.
     Gram,
-    /// `Gram` from an order of 64 on; below, either takes no time and `Svd` is the sharper.
+    /// `Gram` from order 64 on, otherwise `Svd`.
     #[default]
     Auto,
 }
 
-/// Smallest order for which [`Path::Auto`] takes the Gram matrix.
 const GRAM_FROM: usize = 64;
 
-/// The exponent `t` in `B = U Sᵗ`, `A = S^(1−t) Vᵀ`.
+/// Exponent `t` in `B = U Sᵗ`, `A = S^(1−t) Vᵀ`, which only affects the error after quantisation.
 ///
-/// `B A` does not depend on it, but what is left after quantisation does. A block of a quantised
-/// row shares one scale. A row of `A` belongs to one component, so its scaling is free; a
-/// row of `B` runs across components, and a block of it is best served when neither the
-/// large components push the small ones below the step (`t = 1`) nor the step is as coarse
-/// for the components that weigh most as for the others (`t = 0`). Relative error that q8_0
-/// adds to `B A`, mean over the layers of a small trained Llama at r = 64, for
-/// t = 0, ¼, ½, ¾, 1: Q 0.72 0.70 0.71 0.74 0.80 %, K 0.76 0.74 0.75 0.79 0.87 %, gate 0.63
+/// A row of `A` belongs to one component, so its scaling is free. A block in a row of `B` shares
+/// one scale across components: with `t = 1` large components push small ones below the step, with
+/// `t = 0` the step is too coarse for the large ones. Relative error that q8_0 adds to `B A`, mean
+/// over the layers of a small trained Llama at r = 64, for t = 0, ¼, ½, ¾, 1: Q 0.72 0.70 0.71 0.74
+/// 0.80 %, K 0.76 0.74 0.75 0.79 0.87 %, gate 0.63
 /// 0.62 0.62 0.63 0.66 %, down 0.60 0.60 0.60 0.61 0.61 %; singular values that fall as 1/i:
-/// 0.76 0.65 0.67 0.80 1.18 %. A quarter is the best, or equal within the noise, in every case measured.
+/// 0.76 0.65 0.67 0.80 1.18 %.
 const B_EXPONENT: f64 = 0.25;
 
-/// `A` and `B`.
 type Pair = (Vec<f32>, Vec<f32>);
 
-/// `W ≈ B A`.
+/// Low-rank factors `W ≈ B A`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LowRank {
-    /// `A = S^¾ Vᵀ`, row-major `[r, in]`: row `j` is component `j`, in decreasing order of its
-    /// singular value; its entry of largest magnitude is positive. Under a gauge `S^¾ Vᵀ G⁻¹`. Exempt
-    /// columns come first, then the direction of a sink that would be missed.
+    /// `A = S^¾ Vᵀ`, row-major `[r, in]`: components in decreasing order, with a positive entry of
+    /// largest magnitude. Under a gauge `S^¾ Vᵀ G⁻¹`. Exempt columns come first, then an uncovered
+    /// sink direction.
     pub a: Vec<f32>,
     /// `B = U S^¼`, row-major `[out, r]`. Under a gauge `H⁻¹ U S^¼`.
     pub b: Vec<f32>,
-    /// All `min(out, in)` singular values of `W`, decreasing. Under a gauge those of `H W G`; with
-    /// exempt columns those of the other columns.
+    /// Singular values of `W`, decreasing; under a gauge of `H W G`, without exempt columns.
     pub singular_values: Vec<f64>,
-    /// What became of the direction that the factors must not miss, where one was given.
+    /// Outcome of the sink direction, if given.
     pub sink: Option<SinkOutcome>,
 }
 
-/// How [`low_rank_with`] approximates. The default is that of [`low_rank`].
+/// Options of [`low_rank_with`]. The default is that of [`low_rank`].
 #[derive(Clone, Copy, Debug)]
 pub struct LowRankOptions<'a> {
-    /// How the singular vectors are found.
+    /// Method for the singular vectors.
     pub path: Path,
     /// `G [in, in]`: the norm of the error over the inputs.
     pub input: &'a Gauge,
-    /// The diagonal of `H [out, out]`, the norm over the outputs; the identity where there is none.
+    /// Diagonal of `H [out, out]`, the norm over the outputs.
     pub output: Option<&'a Diagonal>,
     /// Input columns that stay exact, ascending. Each takes one of the `r` ranks.
     pub exempt: &'a [usize],
-    /// A direction of the input that the factors must not miss.
+    /// Input direction that the factors must cover.
     pub sink: Option<Sink<'a>>,
-    /// What multiplies and decomposes.
+    /// Backend for products and decompositions.
     pub algebra: &'a dyn Algebra,
 }
 
@@ -91,7 +82,7 @@ impl Default for LowRankOptions<'_> {
     }
 }
 
-/// The best approximation of `weight` of rank `r` in the Frobenius norm.
+/// Computes the best approximation of rank `r` in the Frobenius norm.
 ///
 /// # Errors
 /// `r` outside `1..=min(out, in)`, numbers that are not finite.
@@ -103,25 +94,20 @@ pub fn low_rank(weight: Weight<'_>, r: usize, path: Path) -> Result<LowRank, Fac
     low_rank_with(weight, r, &options)
 }
 
-/// The `B A` of rank `r` that minimises `‖H (W − B A) G‖_F`.
+/// Computes the `B A` of rank `r` that minimises `‖H (W − B A) G‖_F`; its first `r'` components do
+/// so at rank `r'`.
 ///
-/// The first `r'` components are the best approximation of rank `r'` under the same gauge.
+/// If the components cover less of the sink direction `ŝ` than the threshold, the first component
+/// reproduces `W ŝ` and the others map `ŝ` to zero: `B A ŝ = W ŝ` at every rank, with the least
+/// error under that constraint.
 ///
-/// If the components cover less of the sink direction `ŝ` than its threshold, the first is the one that
-/// gives `W ŝ`, and the others are the best of those that give nothing there: `B A ŝ = W ŝ` at every
-/// rank, and no factors with that lose less. It takes one of the ranks; who wants it on top plans one more.
-///
-/// Exempt columns come first, as components that hold a row of the identity and the column itself; the
-/// other components are the best approximation of the other columns, and zero at the exempt
-/// ones.
-///
-/// With a full gauge and fewer outputs than inputs, `Path::Gram` decomposes `H W C Wᵀ H` and
-/// needs neither the root of `C` nor its inverse.
+/// Exempt columns come first, as components of a row of the identity and the column itself; the
+/// others approximate the remaining columns.
 ///
 /// # Errors
 /// `r` outside `1..=min(out, in)`, numbers that are not finite, a gauge or a direction of another
-/// width, a second moment with negative eigenvalues, factors that exceed float32, exempt columns that
-/// do not ascend or are more than `r`.
+/// width, a second moment with negative eigenvalues, factors that exceed float32, invalid exempt
+/// columns or more than `r`.
 pub fn low_rank_with(
     weight: Weight<'_>,
     r: usize,
@@ -161,7 +147,6 @@ pub fn low_rank_with(
         vectors,
     } = if gram {
         let mut found = algebra.eigen(gauged_gram(weight, (input, output), algebra)?, r)?;
-        // Rounding may have made a zero eigenvalue negative.
         found.values.iter_mut().for_each(|v| *v = v.max(0.0).sqrt());
         found
     } else {
@@ -196,7 +181,6 @@ pub fn low_rank_with(
     })
 }
 
-/// [`low_rank_with`] on the columns that are not exempt, with the exempt ones before them.
 fn with_exempt(
     weight: Weight<'_>,
     r: usize,
@@ -223,7 +207,6 @@ fn with_exempt(
             cols: others.len(),
             values: &values,
         };
-        // The exempt columns reproduce their part of the direction in any case.
         let direction: Option<Vec<f64>> = options
             .sink
             .map(|sink| others.iter().map(|&c| sink.direction[c]).collect());
@@ -267,10 +250,10 @@ fn with_exempt(
     Ok(LowRank { a, b, ..rest })
 }
 
-/// The inputs, of `n`, that are not exempt.
+/// Returns the inputs, of `n`, that are not exempt.
 ///
 /// # Errors
-/// Exempt channels that do not ascend, are not inputs, or are more than the `r` ranks.
+/// Invalid exempt channels, or more than `r`.
 pub(super) fn not_exempt(
     exempt: &[usize],
     n: usize,
@@ -294,8 +277,7 @@ pub(super) fn not_exempt(
         .collect())
 }
 
-/// How much of `G⁻¹ ŝ` lies in the span of the right singular vectors that `a [r, in]` stands for:
-/// `Vᵀ G⁻¹ = S^(t-1) A`, with the small singular values raised as in [`factors`].
+/// Returns the coverage of `G⁻¹ ŝ` by the right singular vectors, `Vᵀ G⁻¹ = S^(t-1) A`.
 fn direction_coverage(
     a: &[f32],
     values: &[f64],
@@ -313,8 +295,7 @@ fn direction_coverage(
     Ok(coverage_of_parts(parts))
 }
 
-/// Whether `B A` does something else to the direction `unit` than the weight, beyond the rounding of
-/// stored factors.
+/// Returns true if `B A` and the weight differ on `unit` beyond rounding.
 fn misses(weight: Weight<'_>, a: &[f32], b: &[f32], unit: &[f64]) -> bool {
     let r = a.len() / weight.cols;
     let inner: Vec<f64> = a
@@ -334,14 +315,10 @@ fn misses(weight: Weight<'_>, a: &[f32], b: &[f32], unit: &[f64]) -> bool {
     missed > f64::from(f32::EPSILON).powi(2) * exact
 }
 
-/// Factors of rank `r` of which the first component does to the direction `unit` what the weight does, and
-/// the others nothing: so do the first components of every smaller rank. `None` where the weight does
-/// nothing to it either.
+/// Computes factors whose first component reproduces the weight on `unit` while the others map it
+/// to zero; `None` if `W ŝ = 0`.
 ///
-/// The first is `u uᵀ H W` with `u ∝ H W ŝ`, in the coordinates of the outputs; the others are the best
-/// factors of `(1 − u uᵀ) H W`, to which the direction gives nothing. What is lost is the tail of that,
-/// and no factors that keep the direction lose less: with `Ŵ ŝ = W ŝ` their columns span `u`, the best
-/// with given columns is a projection onto them, and beside `u` the best are the singular vectors.
+/// The first is `u uᵀ H W` with `u ∝ H W ŝ`; the others are the best factors of `(1 − u uᵀ) H W`.
 fn direction_first(
     weight: Weight<'_>,
     r: usize,
@@ -392,8 +369,8 @@ fn direction_first(
     Ok(Some(before(&along, &c, unit, others)))
 }
 
-/// The factors `others` behind a component along `c` that gives what they lack of `along`, the output at
-/// `unit`: all of it but for the rounding of the others.
+/// Prepends a component along `c` that completes `along`, the output at `unit`, including the
+/// rounding of the others.
 fn before(along: &[f64], c: &[f64], unit: &[f64], (a, b): Pair) -> Pair {
     let (n, r) = (c.len(), a.len() / c.len() + 1);
     let inner: Vec<f64> = a.chunks_exact(n).map(|row| dot(row, unit)).collect();
@@ -425,15 +402,13 @@ fn dot(x: &[f32], y: &[f64]) -> f64 {
     x.iter().zip(y).map(|(&x, y)| f64::from(x) * y).sum()
 }
 
-/// Adds `factor · x` to `sum`.
 fn add(sum: &mut [f64], factor: f64, x: &[f32]) {
     for (sum, &x) in sum.iter_mut().zip(x) {
         *sum += factor * f64::from(x);
     }
 }
 
-/// `H W G` or its transpose, whichever is tall, as far as panels go: with all of it but a full
-/// gauge on the left of the transpose.
+/// Returns `H W G` or its transpose, whichever is tall, except for a full gauge on the left.
 fn gauged_panels<'a>(
     weight: Weight<'a>,
     (input, output): (&'a Gauge, Option<&'a Diagonal>),
@@ -449,7 +424,7 @@ fn gauged_panels<'a>(
     })
 }
 
-/// The lower triangle of the Gram matrix of the short side of `H W G`.
+/// Returns the lower triangle of the Gram matrix of the short side of `H W G`.
 pub(super) fn gauged_gram(
     weight: Weight<'_>,
     (input, output): (&Gauge, Option<&Diagonal>),
@@ -476,7 +451,6 @@ pub(super) fn gauged_gram(
     }
 }
 
-/// `H W G` or its transpose, whichever is tall.
 fn gauged_dense(
     weight: Weight<'_>,
     (input, output): (&Gauge, Option<&Diagonal>),
@@ -491,8 +465,8 @@ fn gauged_dense(
     }
 }
 
-/// `A [r, in]` and `B [out, r]` from the singular vectors `x [short, r]` of the short side of
-/// `H W G`, whose singular values are `values`.
+/// Returns `A [r, in]` and `B [out, r]` from the singular vectors `x [short, r]` of the short side
+/// of `H W G`.
 fn factors(
     weight: Weight<'_>,
     x: Mat<f64>,
@@ -536,11 +510,7 @@ fn factors(
     }
 }
 
-/// The leading singular values to a power.
-///
-/// The side that is multiplied out holds the singular values already and is divided by a power of
-/// them. Those below the floor are noise on the Gram path; dividing by it instead only
-/// leaves the split between `A` and `B` less even.
+/// Raises the leading singular values to a power, with a floor for noise.
 fn powers(values: &[f64], exponent: f64) -> Vec<f64> {
     let floor = f64::EPSILON.sqrt() * values.first().copied().unwrap_or(0.0);
     let power = |s: &f64| match s.max(floor) {
@@ -550,8 +520,7 @@ fn powers(values: &[f64], exponent: f64) -> Vec<f64> {
     values.iter().map(power).collect()
 }
 
-/// Makes the entry of largest magnitude of every row of `a [r, in]` positive and lets
-/// the `r` factors of the columns of `B` make up for it.
+/// Makes the entry of largest magnitude of every row of `A` positive.
 fn fix_signs(a: &mut [f32], on_b: &mut [f64]) {
     let width = a.len() / on_b.len();
     for (row, factor) in a.chunks_exact_mut(width).zip(on_b) {
@@ -562,7 +531,6 @@ fn fix_signs(a: &mut [f32], on_b: &mut [f64]) {
     }
 }
 
-/// The columns, each multiplied by its factor, one after the other.
 fn columns(matrix: MatRef<'_, f64>, factors: &[f64]) -> Vec<f32> {
     let mut out = Vec::with_capacity(matrix.nrows() * matrix.ncols());
     for (column, factor) in matrix.col_iter().zip(factors) {
@@ -571,7 +539,6 @@ fn columns(matrix: MatRef<'_, f64>, factors: &[f64]) -> Vec<f32> {
     out
 }
 
-/// Row-major, each column multiplied by its factor.
 fn rows(matrix: MatRef<'_, f64>, factors: &[f64]) -> impl Iterator<Item = f32> {
     matrix.row_iter().flat_map(move |row| {
         row.iter()

@@ -1,4 +1,4 @@
-//! The error of what is stored.
+//! Error measures of stored weights.
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatRef, Par};
@@ -6,14 +6,11 @@ use faer::{Accum, Mat, MatRef, Par};
 use super::gauge::{SecondMoment, quadratic_blocks};
 use super::{Host, Weight};
 
-/// Side of the tiles of `W` that are compared at a time.
 const TILE: usize = 512;
 
-/// `‖W − B A‖_F / ‖W‖_F` in float64, of the factors as they are stored: pass them as they come
-/// out of the decoder.
+/// Returns `‖W − B A‖_F / ‖W‖_F` in float64 for decoded `a [r, in]` and `b [out, r]`, row-major.
 ///
-/// `a` is `[r, in]`, `b` is `[out, r]`, row-major. Zero when both `W` and `B A` are zero,
-/// infinite when only `W` is; not a number when a length does not fit its shape.
+/// Zero when both norms are zero, infinite when only `W` is, NaN for wrong lengths.
 pub fn low_rank_error(weight: Weight<'_>, a: &[f32], b: &[f32], r: usize) -> f64 {
     let (m, n) = (weight.rows, weight.cols);
     let fits = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
@@ -22,7 +19,6 @@ pub fn low_rank_error(weight: Weight<'_>, a: &[f32], b: &[f32], r: usize) -> f64
     }
     let mut a_tile = Mat::<f64>::zeros(r, TILE.min(n));
     let mut b_tile = Mat::<f64>::zeros(r, TILE.min(m));
-    // Transposed, so that a row of W meets a contiguous column.
     let mut product = Mat::<f64>::zeros(TILE.min(n), TILE.min(m));
     let (mut error, mut norm) = (0.0f64, 0.0f64);
     for col in (0..n).step_by(TILE) {
@@ -67,17 +63,15 @@ pub fn low_rank_error(weight: Weight<'_>, a: &[f32], b: &[f32], r: usize) -> f64
     }
 }
 
-/// `‖W − W̃ Pᵀ‖_F / ‖W‖_F` in float64, as [`low_rank_error`]: `basis` is `Pᵀ [k, in]`,
-/// `projected` is `W̃ [out, k]`, row-major, as they are stored.
+/// Returns `‖W − W̃ Pᵀ‖_F / ‖W‖_F` as [`low_rank_error`], for `basis` `Pᵀ [k, in]` and `projected`
+/// `W̃ [out, k]`.
 pub fn shared_error(weight: Weight<'_>, basis: &[f32], projected: &[f32], k: usize) -> f64 {
     low_rank_error(weight, basis, projected, k)
 }
 
-/// `(E‖(W − B A) x‖² / E‖W x‖²)^½` for inputs with the second moment `C = E[x xᵀ]`, of the factors as
-/// they are stored: see [`weighted_energies`].
+/// Returns `(E‖(W − B A) x‖² / E‖W x‖²)^½`, see [`weighted_energies`].
 ///
-/// Zero when both are zero, infinite when only the second is; not a number when a length does not fit
-/// its shape.
+/// Zero when both are zero, infinite when only the second is, NaN for wrong lengths.
 pub fn weighted_error(
     weight: Weight<'_>,
     a: &[f32],
@@ -88,11 +82,10 @@ pub fn weighted_error(
     weighted_energies(weight, a, b, r, moment).error()
 }
 
-/// `E‖(W − B A) x‖²` and `E‖W x‖²` for inputs with the second moment `C = E[x xᵀ]`, that is
-/// `tr((W − B A) C (W − B A)ᵀ)` and `tr(W C Wᵀ)`, in float64, of the factors as they are stored.
+/// Returns `E‖(W − B A) x‖² = tr((W − B A) C (W − B A)ᵀ)` and `E‖W x‖²` in float64, for inputs with
+/// the second moment `C` and decoded `a [r, in]` and `b [out, r]`, row-major.
 ///
-/// `a` is `[r, in]`, `b` is `[out, r]`, row-major; a shared basis `Pᵀ` and its `W̃` fit as well.
-/// Not numbers when a length does not fit its shape. Takes about `2 out in²` operations.
+/// NaN for wrong lengths. Takes about `2 out in²` operations.
 pub fn weighted_energies(
     weight: Weight<'_>,
     a: &[f32],
@@ -115,7 +108,6 @@ pub fn weighted_energies(
     }
     let mut a_tile = Mat::<f64>::zeros(r, TILE.min(n));
     let mut b_tile = Mat::<f64>::zeros(r, TILE.min(m));
-    // Rows of W, and of what is missing from them, as columns.
     let mut exact = Mat::<f64>::zeros(n, TILE.min(m));
     let mut missing = exact.clone();
     let mut energies = Energies::default();
@@ -156,20 +148,18 @@ pub fn weighted_energies(
     energies
 }
 
-/// What another matrix in a weight's place loses, and what there is: sums that add up over parts of the
-/// rows.
+/// Energy of an error and of the weight; additive over rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Energies {
-    /// Of what is missing.
+    /// Energy of the error.
     pub missing: f64,
-    /// Of the weight.
+    /// Energy of the weight.
     pub whole: f64,
 }
 
 impl Energies {
-    /// `(missing / whole)^½`; zero where nothing is missing.
+    /// Returns `(missing / whole)^½`; zero without error.
     pub fn error(self) -> f64 {
-        // A second moment has no negative energy; rounding may make one of a zero.
         if self.missing <= 0.0 {
             0.0
         } else {
@@ -185,7 +175,7 @@ impl std::ops::AddAssign for Energies {
     }
 }
 
-/// `‖W − W′‖_F²` and `‖W‖_F²` in float64, of a dense `W′` as it is stored.
+/// Returns `‖W − W′‖_F²` and `‖W‖_F²` in float64, for a decoded dense `W′`.
 pub fn dense_energies(weight: Weight<'_>, stored: &[f32]) -> Energies {
     let mut energies = Energies::default();
     for (&w, &approximation) in weight.values.iter().zip(stored) {
@@ -196,9 +186,8 @@ pub fn dense_energies(weight: Weight<'_>, stored: &[f32]) -> Energies {
     energies
 }
 
-/// `E‖(W − W′) x‖²` and `E‖W x‖²` for inputs with the second moment `C = E[x xᵀ]`, in float64, of a dense
-/// `W′` as it is stored; not numbers when a length does not fit its shape. Takes about `2 out in²`
-/// operations.
+/// Returns `E‖(W − W′) x‖²` and `E‖W x‖²` in float64, for inputs with the second moment `C` and a
+/// decoded dense `W′`; NaN for wrong lengths. Takes about `2 out in²` operations.
 pub fn weighted_dense_energies(
     weight: Weight<'_>,
     stored: &[f32],
@@ -212,7 +201,6 @@ pub fn weighted_dense_energies(
         };
     }
     let mut energies = Energies::default();
-    // Rows as columns.
     let mut exact = Mat::<f64>::zeros(n, TILE.min(m));
     let mut missing = exact.clone();
     for row in (0..m).step_by(TILE) {
@@ -235,8 +223,7 @@ pub fn weighted_dense_energies(
     energies
 }
 
-/// `E((w − w′) x)²` of every row, for inputs with the second moment `C = E[x xᵀ]`, in float64; `None` when a length does
-/// not fit its shape.
+/// Returns `E((w − w′) x)²` of every row, as [`weighted_dense_energies`]; `None` for wrong lengths.
 pub fn weighted_row_errors(
     weight: Weight<'_>,
     stored: &[f32],
@@ -246,7 +233,6 @@ pub fn weighted_row_errors(
     if !fits(weight, stored, moment) {
         return None;
     }
-    // Rows as columns.
     let missing = Mat::from_fn(n, m, |col, row| {
         let at = row * n + col;
         f64::from(weight.values[at]) - f64::from(stored[at])
@@ -263,7 +249,6 @@ pub fn weighted_row_errors(
     done.ok().map(|()| errors)
 }
 
-/// Whether the lengths of a weight, of what is stored of it and of the second moment of its inputs fit their shapes.
 fn fits(weight: Weight<'_>, stored: &[f32], moment: SecondMoment<'_>) -> bool {
     let numbers = weight.rows.checked_mul(weight.cols);
     numbers == Some(weight.values.len())
@@ -272,7 +257,7 @@ fn fits(weight: Weight<'_>, stored: &[f32], moment: SecondMoment<'_>) -> bool {
         && moment.check().is_ok()
 }
 
-/// `tr(Tᵀ C T)`.
+/// Returns `tr(Tᵀ C T)`.
 fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {
     let mut sum = 0.0;
     let done = quadratic_blocks(moment.lower(), t, &Host, |start, block| {
@@ -285,12 +270,10 @@ fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {
     done.map_or(f64::NAN, |()| sum)
 }
 
-/// `(Σ_{i≥r} σ_i²)^½ / (Σ_i σ_i²)^½`, zero for a zero weight: no approximation of rank `r` has a
-/// smaller relative Frobenius error (Eckart and Young 1936).
-///
-/// `singular_values` are all of them, decreasing.
+/// Returns `(Σ_{i≥r} σ_i²)^½ / (Σ_i σ_i²)^½` of decreasing singular values, zero for a zero weight:
+/// the least relative error of rank `r` (Eckart and Young 1936).
 pub fn tail(singular_values: &[f64], r: usize) -> f64 {
-    // From the small end, so that the small ones are not lost in the sum of the large.
+    // From the small end, for accuracy.
     let energy = |s: &[f64]| s.iter().rev().map(|v| v * v).sum::<f64>();
     let total = energy(singular_values);
     if total == 0.0 {

@@ -1,10 +1,7 @@
 //! Eigen- and singular vectors by OpenBLAS, the alternative to `faer` under the feature `openblas`.
 //!
-//! The library is the system's and is told to use one thread, as everything here does. A build of
-//! OpenBLAS that does not know the processor falls back to slow code without a word; then
-//! `OPENBLAS_CORETYPE`, set before the program starts, names a processor that it knows.
-//!
-//! This file is the only place of this crate's factorisations that calls foreign code.
+//! Uses the system library on one thread. A build that does not know the processor silently falls
+//! back to slow code; then set `OPENBLAS_CORETYPE` to a supported processor.
 
 use std::ffi::{c_char, c_int};
 use std::sync::Once;
@@ -15,8 +12,8 @@ use ndarray_linalg::{JobSvd, SVDDCInto};
 
 use super::{FactoriseError, Leading, column_major};
 
-/// The `k` leading eigenvectors of the symmetric matrix whose lower triangle is that of `matrix`
-/// (LAPACK `dsyevd`; `ndarray-linalg` offers only the slower `dsyev`).
+/// Returns the `k` leading eigenvectors of the symmetric matrix given by its lower triangle (LAPACK
+/// `dsyevd`; `ndarray-linalg` offers only the slower `dsyev`).
 pub(super) fn eigen(matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
     let n = matrix.nrows();
     let mut vectors = column_major(matrix.as_ref());
@@ -25,7 +22,7 @@ pub(super) fn eigen(matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseErro
     Ok(Leading::of_ascending(values, &vectors, k))
 }
 
-/// All eigenvalues of the symmetric matrix whose lower triangle is that of `matrix`, decreasing.
+/// Returns all eigenvalues of the symmetric matrix given by its lower triangle, decreasing.
 pub(super) fn eigenvalues(matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
     let mut values = vec![0.0; matrix.nrows()];
     divide_and_conquer(&mut column_major(matrix.as_ref()), &mut values, false)?;
@@ -33,7 +30,7 @@ pub(super) fn eigenvalues(matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> 
     Ok(values)
 }
 
-/// The `k` leading right singular vectors of `tall [m, n]`, `m ≥ n` (LAPACK `dgesdd`).
+/// Returns the `k` leading right singular vectors of `tall [m, n]`, `m ≥ n` (LAPACK `dgesdd`).
 pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
     one_thread();
     let (m, n) = tall.shape();
@@ -50,8 +47,8 @@ pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, Factor
     }
 }
 
-/// Replaces the symmetric `matrix`, column-major of order `values.len()`, by its eigenvectors, in
-/// increasing order of the eigenvalues written to `values`; without vectors, destroys it.
+/// Replaces a symmetric column-major matrix by its eigenvectors, in increasing order of the
+/// eigenvalues written to `values`; without vectors, destroys it.
 fn divide_and_conquer(
     matrix: &mut [f64],
     values: &mut [f64],
@@ -73,9 +70,9 @@ fn divide_and_conquer(
             (length(work.len())?, length(iwork.len())?)
         };
         let mut info = 0;
-        // SAFETY: matrix holds n x n and values n numbers, checked above; work and iwork hold as
-        // many numbers as lwork and liwork say, or at least one each in a query, which
-        // writes nothing else; all pointers are of live, distinct buffers.
+        // SAFETY: matrix holds n x n and values n numbers, checked above; work and iwork hold lwork
+        // and liwork numbers, or at least one each in a query, which writes nothing else; all
+        // pointers are of live, distinct buffers.
         unsafe {
             lapack_sys::dsyevd_(
                 &job,
@@ -105,7 +102,6 @@ fn divide_and_conquer(
     }
 }
 
-/// Tells the library to compute on the calling thread.
 fn one_thread() {
     // SAFETY: the function takes an int and is part of every build of OpenBLAS.
     unsafe extern "C" {

@@ -1,21 +1,17 @@
-//! A weight seen as a tall matrix and read in panels.
+//! Weights as tall matrices that are read in panels of rows.
 
 use faer::{Accum, Mat, MatRef};
 
 use super::{Algebra, FactoriseError, Gram, Weight};
 
-/// `T [long, short]`: the weight itself or its transpose, possibly under a gauge. It is never
-/// copied to float64 as a whole unless [`dense`](Panels::dense) asks for it.
+/// `T [long, short]`: the weight or its transpose, possibly under a gauge.
 #[derive(Clone, Copy)]
 pub(super) struct Panels<'a> {
     weight: Weight<'a>,
     algebra: &'a dyn Algebra,
     transposed: bool,
-    /// What every row of the weight is multiplied by.
     rows: Option<&'a [f64]>,
-    /// What every column of the weight is multiplied by.
     cols: Option<&'a [f64]>,
-    /// What `T` is multiplied by on its right.
     right: Option<MatRef<'a, f64>>,
 }
 
@@ -49,12 +45,11 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// The same of `diag(rows) W diag(cols)`.
+    /// Replaces the weight by `diag(rows) W diag(cols)`.
     pub fn scaled(self, rows: Option<&'a [f64]>, cols: Option<&'a [f64]>) -> Self {
         Panels { rows, cols, ..self }
     }
 
-    /// `T right` for a square matrix.
     pub fn times_right(self, right: MatRef<'a, f64>) -> Self {
         Panels {
             right: Some(right),
@@ -62,12 +57,10 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// Whether `T = Wᵀ`.
     pub fn transposed(&self) -> bool {
         self.transposed
     }
 
-    /// Rows of `T`.
     pub fn long(&self) -> usize {
         if self.transposed {
             self.weight.cols
@@ -76,7 +69,6 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// Columns of `T`.
     pub fn short(&self) -> usize {
         if self.transposed {
             self.weight.rows
@@ -85,7 +77,6 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// Rows of a panel.
     fn panel(&self) -> usize {
         self.algebra.panel(self.short()).min(self.long())
     }
@@ -95,15 +86,14 @@ impl<'a> Panels<'a> {
         self.for_each(|_, panel| gram.add(scale, panel))
     }
 
-    /// The lower triangle of `TᵀT [short, short]`.
+    /// Returns the lower triangle of `TᵀT [short, short]`.
     pub fn gram(&self) -> Result<Mat<f64>, FactoriseError> {
         let mut gram = self.algebra.gram(self.short())?;
         self.add_gram(1.0, &mut *gram)?;
         gram.finish()
     }
 
-    /// `T X [long, r]` for `X [short, r]`, one panel of rows at a time:
-    /// `visit(first row, rows)`.
+    /// Computes `T X [long, r]` for `X [short, r]` by panels of rows: `visit(first row, rows)`.
     pub fn times(
         &self,
         x: MatRef<'_, f64>,
@@ -119,7 +109,7 @@ impl<'a> Panels<'a> {
         })
     }
 
-    /// `T` in float64, column-major.
+    /// Returns `T` in float64, column-major.
     pub fn dense(&self) -> Result<Mat<f64>, FactoriseError> {
         let mut dense = Mat::zeros(self.long(), self.short());
         self.for_each(|start, panel| {
@@ -132,7 +122,7 @@ impl<'a> Panels<'a> {
         Ok(dense)
     }
 
-    /// Every panel `[≤ panel, short]` of `T` in float64 with its first row, in order.
+    /// Visits panels `[≤ panel, short]` of `T` in float64 with their first row, in order.
     pub fn for_each(
         &self,
         mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
@@ -151,15 +141,13 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// [`for_each`](Panels::for_each) without the product.
     fn for_each_of_weight(
         &self,
         mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
     ) -> Result<(), FactoriseError> {
         let (long, short, panel) = (self.long(), self.short(), self.panel());
         if self.transposed {
-            // Rows of T are columns of W: row-major in T means adjacent in a column of
-            // the buffer's transpose, hence a column-major buffer.
+            // A column-major buffer keeps rows of T contiguous.
             let mut buffer = Mat::<f64>::zeros(panel, short);
             for start in (0..long).step_by(panel.max(1)) {
                 let p = panel.min(long - start);
@@ -184,7 +172,6 @@ impl<'a> Panels<'a> {
         Ok(())
     }
 
-    /// Part of row `row` of the weight, from column `col` on, with the factors of both.
     fn copy<'t>(
         &self,
         row: usize,

@@ -1,33 +1,30 @@
-//! The principal components of vectors: the bases that an adaptive KV cache begins with.
+//! Principal components of vectors: the initial bases of an adaptive KV cache.
 //!
-//! OjaKV (appendix A.2) begins with the leading singular vectors of what a calibration saw: for keys of queries and keys
-//! together, so that both are projected on the same subspace, for values of these alone. The paper sets queries and keys
-//! side by side, `[N, 2 d_h]`, and takes the left vectors `U`, which have `N` numbers and not the `d_h` that it then says; what fits is one above
-//! the other, `X [2 N, d_h]`, and the right vectors. These are the eigenvectors of `Xᵀ X`, which is all that is kept of `X`.
+//! OjaKV (appendix A.2) starts from the leading singular vectors of calibration activations: for
+//! keys of queries and keys together, for values of values alone. The paper concatenates them as
+//! `[N, 2 d_h]` and takes left vectors, whose length is `N` and not the stated `d_h`; consistent is
+//! the stacked `X [2 N, d_h]` with its right vectors, the eigenvectors of `Xᵀ X`.
 
 use faer::Mat;
 
 use super::gauge::INDEFINITE;
 use super::{Algebra, FactoriseError, SecondMoment, is_negative, symmetric_eigen};
 
-/// An orthonormal basis with what each of its components holds.
+/// Orthonormal basis with the energy of each component.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrincipalBasis {
-    /// `[n, n]`, row-major: a row for each component, in decreasing order of energy. The entry of largest magnitude of each
-    /// row is positive as it is stored, of equal ones the first.
+    /// `[n, n]`, row-major: one row per component, in decreasing order of energy, with a positive
+    /// entry of largest magnitude as stored.
     pub components: Vec<f64>,
-    /// `[n]`: the part of the energy `E‖x‖²` that each component holds, decreasing. They sum to 1; all are zero where there is no energy.
+    /// `[n]`: fraction of the energy `E‖x‖²` per component. The sum is 1, or 0 without energy.
     pub energies: Vec<f64>,
 }
 
-/// The eigenvectors of `E[x xᵀ]`, all of them, with the parts of its trace that belong to them. The first `r` are the
-/// subspace of rank `r` outside of which least of the energy lies (Eckart and Young 1936). `as_stored` is what becomes of
-/// a number where it is stored, of which the signs are fixed.
-///
-/// An eigenvalue that rounding put below zero counts as zero.
+/// Computes all eigenvectors of `E[x xᵀ]` with their fractions of its trace, optimal at every rank
+/// (Eckart and Young 1936). Signs are fixed on numbers rounded by `as_stored`.
 ///
 /// # Errors
-/// A second moment that is none: of another length, not finite, or with eigenvalues below zero that rounding does not explain.
+/// An invalid or indefinite second moment.
 pub fn principal_basis(
     moment: SecondMoment<'_>,
     as_stored: impl Fn(f64) -> f32,
@@ -54,7 +51,6 @@ pub fn principal_basis(
     })
 }
 
-/// Columns as rows, with their signs fixed.
 fn rows(vectors: &Mat<f64>, as_stored: impl Fn(f64) -> f32) -> Vec<f64> {
     let mut rows = Vec::with_capacity(vectors.nrows() * vectors.ncols());
     for column in vectors.col_iter() {

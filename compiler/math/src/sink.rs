@@ -1,37 +1,33 @@
 //! Directions and channels that a projection must not lose.
 //!
 //! The first position of a sequence draws attention from all others (an attention sink) and lies
-//! along one direction `ŝ` of the residual stream, with a few channels of enormous magnitude. A basis
-//! that misses either breaks attention whatever its mean error. Two remedies: a [`Sink`] gives
-//! the basis `ŝ` where it is missing, and exempt channels ([`largest_columns`], [`largest_moments`])
-//! are input columns that [`shared_basis_with`](super::shared_basis_with) keeps exact.
+//! along one direction `ŝ` of the residual stream, with a few channels of enormous magnitude. A
+//! basis that misses either breaks attention. A [`Sink`] adds `ŝ` to a basis, and exempt channels
+//! ([`largest_columns`], [`largest_moments`]) stay exact.
 
 use serde::{Deserialize, Serialize};
 
 use super::{FactoriseError, Weight};
 
-/// How much of any direction a basis of `rank` random directions among `width` inputs covers: `(rank / width)^½`,
-/// 0 to 1. The mean of the squared [coverage](Coverage::norm) over all bases of that rank is its square, so that one
-/// that covers less avoids the direction, whatever its rank; it is the usual [threshold](Sink::threshold).
+/// Returns the root mean square coverage of a direction by a random basis, `(rank / width)^½`: the
+/// usual [threshold](Sink::threshold), below which a basis avoids the direction.
 pub fn random_coverage(rank: usize, width: usize) -> f64 {
     let part = rank as f64 / width.max(1) as f64;
     part.min(1.0).sqrt()
 }
 
-/// What is left of a unit direction outside a basis that is no more than rounding.
 const ROUNDING: f64 = 1e-12;
 
-/// A direction of the input that a factorisation must not miss.
+/// Input direction that a factorisation must cover.
 #[derive(Clone, Copy, Debug)]
 pub struct Sink<'a> {
-    /// The direction `ŝ`, a number per input, of any length but zero.
+    /// Direction `ŝ`, one number per input, of any non-zero length.
     pub direction: &'a [f64],
-    /// The coverage from which the factors are left as they are, usually [`random_coverage`] of their rank.
+    /// Coverage from which the factors stay unchanged, usually [`random_coverage`].
     pub threshold: f64,
 }
 
 impl Sink<'_> {
-    /// The unit direction and the threshold, if there are `inputs` of them.
     pub(super) fn checked(self, inputs: usize) -> Result<(Vec<f64>, f64), FactoriseError> {
         if self.direction.len() != inputs {
             return Err(FactoriseError::VectorLength {
@@ -43,30 +39,28 @@ impl Sink<'_> {
     }
 }
 
-/// What became of a [`Sink`].
+/// Outcome of a [`Sink`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SinkOutcome {
-    /// How much of the direction the factors covered without help. Under a gauge `G` that of `G⁻¹ ŝ`
-    /// by the orthonormal vectors of the decomposition: it is 1 where `Ŵ ŝ = W ŝ`, with
-    /// or without a gauge.
+    /// Coverage by the unmodified factors; under a gauge `G` that of `G⁻¹ ŝ` by the vectors of the
+    /// decomposition.
     pub coverage: Coverage,
-    /// Whether a component was given up for the direction, which is exact then; it is the first, so that a
-    /// smaller rank keeps it.
+    /// True if the direction replaced a component, as the first, and is exact at every rank.
     pub appended: bool,
 }
 
-/// How much of a direction lies in the span of an orthonormal basis.
+/// Coverage of a direction by the span of an orthonormal basis.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Coverage {
-    /// `‖V ŝ‖` for the rows `v_k` of `V` and the unit direction `ŝ`: 0 to 1, the same for every basis
-    /// of the same span.
+    /// `‖V ŝ‖` for the rows `v_k` of `V` and the unit direction `ŝ`: 0 to 1, independent of the
+    /// basis of a span.
     pub norm: f64,
-    /// `max_k |⟨ŝ, v_k⟩|`, the form of the literature, which depends on the basis.
+    /// `max_k |⟨ŝ, v_k⟩|`, as in the literature.
     pub largest: f64,
 }
 
-/// The coverage of `direction` by the rows of `basis`, row-major `[k, direction.len()]`,
-/// orthonormal. The length of the direction does not matter.
+/// Returns the coverage of `direction` by the orthonormal rows of `basis`, row-major `[k,
+/// direction.len()]`.
 ///
 /// # Errors
 /// A direction that is empty, zero or not finite, a basis of another width.
@@ -76,13 +70,12 @@ pub fn coverage(basis: &[f64], direction: &[f64]) -> Result<Coverage, FactoriseE
     Ok(coverage_of(basis, &unit))
 }
 
-/// Adds a row to `basis`, row-major `[k, direction.len()]` with orthonormal rows, so that its
-/// span contains `direction`, unless it [`covers`](coverage) `threshold` of it already. Returns the
-/// coverage before and whether a row was added; a basis that spans the direction gets none.
+/// Appends a row to the orthonormal rows of `basis`, row-major `[k, direction.len()]`, so that it
+/// spans `direction`, unless it already [covers](coverage) `threshold` of it. Returns the coverage
+/// before and true if a row was added.
 ///
-/// The row is the last one of the QR factorisation of `[Vᵀ ŝ]`, found by orthogonalising twice,
-/// which is enough for orthogonality to rounding (Giraud, Langou and Rozložník 2005) and leaves the
-/// other rows as they are.
+/// The row comes from orthogonalising twice, which suffices for orthogonality up to rounding
+/// (Giraud, Langou and Rozložník 2005).
 ///
 /// # Errors
 /// As [`coverage`].
@@ -127,7 +120,6 @@ fn coverage_of(basis: &[f64], unit: &[f64]) -> Coverage {
     coverage_of_parts(basis.chunks_exact(unit.len()).map(|row| dot(row, unit)))
 }
 
-/// The coverage by vectors of which each has that part of the direction.
 pub(super) fn coverage_of_parts(parts: impl Iterator<Item = f64>) -> Coverage {
     let (mut squares, mut largest) = (0.0, 0.0f64);
     for part in parts {
@@ -140,7 +132,6 @@ pub(super) fn coverage_of_parts(parts: impl Iterator<Item = f64>) -> Coverage {
     }
 }
 
-/// The direction with length 1.
 fn unit(direction: &[f64]) -> Result<Vec<f64>, FactoriseError> {
     if let Some(index) = direction.iter().position(|v| !v.is_finite()) {
         return Err(FactoriseError::VectorEntry {
@@ -162,11 +153,11 @@ fn dot(x: &[f64], y: &[f64]) -> f64 {
     x.iter().zip(y).map(|(x, y)| x * y).sum()
 }
 
-/// The `count` input columns whose norm over all of `weights` together is largest, ascending; of equal
-/// ones the lower. They are the choice of exempt channels that needs no calibration.
+/// Returns the `count` input columns of largest norm over all `weights`, ascending: exempt channels
+/// without calibration.
 ///
 /// # Errors
-/// No weight, weights with different inputs, numbers that are not finite, more columns than there are.
+/// No weight, weights with different inputs, numbers that are not finite, more columns than exist.
 pub fn largest_columns(weights: &[Weight<'_>], count: usize) -> Result<Vec<usize>, FactoriseError> {
     let inputs = weights.first().ok_or(FactoriseError::NoWeights)?.cols;
     let mut energy = vec![0.0; inputs];
@@ -188,11 +179,11 @@ pub fn largest_columns(weights: &[Weight<'_>], count: usize) -> Result<Vec<usize
     largest(&energy, count)
 }
 
-/// The `count` channels of largest second moment `C_ii = E[x_i²]`, ascending; of equal ones the
-/// lower. They are the choice of exempt channels after calibration.
+/// Returns the `count` channels of largest second moment `C_ii = E[x_i²]`, ascending: exempt
+/// channels after calibration.
 ///
 /// # Errors
-/// Entries that are negative or not finite, more channels than there are.
+/// Entries that are negative or not finite, more channels than exist.
 pub fn largest_moments(diagonal: &[f64], count: usize) -> Result<Vec<usize>, FactoriseError> {
     match diagonal.iter().position(|c| !c.is_finite() || *c < 0.0) {
         None => largest(diagonal, count),
@@ -212,7 +203,6 @@ fn largest(energy: &[f64], count: usize) -> Result<Vec<usize>, FactoriseError> {
         });
     }
     let mut order: Vec<usize> = (0..energy.len()).collect();
-    // A stable sort keeps the lower of equal ones first.
     order.sort_by(|&i, &j| energy[j].total_cmp(&energy[i]));
     order.truncate(count);
     order.sort_unstable();

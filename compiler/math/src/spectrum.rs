@@ -1,11 +1,11 @@
-//! The singular values of a weight without its vectors.
+//! Singular values of a weight without its vectors.
 
 use super::gauge::Gauge;
 use super::low_rank::gauged_gram;
 use super::{Algebra, FactoriseError, Weight};
 
-/// All `min(out, in)` singular values of a weight, decreasing, without its vectors: from the
-/// eigenvalues of the smaller Gram matrix, as on [`Path::Gram`](super::Path::Gram).
+/// Returns all `min(out, in)` singular values of a weight, decreasing, from the eigenvalues of the
+/// smaller Gram matrix, as on [`Path::Gram`](super::Path::Gram).
 ///
 /// # Errors
 /// Numbers that are not finite.
@@ -16,14 +16,14 @@ pub fn singular_values(
     gauged_singular_values(weight, &Gauge::None, algebra)
 }
 
-/// The same of `W G`: with [`Gauge::whiten`] of the second moment `C` of the inputs, not shrunk, the sum of the
-/// squares behind the `k`-th is what `E‖(W − Ŵ) x‖²` is at least for every `Ŵ` of rank `k` (Eckart and Young 1936).
-///
-/// Of some rows of a weight it is a bound for all approximations of the whole: those rows of a matrix of rank `k`
-/// have at most that rank. Fewer outputs than inputs need no root of `C`; it takes `out in²` multiplications then.
+/// Returns the singular values of `W G`. With an unshrunk [`Gauge::whiten`] of the second moment of
+/// the inputs, the sum of squares after the `k`-th is a lower bound of `E‖(W − Ŵ) x‖²` for rank `k`
+/// (Eckart and Young 1936); applied to some rows of a weight, for those rows in any approximation
+/// of the whole.
 ///
 /// # Errors
-/// Numbers that are not finite, a gauge of another width, a second moment with negative eigenvalues.
+/// Numbers that are not finite, a gauge of another width, a second moment with negative
+/// eigenvalues.
 pub fn gauged_singular_values(
     weight: Weight<'_>,
     input: &Gauge,
@@ -33,7 +33,6 @@ pub fn gauged_singular_values(
     input.check(weight.cols)?;
     let gram = gauged_gram(weight, (input, None), algebra)?;
     let mut values = algebra.eigenvalues(gram)?;
-    // Rounding may have made a zero eigenvalue negative.
     let scale = input.scale();
     values
         .iter_mut()

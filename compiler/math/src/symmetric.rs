@@ -1,10 +1,10 @@
-//! Eigenvalues and -vectors of symmetric matrices, for those who do not factorise with them.
+//! Eigenvalues and eigenvectors of symmetric matrices.
 
 use faer::Mat;
 
 use super::{Algebra, FactoriseError, Leading};
 
-/// The `k` leading eigenvectors of the symmetric matrix whose lower triangle is that of `matrix`.
+/// Returns the `k` leading eigenvectors of the symmetric matrix given by its lower triangle.
 ///
 /// # Errors
 /// A matrix that is empty, not square or not finite, `k` above its order.
@@ -23,7 +23,7 @@ pub fn symmetric_eigen(
     algebra.eigen(matrix, k)
 }
 
-/// All eigenvalues of the symmetric matrix whose lower triangle is that of `matrix`, decreasing.
+/// Returns all eigenvalues of the symmetric matrix given by its lower triangle, decreasing.
 ///
 /// # Errors
 /// A matrix that is empty, not square or not finite.

@@ -1,4 +1,4 @@
-//! The depth sink: where the residual stream stops growing dimensionally.
+//! Depth sink: the layer after which the residual stream gains no dimensions.
 
 use faer::{Accum, Mat};
 
@@ -7,15 +7,12 @@ use super::record::{DepthSink, rounded};
 use crate::calibrate::{Calibration, Moment};
 use crate::math::{Algebra, FactoriseError, symmetric_eigen, symmetric_eigenvalues};
 
-/// How near the last value of the curve is the plateau, however flat the curve is.
 const TOLERANCE: f64 = 1e-3;
 
-/// What layers of the plateau add at most, as a part of what a layer adds on average. In a curve that rises
-/// evenly to its end every layer adds the whole.
+/// Maximum mean step on the plateau, relative to that of the curve.
 const REST: f64 = 0.5;
 
-/// The sum of the covariances of the stream behind the layers `0..=last`, each over its trace; the
-/// lower triangle. A stream that does not vary adds nothing.
+/// Sums the covariances of the stream after each layer over their traces; lower triangle.
 pub(super) fn cumulated(moments: impl Iterator<Item = Moment>) -> Option<Mat<f64>> {
     let mut sum: Option<Mat<f64>> = None;
     for moment in moments {
@@ -27,8 +24,7 @@ pub(super) fn cumulated(moments: impl Iterator<Item = Moment>) -> Option<Mat<f64
     sum
 }
 
-/// What a layer's covariance is multiplied with, so that every layer counts the same: one over its trace; zero
-/// where the stream does not vary.
+/// Returns the weight of a layer's covariance: 1 / trace, or zero for a constant stream.
 pub(super) fn weight(moment: &Moment) -> f64 {
     let trace = moment.variance() * moment.mean.len() as f64;
     match trace > 0.0 {
@@ -37,18 +33,17 @@ pub(super) fn weight(moment: &Moment) -> f64 {
     }
 }
 
-/// What is compared with all layers.
+/// Cumulated covariance of all layers.
 pub(super) struct Whole {
-    /// `A_{L−1}`, both triangles.
     matrix: Mat<f64>,
     trace: f64,
-    /// The fewest eigenvectors with 95 % of the trace.
+    /// Fewest eigenvectors with 95 % of the trace.
     pub(super) rank: usize,
 }
 
 impl Whole {
     /// # Errors
-    /// Statistics that no activations have.
+    /// Invalid statistics.
     pub(super) fn new(mut lower: Mat<f64>, algebra: &dyn Algebra) -> Result<Whole, FactoriseError> {
         let n = lower.nrows();
         let rank = components_for(&symmetric_eigenvalues(lower.clone(), algebra)?, ENERGY);
@@ -64,10 +59,8 @@ impl Whole {
         })
     }
 
-    /// The part of the whole that the leading eigenvectors of a part explain.
-    ///
     /// # Errors
-    /// Statistics that no activations have.
+    /// Invalid statistics.
     pub(super) fn explained(
         &self,
         part: Mat<f64>,
@@ -94,13 +87,13 @@ impl Whole {
     }
 }
 
-/// The streams behind the layers `0..=last` together.
+/// Cumulates the streams after the layers `0..=last`.
 pub(super) fn up_to(calibration: &Calibration, last: usize) -> Option<Mat<f64>> {
     let layers = calibration.layers.iter().take(last + 1);
     cumulated(layers.map(|layer| layer.stream()))
 }
 
-/// What a curve says, in which the layers have these weights.
+/// Finds the depth sink of a curve; `weights` are those of the layers.
 pub(super) fn depth_sink(curve: &[f64], rank: usize, weights: Vec<f64>) -> DepthSink {
     let layers = curve.len();
     let two_thirds = (2.0 * layers as f64 / 3.0).round() as usize;
@@ -122,7 +115,6 @@ pub(super) fn depth_sink(curve: &[f64], rank: usize, weights: Vec<f64>) -> Depth
     }
 }
 
-/// What a layer adds to a curve on average.
 fn mean_step(curve: &[f64]) -> f64 {
     match (curve.first(), curve.last()) {
         (Some(first), Some(last)) if curve.len() > 1 => (last - first) / (curve.len() - 1) as f64,
@@ -130,7 +122,7 @@ fn mean_step(curve: &[f64]) -> f64 {
     }
 }
 
-/// The first layer whose value is within the tolerance of the last, if the curve is flat behind it.
+/// The curve must be flat after the returned layer.
 fn plateau(curve: &[f64], tolerance: f64) -> Result<usize, &'static str> {
     let Some(&last) = curve.last().filter(|_| curve.len() > 1) else {
         return Err("the model has one layer");
@@ -153,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn the_plateau_begins_where_little_is_left_for_the_slope() {
-        // 0.17 a layer on average.
+    fn plateau_tolerance_follows_the_slope_of_the_curve() {
+        // 0.17 per layer on average.
         let found = sink_of(&[0.1, 0.5, 0.7, 0.9, 0.9491, 0.9501]);
         assert_eq!((found.layer, found.two_thirds), (Some(3), 4));
         assert_eq!((found.agrees, found.tolerance), (Some(true), 0.17002));
@@ -162,13 +154,11 @@ mod tests {
         let early = sink_of(&[0.95; 12]);
         assert_eq!((early.layer, early.agrees), (Some(0), Some(false)));
         assert_eq!(early.tolerance, 1e-3);
-        // The scale of a curve does not matter, down to the tolerance of a flat one.
         let bent = [0.0, 0.5, 0.81, 0.9, 0.95, 1.0];
         for (scale, layer) in [(1.0, 2), (0.1, 2), (0.01, 2), (0.001, 0)] {
             let curve = bent.map(|value| scale * value);
             assert_eq!(sink_of(&curve).layer, Some(layer), "{scale}");
         }
-        // That of the demo model.
         let measured = [
             0.894769, 0.904954, 0.917041, 0.927848, 0.933866, 0.943072, 0.947617, 0.950888,
         ];
@@ -176,9 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_that_rises_to_its_end_has_none() {
+    fn rising_curve_has_no_depth_sink() {
         for curve in [
-            // Evenly, faster and faster, in steps, and with a jump at the end.
             (0..8).map(|i| f64::from(i) / 10.0).collect::<Vec<_>>(),
             (0..8).map(|i| f64::from(i * i) / 50.0).collect(),
             vec![0.0, 0.5],
@@ -193,7 +182,6 @@ mod tests {
         assert!(one.layer.is_none() && one.reason.unwrap().contains("one layer"));
     }
 
-    /// Every layer counts the same, and the weights say how.
     #[test]
     fn weights_are_one_over_the_trace() {
         let moment = diagonal(&[3.0, 1.0, 0.0]);
@@ -204,13 +192,12 @@ mod tests {
     }
 
     #[test]
-    fn two_thirds_are_those_of_the_literature() {
+    fn two_thirds_match_the_literature() {
         for (layers, expected) in [(32, 21), (26, 17), (30, 20), (1, 1), (8, 5)] {
             assert_eq!(sink_of(&vec![0.0; layers]).two_thirds, expected);
         }
     }
 
-    /// A stream of zero mean with these variances.
     fn diagonal(variances: &[f64]) -> Moment {
         let n = variances.len();
         let mut second = Vec::new();
@@ -225,9 +212,8 @@ mod tests {
         }
     }
 
-    /// Layers that use one direction more each, up to the fourth; the scale of a layer does not matter.
     #[test]
-    fn the_curve_stands_still_when_no_direction_is_new() {
+    fn curve_is_flat_without_new_directions() {
         let layer = |layer: usize| {
             let mut variances = vec![1e-5; 12];
             variances[..=layer.min(3)].fill(1.0);
@@ -258,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_does_not_vary_is_no_division_by_zero() {
+    fn constant_stream_does_not_divide_by_zero() {
         let zero = || cumulated([diagonal(&[0.0; 3])].into_iter()).unwrap();
         let whole = Whole::new(zero(), &Host).unwrap();
         assert_eq!(whole.explained(zero(), &Host).unwrap(), 1.0);

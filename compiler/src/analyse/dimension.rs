@@ -10,40 +10,34 @@ use crate::calibrate::Moment;
 use crate::math::{FactoriseError, Host, symmetric_eigenvalues};
 use crate::system::random::Rng;
 
-/// The part of the variance that principal components are to hold.
+/// Fraction of the variance that the principal components hold.
 pub(super) const ENERGY: f64 = 0.95;
 
-/// What the intervals are of.
+/// Confidence level of the intervals.
 pub(super) const CONFIDENCE: f64 = 0.95;
 
-/// Bootstrap replicates of TwoNN: of a thousand the outermost 25 on either side are left out.
+/// Bootstrap replicates of TwoNN; the outermost 25 on either side are left out.
 pub(super) const REPLICATES: usize = 1000;
 
-/// Those of PCA, of which each has its own eigenvalues: of two hundred the outermost 5 on either side are left
-/// out. That bounds the time by two hundred decompositions of a matrix with 512 columns at most for each
-/// layer.
+/// Bootstrap replicates of PCA; the outermost 5 on either side are left out.
 pub(super) const PCA_REPLICATES: usize = 200;
 
-/// The fewest windows that are resampled. Of fewer the replicates say little of other texts.
 const BLOCKS: usize = 8;
 
 /// Seed of all random choices; a layer adds its index.
 pub(super) const SEED: u64 = 0x6874_635f_616e_616c;
 
-/// Vectors of a small sample, as many as the published dimensions were measured on.
 const SMALL: usize = 64;
 
-/// Small samples that are compared.
 const SUBSAMPLES: usize = 5;
 
-/// How far small samples that agree may be from their median.
 const STABLE: f64 = 1.0;
 
-/// The part of the largest ratios that TwoNN leaves out of its fit: far from their neighbours the
-/// vectors do not follow the law, and weigh most (Facco et al. 2017).
+/// Fraction of the largest ratios left out: distant vectors weigh most and do not follow the law
+/// (Facco et al. 2017).
 const DISCARDED: f64 = 0.1;
 
-/// The fewest of decreasing `values` whose sum is `part` of all; those below zero are rounding.
+/// Returns the smallest number of decreasing `values` whose sum reaches `part` of the total.
 pub(super) fn components_for(values: &[f64], part: f64) -> usize {
     let total: f64 = values.iter().map(|v| v.max(0.0)).sum();
     let mut sum = 0.0;
@@ -60,7 +54,7 @@ pub(super) fn components_for(values: &[f64], part: f64) -> usize {
     }
 }
 
-/// The lower triangle of `E[(x − E[x])(x − E[x])ᵀ]`.
+/// Returns the lower triangle of `E[(x − E[x])(x − E[x])ᵀ]`.
 pub(super) fn covariance(moment: &Moment) -> Mat<f64> {
     let n = moment.mean.len();
     let mut covariance = Mat::zeros(n, n);
@@ -75,10 +69,10 @@ pub(super) fn covariance(moment: &Moment) -> Mat<f64> {
     covariance
 }
 
-/// The dimensions of the stream with this second moment and this sample.
+/// Computes the dimensions of one stream from its second moment and sample.
 ///
 /// # Errors
-/// Statistics that no activations have.
+/// Invalid statistics.
 pub(super) fn of_layer(
     layer: usize,
     moment: &Moment,
@@ -115,7 +109,6 @@ pub(super) fn of_layer(
     })
 }
 
-/// How many times each block is drawn where as many are drawn as there are.
 fn drawn(blocks: usize, random: &mut Rng) -> Vec<usize> {
     let mut times = vec![0; blocks];
     for _ in 0..blocks {
@@ -124,16 +117,13 @@ fn drawn(blocks: usize, random: &mut Rng) -> Vec<usize> {
     times
 }
 
-/// An interval, and the median of the replicates that it follows from.
 type Resampled = ((usize, usize), usize);
 
-/// The interval of the fewest principal components with 95 % of the variance, `value`, by resampling the windows
-/// of the sample (Künsch 1989: vectors of one text depend on each other, and resampled one by one they would
-/// look like more than they are); and the median of the replicates. `None` of fewer than [`BLOCKS`] windows.
+/// Returns the interval of `value` and the median of the replicates, by resampling windows, since
+/// the vectors of one text are dependent (Künsch 1989). `None` for fewer than [`BLOCKS`] windows.
 ///
-/// Every replicate has components of its own. Of few vectors fewer components are needed, and of those
-/// drawn several times fewer still; that is a bias of the replicates and not their spread. The
-/// interval is what they say in relation to their median, around `value`, rounded outwards.
+/// Repeated vectors bias the components of a replicate downwards, so the interval is the spread
+/// relative to the median, scaled to `value`.
 fn resampled_pca(
     value: usize,
     sample: &Sample,
@@ -167,7 +157,6 @@ fn pca(sample: &Sample) -> Result<usize, FactoriseError> {
     Ok(components_for(&sample.variances()?, ENERGY))
 }
 
-/// The ends of the middle [`CONFIDENCE`] of sorted values.
 fn ends<T: Copy>(sorted: &[T]) -> Option<(T, T)> {
     let outside = ((1.0 - CONFIDENCE) / 2.0 * sorted.len() as f64) as usize;
     let low = sorted.get(outside)?;
@@ -175,8 +164,7 @@ fn ends<T: Copy>(sorted: &[T]) -> Option<(T, T)> {
     Some((*low, *high))
 }
 
-/// Of every vector `ln(r₂ / r₁)`, the ratio of the distances to its two nearest neighbours; `None` where there
-/// are none, or the nearest is in the same place.
+/// `ln(r₂ / r₁)` of the distances to the two nearest neighbours, if positive.
 fn ratios(distances: &Mat<f64>) -> Vec<Option<f64>> {
     let n = distances.nrows();
     let of = |i: usize| {
@@ -189,7 +177,7 @@ fn ratios(distances: &Mat<f64>) -> Vec<Option<f64>> {
                 next = next.min(distance);
             }
         }
-        // The distances are squared. Different vectors may be so near that their square is zero.
+        // The square of a small distance may underflow to zero.
         (nearest > 0.0 && next.is_finite()).then(|| (next / nearest).ln() / 2.0)
     };
     (0..n).map(of).collect()
@@ -201,8 +189,7 @@ fn sorted<'a>(values: impl Iterator<Item = &'a f64>) -> Vec<f64> {
     sorted
 }
 
-/// Of increasing `ln μ` the slope of `−ln(1 − F(μ))` over `ln μ` through the origin, without the largest ratios; `None`
-/// where there are fewer than three, or none that differs from 1.
+/// Fits the slope of `−ln(1 − F(μ))` over `ln μ` through the origin, without the largest ratios.
 fn two_nn(ratios: &[f64]) -> Option<f64> {
     let n = ratios.len();
     if n < 3 {
@@ -219,8 +206,7 @@ fn two_nn(ratios: &[f64]) -> Option<f64> {
     (squares > 0.0 && slope.is_finite()).then_some(slope)
 }
 
-/// By resampling windows with the ratios of their vectors. Neighbours stay those of the whole sample: among
-/// vectors drawn several times the nearest would be the same ones.
+/// Neighbours are those of the whole sample, since repeated vectors would be their own neighbours.
 fn two_nn_interval(
     ratios: &[Option<f64>],
     blocks: &[Range<usize>],
@@ -242,7 +228,6 @@ fn two_nn_interval(
     Some((rounded(low), rounded(high)))
 }
 
-/// Small samples, disjoint where there are vectors enough for that.
 fn stability(sample: &Sample, random: &mut Rng) -> Result<Option<Stability>, FactoriseError> {
     if sample.count() < SMALL {
         return Ok(None);
@@ -297,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn two_neighbours_find_the_dimension_of_a_cube_and_of_a_line() {
+    fn two_nn_finds_the_dimension_of_a_cube_and_of_a_line() {
         let cube = uniform(1500, 3, <[f64]>::to_vec);
         let ratios_of_cube = ratios(&cube.distances());
         let alone: Vec<Range<usize>> = cube.blocks();
@@ -315,7 +300,6 @@ mod tests {
         assert!((0.9..1.1).contains(&found), "{found}");
     }
 
-    /// The law of the estimator itself: ratios with `F(μ) = 1 − μ^(−d)` are fitted exactly.
     #[test]
     fn the_fit_is_exact_where_the_law_holds() {
         for d in [0.5, 4.0, 17.0] {
@@ -350,7 +334,6 @@ mod tests {
         assert!(found.twonn.is_none() && found.stability.is_none());
     }
 
-    /// Ten directions of equal variance: every subsample has 10, the interval too.
     #[test]
     fn planted_dimensions_are_found_and_stable() {
         let plant = |point: &[f64]| {
@@ -387,8 +370,8 @@ mod tests {
         assert!(low <= twonn.value && twonn.value <= high);
     }
 
-    /// Windows of 32 vectors, in which the second of two directions is the same for all vectors of a window: what
-    /// there is to see of it are 16 windows, not 512 vectors.
+    /// Windows of 32 vectors, in which the second of two directions is constant within a window: 16
+    /// independent values, not 512.
     fn windows(random: &mut Rng) -> Sample {
         let mut values = Vec::new();
         for _ in 0..16 {
@@ -402,11 +385,10 @@ mod tests {
         Sample::new(&values, 3, &of)
     }
 
-    /// The second direction has 6 % of the variance, so that two are needed. A text of 16 windows often shows
-    /// less; its interval has the truth in about as many cases as it claims. Were vectors resampled and not
-    /// windows, it would miss it wherever the text does.
+    /// The true value is 2: the second direction has 6 % of the variance. Only the interval by
+    /// windows covers it.
     #[test]
-    fn windows_that_hang_together_are_resampled_together() {
+    fn resampling_windows_gives_valid_intervals() {
         let mut random = Rng(11);
         let (mut held, mut by_vectors, mut right) = (0, 0, 0);
         let trials = 200;
@@ -428,8 +410,7 @@ mod tests {
         assert!(by_vectors < trials * 75 / 100, "{by_vectors}");
     }
 
-    /// The components are those of the replicate: in a text whose windows have a direction each, a replicate
-    /// has as many as it drew of them, about 63 %, and the interval is around the value all the same.
+    /// A replicate draws about 63 % of the windows and has as many components.
     #[test]
     fn replicates_have_their_own_components() {
         let rows = |copy: usize| (0..32).map(move |window| (window, copy));
@@ -461,7 +442,6 @@ mod tests {
         );
         let again = resampled_pca(31, &sample, &blocks, &mut Rng(1)).unwrap();
         assert_eq!(again, found);
-        // Too few windows.
         let few = resampled_pca(31, &sample, &blocks[..7], &mut Rng(1)).unwrap();
         assert!(few.is_none());
     }

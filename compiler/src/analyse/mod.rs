@@ -1,20 +1,17 @@
-//! What a model looks like to a compressor: spectra, phases, sinks, dimensions, the manifold.
+//! Analysis of a model for compression, from its weights and the statistics of
+//! [`crate::calibrate`].
 //!
-//! [`analyse`] reads the weights slot by slot, and of a calibration what [`crate::calibrate`] stored
-//! of each layer. Nothing here decides anything: plans are made from [`crate::profile`].
-//!
-//! - [`record`]: the result, which is written to JSON.
-//! - `spectra`: singular values of the slots, and what it costs to share a basis.
-//! - `phases`: the variance of the residual stream by depth.
-//! - `sinks`: the direction of the first position, positions and channels that stand out.
-//! - `depth`: where the stream stops growing dimensionally.
-//! - `dimension`: intrinsic dimensions, with intervals.
+//! - [`record`]: the result, written as JSON.
+//! - `spectra`: singular values, and the cost of shared bases.
+//! - `phases`: variance of the residual stream by depth.
+//! - `sinks`: sink directions, outlier positions and channels.
+//! - `depth`: the layer after which the stream gains no dimensions.
+//! - `dimension`: intrinsic dimensions.
 //! - `manifold`: symmetry, curvature and axioms.
-//! - `sample`: the stored vectors that the last two look at.
-//! - `page`: the result for people.
+//! - `sample`: stored vectors.
+//! - `page`: text output.
 //!
-//! Layers and slots are looked at in parallel, one thread each; the numbers do not depend on how
-//! many there are.
+//! The numbers do not depend on the number of threads.
 
 mod depth;
 mod dimension;
@@ -47,45 +44,45 @@ use record::{
 };
 use sample::Sample;
 
-/// What is analysed.
+/// Input of an analysis.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// The model.
+    /// Model.
     pub source: &'a ModelFile,
-    /// Its digest.
+    /// Model digest.
     pub digest: Digest,
-    /// Its activations.
+    /// Calibration, if any.
     pub calibration: Option<&'a Calibration>,
 }
 
-/// Why an analysis fails.
+/// Errors of an analysis.
 #[derive(Debug, Error)]
 pub enum AnalyseError {
     /// A weight does not decode or is not finite.
     #[error(transparent)]
     Weights(#[from] UnitsError),
-    /// The statistics of a layer are none of activations.
+    /// The statistics of a layer are invalid.
     #[error("{}: statistics of layer {layer}: {error}; calibrate again with another `cache`", path.display())]
     Statistics {
-        /// The model.
+        /// Model path.
         path: PathBuf,
-        /// The layer.
+        /// Layer index.
         layer: usize,
-        /// What the mathematics says.
+        /// Numerical error.
         error: FactoriseError,
     },
-    /// A variance is none.
+    /// A variance is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The system gives no thread to work with.
+    /// No thread can be started.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),
-    /// Somebody asked for an end.
+    /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
 
-/// Analyses a model. One unit of slots and one layer's statistics per thread are in memory.
+/// Analyses a model, with one unit and one layer's statistics per thread in memory.
 ///
 /// # Errors
 /// [`AnalyseError`].
@@ -148,10 +145,8 @@ pub fn analyse(subject: Subject, threads: usize, watch: Watch) -> Result<Analysi
     })
 }
 
-/// What the residual streams behind all layers show.
 struct Streams {
     sinks: Sinks,
-    /// The sink direction behind each layer.
     directions: Vec<Option<Vec<f64>>>,
     dimension: Dimension,
     manifold: Manifold,
@@ -199,7 +194,6 @@ fn streams(
     Ok(found)
 }
 
-/// What the residual stream behind one layer shows.
 type Stream = (SinkLayer, Option<Vec<f64>>, DimensionLayer, ManifoldLayer);
 
 fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseError> {
@@ -218,8 +212,7 @@ fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseEr
     Ok((sink, direction, dimension, manifold))
 }
 
-/// Where the residual stream stops growing dimensionally, from the statistics behind all layers: the
-/// eigenvectors of one matrix as wide as the model for each.
+/// Computes the depth sink; one eigendecomposition of model width per layer.
 ///
 /// # Errors
 /// [`AnalyseError::Statistics`], [`AnalyseError::Thread`].
@@ -241,7 +234,6 @@ pub fn depth_sink(
         layers,
         layers,
         |layer| {
-            // Made anew for every layer, which takes no time beside its eigenvectors.
             let explained = match depth::up_to(calibration, layer) {
                 Some(part) => whole.explained(part, algebra),
                 None => Ok(0.0),
@@ -259,7 +251,6 @@ pub fn depth_sink(
     Ok(depth::depth_sink(&curve, whole.rank, weights.collect()))
 }
 
-/// Names the layer whose statistics the mathematics refuses.
 fn statistics(source: &ModelFile, layer: usize) -> impl Fn(FactoriseError) -> AnalyseError {
     move |error| AnalyseError::Statistics {
         path: source.path.clone(),
@@ -268,16 +259,13 @@ fn statistics(source: &ModelFile, layer: usize) -> impl Fn(FactoriseError) -> An
     }
 }
 
-/// The weights of a model, and what is known of what they read.
 struct Weights<'a> {
     source: &'a ModelFile,
     calibration: Option<&'a Calibration>,
-    /// The sink direction behind each layer.
     directions: &'a [Option<Vec<f64>>],
 }
 
 impl Weights<'_> {
-    /// The spectra of all slots; how much of the sink directions shared bases hold goes to `sinks`.
     fn spectra(
         &self,
         mut sinks: Option<&mut [SinkLayer]>,
@@ -312,7 +300,6 @@ impl Weights<'_> {
         Ok(spectra)
     }
 
-    /// The sink direction that the attention of a layer reads.
     fn sink(&self, layer: usize) -> Result<Option<Vec<f64>>, UnitError> {
         let before = layer.checked_sub(1).and_then(|l| self.directions.get(l));
         match before {

@@ -1,4 +1,4 @@
-//! An analysis as a page of text: slots with the range over the layers, then a line per layer.
+//! Text output of an analysis.
 
 use std::fmt::{self, Write as _};
 
@@ -7,10 +7,8 @@ use htc_formats::model::Slot;
 
 use super::record::{Analysis, Profile, SharedMember, Spectrum, Tails};
 
-/// Fraction of the full rank whose errors are shown.
 const SHOWN: f64 = 0.5;
 
-/// Tokens that are named.
 const TOKENS: usize = 8;
 
 impl fmt::Display for Analysis {
@@ -166,7 +164,6 @@ impl Analysis {
         Ok(())
     }
 
-    /// The tokens with the largest norms, each once.
     fn write_tokens(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let layers = self.sinks.iter().flat_map(|sinks| &sinks.layers);
         let found = layers.clone().flat_map(|layer| {
@@ -296,7 +293,6 @@ impl Analysis {
     }
 }
 
-/// `lowest-highest`, or one number where both are printed alike; empty without numbers.
 fn range(values: impl Iterator<Item = f64>, digits: usize) -> String {
     let ends = values.fold(None, |ends: Option<(f64, f64)>, value| {
         let (low, high) = ends.unwrap_or((value, value));
@@ -312,7 +308,6 @@ fn range(values: impl Iterator<Item = f64>, digits: usize) -> String {
     }
 }
 
-/// Four significant digits.
 fn short(number: f64) -> String {
     match (1e-3..1e6).contains(&number) {
         true => format!(
@@ -324,7 +319,6 @@ fn short(number: f64) -> String {
     }
 }
 
-/// `mix 0-2, compress 3-7`, or why there are no phases.
 fn runs(profile: &Profile) -> String {
     let Some(phases) = &profile.phases else {
         return format!("none: {}", profile.reason.as_deref().unwrap_or_default());
@@ -350,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_and_runs_are_short() {
+    fn ranges_and_runs_are_formatted_briefly() {
         assert_eq!(range([2.0, 1.0, 3.0].into_iter(), 0), "1-3");
         assert_eq!(range([1.04, 0.96].into_iter(), 1), "1.0");
         assert_eq!(range(std::iter::empty(), 2), "");

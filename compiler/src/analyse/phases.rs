@@ -1,11 +1,11 @@
-//! The variance of the residual stream by depth, with and without the first positions.
+//! Variance of the residual stream by depth.
 
 use super::record::{PhaseProfiles, Profile, rounded};
 use crate::calibrate::Calibration;
 use crate::plan::phases::{Phases, ProfileError};
 
 /// # Errors
-/// [`ProfileError`] where a variance is none.
+/// [`ProfileError`] if a variance is invalid.
 pub(super) fn of(calibration: &Calibration) -> Result<PhaseProfiles, ProfileError> {
     let mut without = Vec::new();
     let mut with = Vec::new();

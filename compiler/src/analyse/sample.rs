@@ -1,4 +1,4 @@
-//! Vectors of the residual stream as they were stored, and the geometry between them.
+//! Stored vectors of the residual stream, and their geometry.
 
 use std::ops::Range;
 
@@ -8,19 +8,17 @@ use faer::{Accum, Mat, Par};
 use crate::math::{FactoriseError, Host, symmetric_eigen, symmetric_eigenvalues};
 use crate::system::random::Rng;
 
-/// Different vectors, in the order of the text, relative to their mean.
+/// Distinct vectors in the order of the text, relative to their mean.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     /// `[n, width]`.
     rows: Mat<f64>,
-    /// The window of each row, ascending.
     windows: Vec<usize>,
 }
 
 impl Sample {
-    /// The different ones of the rows of `values [n, width]`, of which each is of a window, ascending. A prefix
-    /// that a text has twice gives the same vector twice, and a distance of zero says nothing of the
-    /// neighbourhood.
+    /// Takes the distinct rows of `values [n, width]`, since distances of zero would distort the
+    /// neighbourhoods.
     pub(super) fn new(values: &[f32], width: usize, windows: &[usize]) -> Sample {
         let mut different: Vec<&[f32]> = Vec::new();
         let mut of = Vec::new();
@@ -31,12 +29,12 @@ impl Sample {
             }
         }
         let n = different.len();
-        // Far from the origin products would lose the digits that matter.
+        // Avoids loss of precision far from the origin.
         let rows = centred(Mat::from_fn(n, width, |i, j| f64::from(different[i][j])));
         Sample { rows, windows: of }
     }
 
-    /// The rows of each window that has any, in the order of the text.
+    /// Returns the range of rows of each window, in the order of the text.
     pub(super) fn blocks(&self) -> Vec<Range<usize>> {
         let mut begin = 0;
         let of_windows = self.windows.chunk_by(|one, next| one == next);
@@ -47,30 +45,27 @@ impl Sample {
         blocks.collect()
     }
 
-    /// Vectors.
     pub(super) fn count(&self) -> usize {
         self.rows.nrows()
     }
 
-    /// Numbers of a vector.
     pub(super) fn width(&self) -> usize {
         self.rows.ncols()
     }
 
-    /// The vectors at these places.
+    /// Returns the vectors at the given rows.
     pub(super) fn chosen(&self, places: &[usize]) -> Sample {
         let rows = Mat::from_fn(places.len(), self.width(), |i, j| self.rows[(places[i], j)]);
         let windows = places.iter().map(|&place| self.windows[place]).collect();
         Sample { rows, windows }
     }
 
-    /// `[n, width]`.
     #[cfg(test)]
     pub(super) fn rows_for_tests(&self) -> Mat<f64> {
         self.rows.clone()
     }
 
-    /// `‖x_i − x_j‖² [n, n]`.
+    /// Returns `‖x_i − x_j‖² [n, n]`.
     pub(super) fn distances(&self) -> Mat<f64> {
         let transposed = self.rows.transpose().to_owned();
         let n = self.count();
@@ -86,10 +81,10 @@ impl Sample {
         distances
     }
 
-    /// The variances along the principal directions, decreasing, but for a common factor.
+    /// Returns the variances along the principal directions, decreasing, up to a common factor.
     ///
     /// # Errors
-    /// Vectors whose products exceed float64.
+    /// Overflow of float64.
     pub(super) fn variances(&self) -> Result<Vec<f64>, FactoriseError> {
         let centred = self.centred();
         if centred.nrows() == 0 || centred.ncols() == 0 {
@@ -100,11 +95,11 @@ impl Sample {
         Ok(values)
     }
 
-    /// The leading principal directions `[width, k]`: as many as `count` makes of the variances, which
-    /// are as in [`variances`](Self::variances), but none without variance.
+    /// Returns the leading principal directions `[width, k]`; `count` computes `k` from the
+    /// variances.
     ///
     /// # Errors
-    /// Vectors whose products exceed float64.
+    /// Overflow of float64.
     pub(super) fn directions(
         &self,
         count: impl FnOnce(&[f64]) -> usize,
@@ -141,21 +136,21 @@ impl Sample {
         Ok(directions)
     }
 
-    /// The vectors relative to their own mean: a part of a sample has another.
+    /// Centres again: a part of a sample has another mean.
     fn centred(&self) -> Mat<f64> {
         centred(self.rows.clone())
     }
 }
 
-/// The variances of a sample in which every vector counts so many times.
+/// Variances of a sample with weighted vectors.
 pub(super) struct Weighted<'a> {
     rows: &'a Mat<f64>,
-    /// `X Xᵀ`, where that is the smaller product.
+    /// `X Xᵀ`, if that is the smaller product.
     products: Option<Mat<f64>>,
 }
 
 impl<'a> Weighted<'a> {
-    /// Of a sample whose vectors are to be weighted again and again.
+    /// Prepares repeated weightings of a sample.
     pub(super) fn new(sample: &'a Sample) -> Weighted<'a> {
         let (n, width) = sample.rows.shape();
         let products = (n < width).then(|| shorter_gram(&sample.rows));
@@ -165,11 +160,11 @@ impl<'a> Weighted<'a> {
         }
     }
 
-    /// The variances along the principal directions of the sample in which vector `i` is `times[i]` times,
-    /// decreasing, but for a common factor.
+    /// Returns the variances of the sample in which vector `i` occurs `times[i]` times, up to a
+    /// common factor.
     ///
     /// # Errors
-    /// Vectors whose products exceed float64.
+    /// Overflow of float64.
     pub(super) fn variances(&self, times: &[f64]) -> Result<Vec<f64>, FactoriseError> {
         let drawn: Vec<usize> = (0..times.len()).filter(|&i| times[i] > 0.0).collect();
         let all: f64 = times.iter().sum();
@@ -208,7 +203,6 @@ impl<'a> Weighted<'a> {
     }
 }
 
-/// Vectors relative to their mean.
 fn centred(mut rows: Mat<f64>) -> Mat<f64> {
     let n = rows.nrows().max(1) as f64;
     for column in rows.col_iter_mut() {
@@ -218,7 +212,7 @@ fn centred(mut rows: Mat<f64>) -> Mat<f64> {
     rows
 }
 
-/// `X Xᵀ` or `XᵀX`, whichever is smaller: they have the same eigenvalues but for zeros.
+/// The smaller of `X Xᵀ` and `XᵀX`; their nonzero eigenvalues are equal.
 fn shorter_gram(x: &Mat<f64>) -> Mat<f64> {
     let (n, width) = x.shape();
     let (left, right) = match width <= n {
@@ -230,7 +224,7 @@ fn shorter_gram(x: &Mat<f64>) -> Mat<f64> {
     gram
 }
 
-/// `0..count` in an order that only the generator decides (Fisher and Yates).
+/// Returns a random permutation of `0..count` (Fisher and Yates).
 pub(super) fn shuffled(count: usize, random: &mut Rng) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     for i in (1..count).rev() {
@@ -252,10 +246,8 @@ mod tests {
         assert_eq!(Sample::new(&[], 4, &[]).count(), 0);
     }
 
-    /// Both ways to the principal directions, against variances that are known.
     #[test]
     fn variances_and_directions_are_those_of_the_covariance() {
-        // ±a along three axes: variances a² · 2 but for the common factor.
         for width in [4, 40] {
             let mut values = Vec::new();
             for (axis, a) in [(1, 3.0f32), (0, 2.0), (3, 1.0)] {
@@ -270,7 +262,6 @@ mod tests {
             for (found, expected) in variances.iter().zip([18.0, 8.0, 2.0, 0.0]) {
                 assert!((found - expected).abs() < 1e-12, "{variances:?}");
             }
-            // The first two pairs alone.
             let part = sample.chosen(&[0, 1, 2, 3]).variances().unwrap();
             assert!((part[0] - 18.0).abs() < 1e-12 && part[2].abs() < 1e-12);
             let directions = sample.directions(|_| 99).unwrap();
@@ -281,7 +272,6 @@ mod tests {
         }
     }
 
-    /// A vector that counts twice is there twice, whichever product is smaller.
     #[test]
     fn weights_are_repetitions() {
         let mut random = Rng(2);

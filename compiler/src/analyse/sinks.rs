@@ -1,4 +1,4 @@
-//! Attention sinks: the direction of the first position, positions and channels that stand out.
+//! Attention sinks: direction of the first position, outlier positions, tokens and channels.
 
 use faer::Mat;
 use htc_formats::block;
@@ -12,23 +12,19 @@ use crate::calibrate::windows::Windows;
 use crate::math::{FactoriseError, Host, largest_moments, symmetric_eigen};
 use crate::unit::UnitError;
 
-/// A position stands out where its norm is more than this many standard deviations above the mean.
+/// Threshold for outlier norms, in standard deviations above the mean.
 pub(super) const DEVIATIONS: f64 = 3.0;
 
-/// Positions and tokens that are listed.
 const POSITIONS: usize = 16;
 
-/// Characters of a token that are written down.
 const CHARACTERS: usize = 64;
 
-/// Channels that are listed.
 const CHANNELS: usize = 8;
 
-/// The sink of a layer, and its direction `ŝ`, absent where the stream is zero at the first position.
-/// How much of the direction a basis covers is told later.
+/// Returns the sink of a layer, without coverage, and its direction `ŝ`, if any.
 ///
 /// # Errors
-/// Statistics that no activations have.
+/// Invalid statistics.
 pub(super) fn of_layer(
     layer: usize,
     stored: &StoredLayer,
@@ -60,8 +56,7 @@ pub(super) fn of_layer(
     Ok((sink, direction))
 }
 
-/// The direction that the attention of a layer reads where the stream in front of it has this one: a
-/// norm scales a vector as a whole, and its channels by its weights.
+/// Scales a direction of the stream by the weights of a layer's attention norm.
 ///
 /// # Errors
 /// Weights that do not decode.
@@ -84,15 +79,13 @@ pub(super) fn as_read(
     Ok(channels.map(|(s, &w)| s * f64::from(w)).collect())
 }
 
-/// Norms that stand out.
 struct Outliers {
     mean: f64,
     deviation: f64,
     positions: Vec<SinkPosition>,
 }
 
-/// Positions with `‖h‖ > μ + 3 σ` over the positions of a window. Of ten positions or fewer none can
-/// be that far from the mean.
+/// Positions with `‖h‖ > μ + 3 σ`; possible only with more than ten positions.
 fn outliers(norms: &[f64]) -> Outliers {
     let count = norms.len().max(1) as f64;
     let mean = norms.iter().sum::<f64>() / count;
@@ -113,8 +106,7 @@ fn outliers(norms: &[f64]) -> Outliers {
     }
 }
 
-/// Single tokens that stand out among the norms `[windows, context]`. The first position of a window is left out:
-/// in the mean and the deviation it would hide the others.
+/// `norms` is `[windows, context]`. First positions are left out, which would hide the others.
 fn tokens(norms: &[f32], context: usize) -> SinkTokens {
     let places = || {
         let norms = norms.iter().map(|&norm| f64::from(norm)).enumerate();
@@ -126,7 +118,6 @@ fn tokens(norms: &[f32], context: usize) -> SinkTokens {
     let deviation = (squares / count).sqrt();
     let limit = mean + DEVIATIONS * deviation;
     let mut outliers: Vec<(usize, f64)> = places().filter(|(_, norm)| *norm > limit).collect();
-    // Stable: of equal ones the first stays first.
     outliers.sort_by(|(_, one), (_, other)| other.total_cmp(one));
     let listed = outliers.iter().take(POSITIONS);
     SinkTokens {
@@ -144,7 +135,7 @@ fn tokens(norms: &[f32], context: usize) -> SinkTokens {
     }
 }
 
-/// Says which tokens the positions and places of a layer are, of what was calibrated on.
+/// Adds the token texts to the positions and tokens of a layer.
 pub(super) fn name_tokens(layer: &mut SinkLayer, windows: &Windows, vocabulary: &Vocabulary) {
     let text = |id: u32| {
         vocabulary
@@ -169,7 +160,6 @@ pub(super) fn name_tokens(layer: &mut SinkLayer, windows: &Windows, vocabulary: 
     }
 }
 
-/// The beginning of a text that is long.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(CHARACTERS) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -177,11 +167,9 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// The channels of largest energy, the largest first.
 fn channels(diagonal: &[f64]) -> Result<Vec<Channel>, FactoriseError> {
     let total: f64 = diagonal.iter().sum();
     let mut largest = largest_moments(diagonal, CHANNELS.min(diagonal.len()))?;
-    // Stable: of equal ones the lower stays first.
     largest.sort_by(|&i, &j| diagonal[j].total_cmp(&diagonal[i]));
     let channel = |channel: usize| Channel {
         channel,
@@ -198,8 +186,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_stands_out_beyond_three_deviations() {
-        // One of n equal norms but for one: (n − 1)^½ deviations above the mean.
+    fn positions_beyond_three_deviations_are_outliers() {
+        // One norm of n differs: it is (n − 1)^½ deviations above the mean.
         let norms = |n: usize| {
             let mut norms = vec![1.0; n];
             norms[2] = 5.0;
@@ -216,10 +204,8 @@ mod tests {
         assert!(outliers(&[3.0; 40]).positions.is_empty() && outliers(&[]).positions.is_empty());
     }
 
-    /// Anywhere in the text, though the position is inconspicuous in the mean; what all windows have at their
-    /// first position neither counts nor hides it.
     #[test]
-    fn tokens_stand_out_wherever_they_are() {
+    fn outlier_tokens_are_found_at_any_position() {
         let (context, windows) = (16, 8);
         let mut norms = vec![10.0f32; context * windows];
         for first in norms.iter_mut().step_by(context) {
@@ -245,7 +231,6 @@ mod tests {
         let even = tokens(&[3.0; 64], 16);
         assert_eq!((even.found, even.norm_deviation), (0, 0.0));
         assert_eq!(tokens(&[], 16).found, 0);
-        // Many are counted, and the largest listed.
         let many: Vec<f32> = (0..4096)
             .map(|i| if i % 100 == 50 { 9.0 + i as f32 } else { 1.0 })
             .collect();
@@ -254,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_come_in_the_order_of_their_energy() {
+    fn channels_are_sorted_by_energy() {
         let found = channels(&[1.0, 5.0, 0.0, 5.0, 9.0]).unwrap();
         let order: Vec<usize> = found.iter().map(|c| c.channel).collect();
         assert_eq!(order, [4, 1, 3, 0, 2]);

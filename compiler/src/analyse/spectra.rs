@@ -1,4 +1,4 @@
-//! The singular values of every slot, with and without a gauge, and what sharing a basis costs.
+//! Singular values of every projection, and the cost of shared bases.
 
 use htc_formats::model::{InputGroup, MatrixId, Slot};
 use htc_formats::source::ModelFile;
@@ -13,10 +13,10 @@ use crate::request::{GaugeKind, Treatment};
 use crate::unit::UnitError;
 use crate::unit::{ModelTreatment, spectrum};
 
-/// Parts of the energy whose ranks are listed.
+/// Energy fractions whose ranks are listed.
 pub(super) const ENERGIES: [f64; 5] = [0.5, 0.75, 0.9, 0.95, 0.99];
 
-/// Parts of the full rank whose tails are listed.
+/// Fractions of the full rank whose tails are listed.
 pub(super) const FRACTIONS: [f64; 8] = [
     1.0 / 16.0,
     1.0 / 8.0,
@@ -28,17 +28,14 @@ pub(super) const FRACTIONS: [f64; 8] = [
     7.0 / 8.0,
 ];
 
-/// Parts of the width at which a shared basis is asked for the sink direction.
 const COVERED: [f64; 2] = [1.0 / 4.0, 1.0 / 2.0];
 
-/// Steps of a curve; it has one point more.
 const STEPS: usize = 32;
 
-/// A part of the energy that is left by rounding: the singular values come from the eigenvalues of a
-/// Gram matrix.
+/// Rounding of the eigenvalues of a Gram matrix.
 const ROUNDING: f64 = 1e-12;
 
-/// The spectra of no slot.
+/// Returns empty spectra.
 pub(super) fn none() -> Spectra {
     Spectra {
         energies: ENERGIES.to_vec(),
@@ -48,7 +45,7 @@ pub(super) fn none() -> Spectra {
     }
 }
 
-/// The slots of every layer that read the same input, in the order of execution.
+/// Returns the projections of every layer grouped by common input, in execution order.
 pub(super) fn units(source: &ModelFile) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
     for layer in 0..source.hyper.layers {
@@ -86,7 +83,7 @@ fn alone(layer: usize, member: Member) -> Unit {
     }
 }
 
-/// The gauges under which spectra are taken.
+/// Gauges under which spectra are computed.
 pub(super) struct Gauges<'a> {
     none: ModelTreatment<'a>,
     calibrated: Option<[ModelTreatment<'a>; 2]>,
@@ -102,18 +99,18 @@ impl<'a> Gauges<'a> {
     }
 }
 
-/// What is found out about one unit.
+/// Spectra of one unit.
 pub(super) struct UnitSpectra {
     pub(super) slots: Vec<Spectrum>,
     pub(super) group: Option<Shared>,
     pub(super) coverage: Vec<SinkCoverage>,
 }
 
-/// The spectra of a unit's slots, and what a basis that they share costs; of Q, K and V how much of
-/// the sink direction, where there is one, lies in it.
+/// Computes the spectra of a unit's projections and the cost of a shared basis; for Q, K and V also
+/// the coverage of `sink`.
 ///
 /// # Errors
-/// [`UnitError`] where a weight is missing, does not decode or is not finite.
+/// [`UnitError`] if a weight is missing, does not decode or is not finite.
 pub(super) fn of_unit(
     source: &ModelFile,
     unit: &Unit,
@@ -166,12 +163,11 @@ pub(super) fn of_unit(
     })
 }
 
-/// The rank that a part of a full rank is.
+/// Returns the rank for a fraction of the full rank, at least 1.
 pub(super) fn rank_at(fraction: f64, full: usize) -> usize {
     ((fraction * full as f64).round() as usize).max(1)
 }
 
-/// What is said of a slot with these singular values, which are decreasing.
 fn spectrum_of((layer, slot): (usize, Slot), member: &Member, values: &[f64]) -> Spectrum {
     let lost = lost_energy(values);
     let largest = values.first().copied().unwrap_or_default();
@@ -210,7 +206,6 @@ fn tails(values: &[f64]) -> Vec<f64> {
     FRACTIONS.into_iter().map(at).collect()
 }
 
-/// What the basis of `components` costs slots with these singular values.
 fn shared(unit: &Unit, group: InputGroup, components: &Components, values: &[Vec<f64>]) -> Shared {
     let ranks: Vec<usize> = FRACTIONS.map(|f| rank_at(f, unit.cols)).to_vec();
     let energies = unit.members.iter().zip(&components.energies).zip(values);
@@ -243,7 +238,6 @@ fn shared(unit: &Unit, group: InputGroup, components: &Components, values: &[Vec
     }
 }
 
-/// How much of a direction the leading components hold.
 fn covered(
     components: &Components,
     direction: &[f64],

@@ -1,4 +1,4 @@
-//! The record as it is written and read.
+//! Tests of writing and reading the record.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,6 @@ fn numbers_are_rounded_to_six_digits() {
     }
 }
 
-/// The demo model, calibrated on a little text.
 fn demo() -> (ModelFile, Calibration) {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo");
     let source = ModelFile::open(demo.join("reference-7m-f16.gguf")).unwrap();
@@ -39,9 +38,8 @@ fn demo() -> (ModelFile, Calibration) {
     (source, found)
 }
 
-/// Tokens that stand out are named: those of the text, as the vocabulary writes them, and for people escaped.
 #[test]
-fn tokens_that_stand_out_are_named() {
+fn outlier_tokens_are_named() {
     let (source, found) = demo();
     let subject = Subject {
         source: &source,
@@ -62,7 +60,6 @@ fn tokens_that_stand_out_are_named() {
         named += 1;
     }
     assert!(named > 0);
-    // Every window begins alike; no other position has the same token in all of them.
     for position in layers.iter().flat_map(|l| &l.positions) {
         let begins = (position.position == 0).then(|| "<s>".to_owned());
         assert_eq!(position.text, begins);
@@ -77,9 +74,8 @@ fn tokens_that_stand_out_are_named() {
     assert!(shown.contains(r#"first position  "<s>""#), "{shown}");
 }
 
-/// The demo model, with and without a calibration: what is written reads back as it was.
 #[test]
-fn a_record_reads_back_as_it_was_written() {
+fn record_round_trips_through_json() {
     let (source, found) = demo();
     let digest = source.digest();
     for calibration in [None, Some(&found)] {

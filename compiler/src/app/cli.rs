@@ -1,4 +1,4 @@
-//! The command line: what was typed, before anything is opened.
+//! Definition of the command line.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -81,33 +81,33 @@ pub enum Command {
     RenderChatTemplate,
 }
 
-/// What options are for, in the order of the help.
+/// Section headings of the help, in order.
 pub mod heading {
-    /// How many bytes remain, or how much may be lost.
+    /// Size and loss of the artifact.
     pub const SMALL: &str = "How small";
-    /// What is calibrated and measured on.
+    /// Texts for calibration and evaluation.
     pub const TEXT: &str = "On what text";
-    /// What becomes of every slot.
+    /// Method and treatment.
     pub const METHOD: &str = "Which method";
-    /// Files beside the artifact, and the machine.
+    /// Files and machine.
     pub const WHERE: &str = "Where";
-    /// What is looked at or refused before anything is lost.
+    /// Checks and protection of existing files.
     pub const CAREFUL: &str = "How careful";
-    /// Of those that say what is compressed and how, all.
+    /// All headings of `compile` and `plan`.
     pub const ALL: [&str; 5] = [SMALL, TEXT, METHOD, WHERE, CAREFUL];
-    /// What `bench` measures.
+    /// Compared models of `bench`.
     pub const BENCH_WHAT: &str = "Against what";
-    /// How often, on what, and what is to hold.
+    /// Protocol and gates of `bench`.
     pub const BENCH_HOW: &str = "How";
-    /// What `run` continues or answers.
+    /// Prompt of `run`.
     pub const RUN_TEXT: &str = "What to continue";
-    /// How much it writes.
+    /// Length of the output of `run`.
     pub const RUN_LENGTH: &str = "How much";
-    /// How it chooses among the likely tokens.
+    /// Sampling of `run`.
     pub const RUN_TOKENS: &str = "Which tokens";
-    /// How a draft makes it faster.
+    /// Drafts of `run`.
     pub const RUN_DRAFT: &str = "Drafts";
-    /// What is followed of the device.
+    /// Device monitoring of `run`.
     pub const RUN_LIVE: &str = "Heat and energy";
 }
 
@@ -351,7 +351,7 @@ pub struct ThreadArgs {
 }
 
 impl ThreadArgs {
-    /// What was asked for, or the number of cores.
+    /// Returns the requested number, or the number of cores.
     pub fn count(self) -> usize {
         match self.threads {
             Some(n) => usize::from(n),
@@ -360,10 +360,10 @@ impl ThreadArgs {
     }
 }
 
-/// A rank as it is typed.
+/// Rank on the command line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RankArg {
-    /// `full`.
+    /// Full rank, `full`.
     Full,
     /// A number, at least 1.
     Count(usize),
@@ -410,9 +410,9 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Every option says what it is for, and the sections come in their order.
+    /// Every option has a help text, and the sections are in order.
     #[test]
-    fn options_are_grouped_by_what_one_wants() {
+    fn options_have_help_and_ordered_headings() {
         let cli = Cli::command();
         for (name, expected) in [
             ("compile", &heading::ALL[..]),
@@ -452,9 +452,9 @@ mod tests {
         }
     }
 
-    /// A plan that is taken from a file leaves nothing to ask for; defaults are nothing asked for.
+    /// Conflicts cover all planning options; defaults do not conflict.
     #[test]
-    fn a_plan_excludes_what_it_decides() {
+    fn plan_file_conflicts_with_planning_options() {
         let typed = |options: &[&'static str]| {
             let command = [
                 "htc", "compile", "a.gguf", "-o", "b.htz", "--plan", "p.json",
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_and_ratios_outside_their_range_are_refused() {
+    fn out_of_range_ranks_and_ratios_are_rejected() {
         for (option, value) in [
             ("--rank", "0"),
             ("--rank", "-3"),

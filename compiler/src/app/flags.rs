@@ -1,5 +1,4 @@
-//! Options in messages: the library calls them by the methods of its builder, the command line as they
-//! are typed.
+//! Option names in messages: translates builder methods of the library to command line options.
 
 use std::collections::BTreeSet;
 
@@ -7,15 +6,15 @@ use clap::CommandFactory;
 
 use crate::app::cli::Cli;
 
-/// Methods of the builder whose options are called otherwise.
+/// Builder methods whose options have other names.
 const OTHERWISE: [(&str, &str); 3] = [
     ("output", "-o"),
     ("overwrite", "--force"),
     ("kernels", "--cuda-arch"),
 ];
 
-/// A message of the library with its options as they are typed: `` `rank_cap` 4 `` becomes `--rank-cap 4`.
-/// What is quoted and no option stays.
+/// Returns the message with builder methods in backticks replaced by options: `` `rank_cap` 4 ``
+/// becomes `--rank-cap 4`. Other quoted text is unchanged.
 pub fn as_typed(message: &str) -> String {
     let options = options();
     let mut typed = String::with_capacity(message.len());
@@ -31,7 +30,7 @@ pub fn as_typed(message: &str) -> String {
                 typed.push_str(&option);
                 rest = behind;
             }
-            // The second quote may open what comes behind.
+            // The closing backtick may open the next quotation.
             None => {
                 typed.push('`');
                 rest = from;
@@ -49,7 +48,7 @@ fn option(method: &str, options: &BTreeSet<String>) -> Option<String> {
     (!method.contains('-') && options.contains(&long)).then(|| format!("--{long}"))
 }
 
-/// The long options of all commands.
+/// Returns the long options of all commands.
 fn options() -> BTreeSet<String> {
     let command = Cli::command();
     let commands = command.get_subcommands();

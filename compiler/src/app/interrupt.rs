@@ -1,4 +1,4 @@
-//! Ctrl-C asks the work to end at its next step, and ends the program where that takes long.
+//! Ctrl-C handling: requests cancellation, and exits the program if that takes long.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use crate::app::terminal::name;
 use crate::event::Cancel;
 
-/// Exit code of a program ended by SIGINT, by the shells' convention 128 + 2.
+/// Exit code after SIGINT, by shell convention 128 + 2.
 pub const INTERRUPTED: u8 = 130;
 
-/// How long the work may take to end by itself. What a program leaves that is ended is what it would
-/// leave if it was killed: the next run goes on with it.
+/// Grace period before the program exits. The remaining files are as after a kill: the next run
+/// resumes.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
-/// How a command is interrupted, and what is kept of its work then.
+/// Interrupt state of a command, with the folder of kept work.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     cancel: Cancel,
@@ -22,8 +22,8 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Installs the handler for SIGINT, SIGTERM and SIGHUP. Where one of them is ignored already
-    /// (`nohup`) or the system refuses, the signals keep their usual effect: the program ends.
+    /// Installs the handler for SIGINT, SIGTERM and SIGHUP. If one is ignored (`nohup`) or the
+    /// system refuses, signals keep their default effect.
     pub fn install() -> Interrupt {
         let this = Interrupt::default();
         let seen = this.clone();
@@ -34,31 +34,31 @@ impl Interrupt {
             std::process::exit(i32::from(INTERRUPTED));
         });
         match installed {
-            // The parent has one of them ignored, and it stays so: that is what was asked for.
+            // A signal ignored by the parent stays ignored.
             Ok(()) | Err(ctrlc::Error::MultipleHandlers) => {}
             Err(error) => say!("htc: warning: Ctrl-C will not clean up: {error}"),
         }
         this
     }
 
-    /// What ends the work.
+    /// Returns the cancellation token.
     pub fn cancel(&self) -> &Cancel {
         &self.cancel
     }
 
-    /// What is finished is in this folder from now on, or nowhere any more.
+    /// Sets the folder that keeps finished work, or `None`.
     pub fn keep(&self, folder: Option<&Path>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = folder.map(Path::to_owned);
     }
 
-    /// The folder with what is finished, where there is something.
+    /// Returns the folder with finished work, if any.
     pub fn kept(&self) -> Option<PathBuf> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.clone()
     }
 
-    /// What is to be said of it.
+    /// Returns the message on the interruption.
     pub fn message(&self) -> String {
         match self.kept() {
             Some(folder) => format!(

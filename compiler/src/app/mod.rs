@@ -1,4 +1,4 @@
-//! What the binary `htc` offers on the command line.
+//! Command line program `htc`.
 
 pub mod chat;
 pub mod cli;

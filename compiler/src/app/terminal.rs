@@ -1,8 +1,8 @@
-//! What people read: standard error, and standard output where it is a terminal.
+//! Output for users: standard error, and standard output if it is a terminal.
 //!
-//! Texts of others are escaped by [`htc_formats::escape`], and everything goes through here, so that
-//! nothing reaches a terminal that acts on it: messages always, generated text where standard output
-//! is a terminal, JSON by JSON's own escapes.
+//! Untrusted text is escaped by [`htc_formats::escape`], so that control characters never reach a
+//! terminal: messages always, generated text if standard output is a terminal, JSON by its own
+//! escapes.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -12,8 +12,7 @@ use htc_formats::escape::{escaped, escaped_lines, is_plain};
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter, PrettyFormatter};
 
-/// Prints lines for people on standard error. That nobody can read them any more (a closed pipe, a
-/// full disk) is no reason to fail.
+/// Prints lines on standard error. Write errors (closed pipe, full disk) are ignored.
 pub fn say(message: fmt::Arguments<'_>) {
     let message = message.to_string();
     let mut lines = escaped_lines(&message).into_owned();
@@ -21,13 +20,13 @@ pub fn say(message: fmt::Arguments<'_>) {
     let _ = io::stderr().lock().write_all(lines.as_bytes());
 }
 
-/// A path on one line.
+/// Returns a path on one line.
 pub fn name(path: &Path) -> String {
     escaped(&path.to_string_lossy()).into_owned()
 }
 
-/// A message on one line that fits a screen: a name of a hostile file may be of any length and
-/// hold line ends. The beginning says what is wrong, the end what to do.
+/// Shortens a message to one line that fits a screen, since names in files may have any length. The
+/// start, with the cause, and the end, with the remedy, are kept.
 pub fn bounded(message: &str) -> String {
     const HEAD: usize = 700;
     const TAIL: usize = 300;
@@ -41,14 +40,14 @@ pub fn bounded(message: &str) -> String {
     head.chain(" … ".chars()).chain(tail).collect()
 }
 
-/// Standard output, for text that may hold anything.
+/// Standard output for untrusted text.
 pub struct Output {
     to: StdoutLock<'static>,
     terminal: bool,
 }
 
 impl Output {
-    /// Takes standard output.
+    /// Locks standard output.
     pub fn new() -> Self {
         let to = io::stdout();
         let terminal = to.is_terminal();
@@ -58,10 +57,10 @@ impl Output {
         }
     }
 
-    /// Writes a text: as it is into a file or a pipe, escaped on a terminal.
+    /// Writes a text: unchanged to a file or a pipe, escaped to a terminal.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn text(&mut self, text: &str) -> io::Result<()> {
         match self.terminal {
             true => self.to.write_all(escaped_lines(text).as_bytes())?,
@@ -77,11 +76,11 @@ impl Default for Output {
     }
 }
 
-/// Writes a value as JSON over several lines. Characters that act on a terminal are written as
-/// `\u202e`: the same text to whoever parses it.
+/// Writes a value as indented JSON. Characters that affect a terminal are written as `\u202e`,
+/// equivalent for parsers.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub fn write_json(value: &impl Serialize, to: impl Write) -> io::Result<()> {
     let mut to = BufWriter::with_capacity(1 << 16, to);
     let mut serializer =
@@ -91,7 +90,6 @@ pub fn write_json(value: &impl Serialize, to: impl Write) -> io::Result<()> {
     to.flush()
 }
 
-/// Another formatter, whose texts hold plain characters only.
 struct Escaping<F>(F);
 
 macro_rules! delegate {

@@ -1,10 +1,9 @@
-//! What runs cost in joules, and how warm the device is.
+//! Energy and temperature of benchmark runs.
 //!
-//! A [`Governor`] of the loader's `live` reads the sensor at the beginning and at the end of every run and where its first
-//! token is written, and in between as often as the sensor allows; it limits nothing. Joules are the difference of the
-//! device's energy counter where it has one, else the trapezoidal integral of its power. Pauses, warm-up and loading count for
-//! nothing; what the device draws while it idles is measured before the first run, with the models loaded, and joules
-//! beyond it stand beside those of all.
+//! A [`Governor`] reads the sensor at the start, first token and end of every run, and in between
+//! as often as possible. Joules come from the device's energy counter, else from the trapezoidal
+//! integral of its power. Pauses, warm-up and loading do not count; net joules are above the idle
+//! power, which is measured first with the models loaded.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,56 +20,50 @@ use super::record::{Reading, Run};
 use super::{BenchError, Measured, Sensors, Side, pause};
 use crate::event::Cancel;
 
-/// How long the device is looked at while it idles: five readings of one that is asked every 500 ms.
+/// Duration of the idle measurement: five readings of a sensor polled every 500 ms.
 pub const IDLE: Duration = Duration::from_secs(2);
 
-/// Time between readings of what is no device, and may be asked at any time.
 const OFTEN: Duration = Duration::from_millis(50);
 
-/// Why there is no sensor to measure with. The message of each is one line.
+/// Error returned when the energy sensor cannot be opened.
 #[derive(Debug, Error)]
 pub enum EnergyError {
-    /// It is not there.
+    /// The sensor is not available.
     #[error(transparent)]
     Sensor(#[from] SensorError),
-    /// It cannot be followed.
+    /// The governor cannot be started.
     #[error(transparent)]
     Governor(#[from] GovernorError),
-    /// A law that limits nothing is no law.
+    /// The control law without limits is invalid (internal error).
     #[error("the sensor cannot be read without a limit: {0}; this is an error in the program")]
     Law(#[from] htc_loader::live::LawError),
 }
 
-/// What measured energy.
+/// Description of the energy sensor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SensorRecord {
-    /// Which sensor.
+    /// Name of the sensor.
     pub name: String,
-    /// What the device draws when it idles, in watts; `None` where no power is known.
+    /// Idle power in watts; `None` if power is unknown.
     pub idle_watts: Option<f64>,
-    /// Where joules are from; `None` where there are none.
+    /// Source of the joules, if any.
     pub source: Option<Source>,
-    /// Seconds between readings, beside those at the ends of a run.
+    /// Seconds between readings, apart from those at the ends of a run.
     pub seconds_between_readings: f64,
 }
 
-/// What was seen since a run began.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    /// Of the latest reading; `None` where it has none.
     temperature: Option<f64>,
     highest: Option<f64>,
-    /// Why the latest reading that failed did.
     fault: Option<String>,
 }
 
-/// A sensor whose temperatures are kept.
 struct Watched {
     sensor: Box<dyn Sensor>,
     seen: Arc<Mutex<Seen>>,
 }
 
-/// Whoever panicked left whole numbers behind.
 fn locked(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -112,29 +105,25 @@ impl Sensor for Watched {
     }
 }
 
-/// A sensor at work.
+/// Running energy measurement.
 pub struct Metered {
     governor: Governor,
-    /// What a simulated plant is driven with.
     plant: Arc<Follow>,
     seen: Arc<Mutex<Seen>>,
     name: String,
     notes: Vec<String>,
     interval: Duration,
     idle: Duration,
-    /// The parts of their weights that subject and baseline touch.
     fractions: [f64; 2],
-    /// Before the run.
     before: (Option<Energy>, Option<f64>),
-    /// Where its first token was written.
     marked: Option<Energy>,
 }
 
 impl Metered {
-    /// Begins to read the sensor that a specification names.
+    /// Opens the sensor of `spec`.
     ///
     /// # Errors
-    /// [`EnergyError`] where it is not there.
+    /// [`EnergyError`] if the sensor is not available.
     pub fn open(spec: &SensorSpec) -> Result<Metered, EnergyError> {
         let plant = Follow::new();
         plant.set_busy(false);
@@ -162,7 +151,6 @@ impl Metered {
             sensor,
             seen: Arc::clone(&seen),
         };
-        // The plant does not follow the governor, which limits nothing, but the run.
         let governor = Governor::start(Box::new(watched), law, options, &Follow::new(), |_| {})?;
         Ok(Metered {
             governor,
@@ -178,17 +166,17 @@ impl Metered {
         })
     }
 
-    /// Says which parts of their weights subject and baseline touch: a simulated plant draws accordingly.
+    /// Sets the active fractions of subject and baseline, which drive a simulated device.
     pub fn set_fractions(&mut self, subject: f64, baseline: f64) {
         self.fractions = [subject, baseline];
     }
 
-    /// What it is, for people.
+    /// Returns the name of the sensor for display.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What measured, when all runs have ended.
+    /// Returns the description of the sensor, after all runs.
     pub fn record(&self) -> SensorRecord {
         let energy = self.governor.energy();
         SensorRecord {
@@ -199,7 +187,7 @@ impl Metered {
         }
     }
 
-    /// What is to be known of the joules of these runs.
+    /// Returns notes on the energy of these runs.
     pub fn notes(&self, measured: &Measured) -> Vec<String> {
         let mut notes = self.notes.clone();
         let swept = measured.contexts.iter().flat_map(|point| &point.pairs);
@@ -230,7 +218,7 @@ impl Metered {
     }
 }
 
-/// What work took between two moments; `None` where no power is known, or of less than half of the time.
+/// `None` if power is unknown for more than half of the time.
 fn between(before: Option<Energy>, after: Option<Energy>) -> Option<Energy> {
     let after = after?;
     let of = |value: fn(&Energy) -> f64| value(&after) - before.as_ref().map_or(0.0, value);
@@ -247,8 +235,7 @@ fn between(before: Option<Energy>, after: Option<Energy>) -> Option<Energy> {
     (seconds > 0.0 && missed <= seconds).then_some(found)
 }
 
-/// Joules of all the time: seconds that were missed count with the mean power of the others. What a counter does not
-/// show is not known.
+/// Missed seconds count with the mean power of the rest.
 fn whole(energy: Energy, joules: f64) -> Option<f64> {
     let whole = joules * (energy.seconds + energy.missed) / energy.seconds;
     whole.is_finite().then_some(whole)
@@ -263,7 +250,7 @@ impl Sensors for Metered {
     }
 
     fn start(&mut self, side: Side) -> Result<(), BenchError> {
-        // The reading at the border is still of the time before, and so is what a plant was driven with.
+        // The reading at the boundary still belongs to the time before.
         self.governor.enter(Phase::Work)?;
         self.plant.set(match side {
             Side::Subject => self.fractions[0],
@@ -289,7 +276,6 @@ impl Sensors for Metered {
         let after = self.governor.energy();
         let energy = between(self.before.0, after);
         let joules = energy.and_then(|e| whole(e, e.joules).filter(|&joules| joules > 0.0));
-        // Without a mark there is no decode.
         let decode = self
             .marked
             .and_then(|marked| between(Some(marked), after))

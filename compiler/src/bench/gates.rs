@@ -1,4 +1,4 @@
-//! What a measurement is to hold, as data: a JSON list with one gate to a line.
+//! Gates: thresholds for benchmark metrics, as a JSON list.
 //!
 //! ```json
 //! [
@@ -7,10 +7,10 @@
 //! ]
 //! ```
 //!
-//! A metric is a phase and what of it: `prefill`, `decode` or `end_to_end`, and `speed` (mean tokens/s of the subject),
-//! `ratio` (mean of the pairs' ratios to the baseline), `ratio_lower95` (the lower end of its interval) or
-//! `time_ratio` (mean ratio of times); or `perplexity_increase` over the baseline's model, all positions
-//! (0.15 is 15 %). With a `rank` a gate is for artifacts alone whose factors all have that rank.
+//! A metric is a phase (`prefill`, `decode`, `end_to_end`) and `speed` (mean tokens/s), `ratio`
+//! (mean ratio to the baseline), `ratio_lower95` (lower end of its 95 % interval) or `time_ratio`
+//! (mean ratio of times); or `perplexity_increase` (0.15 is 15 %). A gate with a `rank` applies
+//! only to artifacts whose factors all have that rank.
 
 use std::fmt;
 use std::io::Read;
@@ -24,76 +24,73 @@ use thiserror::Error;
 
 use super::record::{Phase, Record};
 
-/// Bytes of a file of gates at most.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Gates of a file at most.
 const MAX_GATES: usize = 1000;
 
-/// Sets that ship with the program, by name.
 const BUILT_IN: [(&str, &str); 1] = [("paper", include_str!("gates/paper.json"))];
 
-/// Why there are no gates. The message of each is one line.
+/// Error returned when gates cannot be read or do not apply.
 #[derive(Debug, Error)]
 pub enum GateError {
-    /// The file cannot be read.
+    /// Unreadable file.
     #[error("{}: cannot be read: {error}; give a file of gates, or `paper`, the built-in set", path.display())]
     Read {
-        /// The file.
+        /// File path.
         path: PathBuf,
-        /// What the system says.
+        /// I/O error.
         error: std::io::Error,
     },
-    /// It is out of proportion.
+    /// The file has too many bytes or gates.
     #[error("{}: a file of gates has at most {MAX_FILE} bytes and {MAX_GATES} gates; give fewer", .0.display())]
     TooLarge(PathBuf),
-    /// It says nothing.
+    /// The list is empty.
     #[error("{}: holds no gate; give a list with one at least", .0.display())]
     Empty(PathBuf),
-    /// It is no list of gates.
+    /// The file is not a list of gates.
     #[error(
         "{}: expected a list of gates such as {{\"metric\": \"decode_ratio\", \"at_least\": 0.95}}, found at line {line}, column {column}: {what}", path.display()
     )]
     Schema {
-        /// The file.
+        /// File path.
         path: PathBuf,
-        /// Where it is none.
+        /// Line.
         line: usize,
-        /// Where in the line.
+        /// Column.
         column: usize,
-        /// What is wrong.
+        /// Message.
         what: String,
     },
-    /// The measurement will not have what a gate is about.
+    /// The benchmark does not measure the metric of a gate.
     #[error("`gates`: {metric} {missing}; {remedy}, or leave this gate out")]
     Unmeasured {
-        /// The metric.
+        /// Metric.
         metric: Metric,
-        /// What is missing for it.
+        /// The missing input.
         missing: &'static str,
-        /// What would give it.
+        /// Remedy.
         remedy: &'static str,
     },
-    /// All of them are for other ranks.
+    /// All gates are for other ranks.
     #[error(
         "`gates`: none of them is for {found}: {ranks}; give gates without a rank, or another model"
     )]
     OtherRanks {
-        /// What is measured.
+        /// Description of the measured model.
         found: String,
-        /// What they are for.
+        /// Ranks of the gates.
         ranks: String,
     },
 }
 
-/// What of a phase.
+/// Statistic of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// Mean tokens/s of the subject.
     Speed,
     /// Mean ratio to the baseline.
     Ratio,
-    /// Lower end of its 95 % interval.
+    /// Lower end of the 95 % interval of the ratio.
     RatioLower95,
     /// Mean ratio of times.
     TimeRatio,
@@ -112,13 +109,13 @@ impl Of {
     }
 }
 
-/// What a gate is about.
+/// Metric that a gate checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Metric {
-    /// Something of a phase.
+    /// Statistic of a phase.
     Phase(Phase, Of),
-    /// Perplexity over the baseline's, less one.
+    /// Perplexity ratio to the baseline, minus one.
     PerplexityIncrease,
 }
 
@@ -129,7 +126,6 @@ impl Metric {
         phases.chain([Metric::PerplexityIncrease])
     }
 
-    /// What a record says of it.
     fn of(self, record: &Record) -> Option<f64> {
         match self {
             Metric::PerplexityIncrease => {
@@ -178,13 +174,13 @@ impl Serialize for Metric {
     }
 }
 
-/// On which side of a number a metric is to be.
+/// Bound on the value of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// Not below.
+    /// Lower bound, inclusive.
     AtLeast(f64),
-    /// Not above.
+    /// Upper bound, inclusive.
     AtMost(f64),
 }
 
@@ -206,21 +202,20 @@ impl fmt::Display for Bound {
     }
 }
 
-/// What is to hold.
+/// Threshold for one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Line")]
 pub struct Gate {
-    /// What it is about.
+    /// Metric that is checked.
     pub metric: Metric,
-    /// Where it is to be.
+    /// Required bound.
     #[serde(flatten)]
     pub bound: Bound,
-    /// The rank of the artifacts that it is for.
+    /// Rank of the artifacts that the gate applies to; `None` for all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<usize>,
 }
 
-/// A gate as it stands in a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -251,28 +246,28 @@ impl TryFrom<Line> for Gate {
     }
 }
 
-/// What became of a gate.
+/// Outcome of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It holds.
+    /// The metric is within the bound.
     Passed,
-    /// It does not.
+    /// The metric is outside the bound or has no value.
     Failed,
-    /// It is for another rank.
+    /// The gate is for another rank.
     OtherRank,
 }
 
-/// A gate beside what was measured.
+/// Gate with its measured value and outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Judged {
-    /// The gate.
+    /// Gate.
     #[serde(flatten)]
     pub gate: Gate,
-    /// What the metric is.
+    /// Value of the metric, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<f64>,
-    /// What became of it.
+    /// Outcome.
     pub outcome: Outcome,
 }
 
@@ -290,10 +285,10 @@ impl fmt::Display for Judged {
     }
 }
 
-/// The gates of a built-in set, or of a file.
+/// Reads a built-in set by name, or a file of gates.
 ///
 /// # Errors
-/// [`GateError`] where it is neither.
+/// [`GateError`] if unreadable or invalid.
 pub fn read(name: &Path) -> Result<Vec<Gate>, GateError> {
     let built_in = BUILT_IN.iter().find(|(known, _)| Path::new(known) == name);
     let text = match built_in {
@@ -319,7 +314,6 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, GateError> {
     }
     let gates: Vec<Gate> = serde_json::from_slice(text).map_err(|error| {
         let said = error.to_string();
-        // The place stands before it.
         let what = said
             .rsplit_once(" at line ")
             .map_or(&said[..], |(what, _)| what);
@@ -337,7 +331,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, GateError> {
     }
 }
 
-/// The rank of all factors and bases of an artifact; `None` where it has none, or several.
+/// Returns the common rank of all factors and bases, if any.
 pub fn rank_of(plan: &PlanRecord) -> Option<usize> {
     let slots = plan.slots.iter().filter_map(|slot| slot.rank);
     let mut ranks = plan.bases.iter().map(|basis| basis.rank).chain(slots);
@@ -345,10 +339,10 @@ pub fn rank_of(plan: &PlanRecord) -> Option<usize> {
     ranks.all(|rank| rank == first).then_some(first)
 }
 
-/// Makes sure, before anything is measured, that all gates for this model can be judged.
+/// Checks that all gates for this model can be judged.
 ///
 /// # Errors
-/// [`GateError`] for the first that cannot, or where none is for it.
+/// [`GateError`] for the first that cannot, or if no gate applies.
 pub fn check(
     gates: &[Gate],
     rank: Option<usize>,
@@ -398,13 +392,13 @@ impl Gate {
         self.rank.is_none() || self.rank == rank
     }
 
-    /// Judges a record of a model whose factors all have a rank.
+    /// Judges the gate on `record`, for a model whose factors have the common `rank`.
     pub fn judge(&self, record: &Record, rank: Option<usize>) -> Judged {
         let found = self.metric.of(record);
         let outcome = match (self.is_for(rank), found) {
             (false, _) => Outcome::OtherRank,
             (true, Some(found)) if self.bound.holds(found) => Outcome::Passed,
-            // What has no value holds nothing.
+            // A metric without a value fails.
             (true, _) => Outcome::Failed,
         };
         let gate = *self;

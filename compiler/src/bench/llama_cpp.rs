@@ -1,8 +1,7 @@
-//! llama.cpp, by its `llama-bench`: a program of its own for every measurement.
+//! Runs llama.cpp's `llama-bench` as a separate process.
 //!
-//! Prefill and decode are two runs of it, `-p P -n 0` and `-p 0 -n N -d P`; builds that know no depth (`-d`), such as
-//! those of ik_llama.cpp, decode from an empty context, which is said. It computes once before its clock starts, and
-//! nothing with the logits; end to end follows from the two speeds.
+//! Prefill and decode are two runs, `-p P -n 0` and `-p 0 -n N -d P`. Builds without `-d`, such as
+//! ik_llama.cpp, decode from an empty context. End to end follows from the two speeds.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -22,69 +21,66 @@ use super::task::Task;
 use super::{BenchError, LOOKS_APART, cancelled};
 use crate::event::Cancel;
 
-/// The program's name.
+/// Name of the program.
 pub const PROGRAM: &str = "llama-bench";
 
-/// Bytes that are read of what it prints: a result has two thousand.
 const MAX_OUTPUT: u64 = 1 << 20;
 
-/// Characters of what it says of its build.
 const MAX_BUILD: usize = 80;
 
-/// How long it may take to say what it can do.
 const HELP_LIMIT: Duration = Duration::from_secs(30);
 
-/// Why llama.cpp cannot be measured. The message of each is one line.
+/// Errors of running llama.cpp.
 #[derive(Debug, Error)]
 pub enum LlamaCppError {
-    /// No such program.
+    /// The program was not found.
     #[error(
         "{}: no {PROGRAM} there, nor in a folder `bin` in it; give that program of llama.cpp, or the folder of a build of it", .0.display()
     )]
     Absent(PathBuf),
-    /// It cannot be started.
+    /// The program cannot be started.
     #[error("{}: cannot be started: {error}; give a {PROGRAM} that this machine executes", path.display())]
     Start {
-        /// The program.
+        /// Program path.
         path: PathBuf,
-        /// What the system says.
+        /// I/O error.
         error: std::io::Error,
     },
-    /// It is another program.
+    /// The program is not `llama-bench`.
     #[error("{}: its help knows no -p, -n and -o, which {PROGRAM}'s does; give that program", .0.display())]
     Other(PathBuf),
-    /// It failed.
+    /// The program failed.
     #[error("{}: ended with {status}: {said}; try it by itself: {command}", path.display())]
     Failed {
-        /// The program.
+        /// Program path.
         path: PathBuf,
-        /// How it ended.
+        /// Exit status.
         status: String,
-        /// Its last words.
+        /// Last line of its error output.
         said: String,
-        /// What was started.
+        /// The command line.
         command: String,
     },
-    /// It took too long.
+    /// The program exceeded the time limit.
     #[error("{}: not finished after {} s; ask for less, or give `time_limit` more", path.display(), limit.as_secs())]
     TooLong {
-        /// The program.
+        /// Program path.
         path: PathBuf,
-        /// The limit.
+        /// Limit.
         limit: Duration,
     },
-    /// What it printed is no result.
+    /// The output is not the expected JSON.
     #[error(
         "{}: expected JSON with a result of -p {prompt} -n {tokens}, found {found}; give a {PROGRAM} of llama.cpp", path.display()
     )]
     Garbage {
-        /// The program.
+        /// Program path.
         path: PathBuf,
-        /// Tokens to read.
+        /// Prompt tokens.
         prompt: usize,
         /// Tokens to write.
         tokens: usize,
-        /// What it looks like.
+        /// Description of the output.
         found: String,
     },
 }
@@ -94,7 +90,6 @@ pub struct LlamaCpp {
     program: PathBuf,
     model: PathBuf,
     name: String,
-    /// The vocabulary that prompts are counted in.
     tokenizer: Tokenizer,
     threads: usize,
     kv_type: KvType,
@@ -103,7 +98,6 @@ pub struct LlamaCpp {
     build: Option<String>,
 }
 
-/// What it says of a measurement.
 #[derive(Debug, Deserialize)]
 struct Found {
     n_prompt: usize,
@@ -113,7 +107,6 @@ struct Found {
     backends: Option<String>,
 }
 
-/// The program itself, or the one in the folder of a build.
 fn program(path: &Path) -> Result<PathBuf, LlamaCppError> {
     let tries = [
         path.to_owned(),
@@ -122,7 +115,7 @@ fn program(path: &Path) -> Result<PathBuf, LlamaCppError> {
     ];
     let found = tries.into_iter().find(|path| path.is_file());
     let found = found.ok_or_else(|| LlamaCppError::Absent(path.to_owned()))?;
-    // A bare name is a file of this folder, which would be looked for on the path.
+    // A bare name would be searched on PATH.
     match found.parent() {
         Some(folder) if folder.as_os_str().is_empty() => Ok(Path::new(".").join(found)),
         _ => Ok(found),
@@ -130,11 +123,11 @@ fn program(path: &Path) -> Result<PathBuf, LlamaCppError> {
 }
 
 impl LlamaCpp {
-    /// The program at a place, or in a folder, with a model in a GGUF; prompts are counted by `tokenizer`, and a
-    /// measurement that takes longer than `limit` is ended.
+    /// Prepares `llama-bench` (a path or the folder of a build) for a GGUF model; `limit` is the
+    /// time limit per measurement.
     ///
     /// # Errors
-    /// [`BenchError`] where it cannot be started or is another program.
+    /// [`BenchError`] if it cannot be started or is another program.
     pub fn new(
         path: &Path,
         (model, name): (&Path, String),
@@ -167,17 +160,17 @@ impl LlamaCpp {
         Ok(this)
     }
 
-    /// Whether it decodes behind a prompt; else from an empty context.
+    /// Returns true if it can decode after a prompt.
     pub fn has_depth(&self) -> bool {
         self.depth
     }
 
-    /// Which build it is, once something was measured.
+    /// Returns the build, after the first measurement.
     pub fn build(&self) -> Option<&str> {
         self.build.as_deref()
     }
 
-    /// Measures reading `prompt` tokens, or writing `tokens` behind `depth`; what `passes` tokens take at that speed.
+    /// Returns the time of `passes` tokens at the measured speed.
     fn measure(
         &mut self,
         (prompt, tokens, depth): (usize, usize, usize),
@@ -223,7 +216,6 @@ impl LlamaCpp {
         let of_task = of_task
             .next()
             .ok_or_else(|| garbage("results of something else".into()))?;
-        // Zero, a negative speed and what no clock shows have no time.
         let time = Duration::try_from_secs_f64(passes as f64 / of_task.avg_ts);
         let time = time.map_err(|_| garbage(format!("{} tokens/s", of_task.avg_ts)))?;
         let build = of_task.build_commit;
@@ -236,7 +228,6 @@ impl LlamaCpp {
         Ok(time)
     }
 
-    /// What it prints on standard output, when it has ended by itself and well.
     fn output(
         &self,
         command: &mut Command,
@@ -247,7 +238,7 @@ impl LlamaCpp {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // With a group of its own it can be ended together with what it starts.
+        // Allows to kill its children, too.
         #[cfg(unix)]
         {
             use std::os::unix::process::CommandExt as _;
@@ -291,7 +282,7 @@ impl LlamaCpp {
             }
             thread::sleep(LOOKS_APART.min(limit));
         };
-        // What it has started may hold the pipes open.
+        // Child processes may hold the pipes open.
         let left = limit
             .saturating_sub(started.elapsed())
             .max(Duration::from_secs(1));
@@ -304,7 +295,7 @@ impl LlamaCpp {
             .into());
         };
         let [out, err] = [out, err].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        // Where its help is asked for, some builds end as if something was wrong.
+        // Some builds exit with an error after `--help`.
         let asked_for_help = command.get_args().any(|argument| argument == "--help");
         if !status.success() && !asked_for_help {
             let said = err.trim().lines().last().unwrap_or("without a word");
@@ -324,10 +315,9 @@ impl LlamaCpp {
     }
 }
 
-/// A program that ends with whoever waits for it.
 struct Running {
     child: Child,
-    /// It was waited for: its number may be another's by now.
+    /// Already waited for: the process id may be reused.
     ended: bool,
 }
 
@@ -338,7 +328,6 @@ impl Drop for Running {
         }
         #[cfg(unix)]
         if let Some(group) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            // What fails here has ended already.
             _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
         _ = self.child.kill();
@@ -346,17 +335,15 @@ impl Drop for Running {
     }
 }
 
-/// Reads what a program prints, at most so much, from a thread of its own: it must not wait for us.
 fn read(stream: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut stream) = stream {
-            // What was read before an error is what there is; the rest is read and forgotten.
             _ = stream.by_ref().take(MAX_OUTPUT).read_to_end(&mut bytes);
             _ = std::io::copy(&mut stream, &mut std::io::sink());
         }
-        // Nobody may wait for it any more.
+        // The receiver may be gone.
         _ = sender.send(bytes);
     });
     receiver
@@ -375,7 +362,7 @@ impl Runner for LlamaCpp {
         Ok(())
     }
 
-    /// It loads the model and computes once before its clock starts.
+    /// Loading and a warm-up run precede its clock.
     fn is_metered(&self) -> bool {
         false
     }

@@ -1,23 +1,23 @@
-//! What is measured on, and how quiet it was.
+//! Description of the machine and its load during a benchmark.
 
 use serde::Serialize;
 
-/// The machine.
+/// Machine on which a benchmark ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// Name of the processor; absent where the system does not say it as Linux does.
+    /// Name of the processor, from `/proc/cpuinfo`; absent on other systems than Linux.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor: Option<String>,
-    /// The instruction set that htc executes with.
+    /// Instruction set of the CPU kernels.
     pub instruction_set: &'static str,
-    /// Cores that may be used.
+    /// Number of available cores.
     pub cores: usize,
     /// Operating system and architecture.
     pub system: String,
 }
 
 impl Machine {
-    /// This one.
+    /// Returns the description of this machine.
     pub fn here() -> Machine {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").ok();
         Machine {
@@ -37,36 +37,35 @@ fn processor(cpuinfo: &str) -> Option<String> {
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// Parts of the processors' time, 0 to 1.
+/// Fractions of the processors' time, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Load {
-    /// That other programs used.
+    /// Used by other programs.
     pub others: f64,
-    /// That a hypervisor gave to other machines.
+    /// Given to other machines by a hypervisor.
     pub stolen: f64,
 }
 
-/// More than this part in others' hands is worth a word.
+/// Load by other programs or machines from which a benchmark adds a note.
 pub const QUIET: f64 = 0.05;
 
-/// Time that processors have spent since the system began, in its ticks (proc(5)).
+/// Processor time since boot, in ticks (proc(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticks {
     all: u64,
     busy: u64,
     stolen: u64,
-    /// By this program and the programs it has waited for.
     own: u64,
 }
 
 impl Ticks {
-    /// Now; `None` where the system does not say it as Linux does.
+    /// Returns the current counters of `/proc`; `None` on other systems than Linux.
     pub fn now() -> Option<Ticks> {
         let read = |path| std::fs::read_to_string(path).ok();
         parse(&read("/proc/stat")?, &read("/proc/self/stat")?)
     }
 
-    /// What was others' since then; `None` where no time has passed.
+    /// Returns the load by others since `self`; `None` if no time has passed.
     pub fn since(self) -> Option<Load> {
         Ticks::now().and_then(|now| self.until(now))
     }
@@ -92,7 +91,7 @@ fn parse(stat: &str, own: &str) -> Option<Ticks> {
         return None;
     };
     let busy = user + nice + system + interrupt + soft;
-    // Behind the program's name, which may hold anything; of it and of its children, user and system.
+    // After the program's name: user and system time of the process and its children.
     let (_, fields) = own.rsplit_once(')')?;
     let fields = fields.split_whitespace().skip(11).take(4);
     let own: Vec<u64> = fields.map_while(|n| n.parse().ok()).collect();
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_of_linux_are_read() {
+    fn parses_proc_stat_files() {
         let own = "7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 30 10 5 5 20 0 1 0 100 0 0";
         let before = parse("cpu  100 10 50 900 20 5 5 10 0 0\ncpu0 1\n", own).unwrap();
         assert_eq!(
@@ -118,7 +117,7 @@ mod tests {
         );
         let own = own.replace(" 30 10 ", " 60 20 ");
         let after = parse("cpu  160 10 70 1000 20 5 5 30 0 0\n", &own).unwrap();
-        // Of 200 ticks 80 were busy, 40 of them ours, and 20 stolen.
+        // Of 200 ticks 80 were busy, 40 of them by this process, and 20 stolen.
         let load = before.until(after).unwrap();
         assert_eq!((load.others, load.stolen), (0.2, 0.1));
         assert_eq!(before.until(before), None);
@@ -132,7 +131,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn this_machine_says_something() {
+    fn this_machine_has_ticks_and_cores() {
         assert!(Ticks::now().is_some());
         assert!(Machine::here().cores > 0);
     }

@@ -1,12 +1,11 @@
-//! Measures how fast a model is, alone or in pairs with a baseline: prefill, decode and end to end apart.
+//! Benchmarks: speed of a model, alone or in pairs with a baseline.
 //!
-//! 1. [`task`]: what is measured, prompts of four kinds and contexts of given lengths.
-//! 2. [`runner`]: who is measured, a model in this process; [`llama_cpp`]: llama.cpp's `llama-bench` as a
-//!    program of its own.
-//! 3. [`run`]: warm-up, then pairs, the two one right behind the other, alternating which comes first.
-//! 4. [`energy`]: joules and temperatures of every run, from a sensor; [`slope`]: joules for each byte, from records.
-//! 5. [`statistics`]: what the pairs say; [`gates`]: what they are to hold.
-//! 6. [`record`]: all of it as JSON, and for people.
+//! 1. [`task`]: prompts and contexts.
+//! 2. [`runner`]: a model in this process; [`llama_cpp`]: llama.cpp's `llama-bench`.
+//! 3. [`run`]: warm-up, then pairs of consecutive runs whose first side alternates.
+//! 4. [`energy`]: joules and temperatures; [`slope`]: joules per byte.
+//! 5. [`statistics`]: statistics of the pairs; [`gates`]: thresholds.
+//! 6. [`record`]: the result.
 
 pub mod energy;
 pub mod gates;
@@ -33,90 +32,89 @@ use record::{ContextPoint, Pair, Reading, Run};
 use runner::Runner;
 use task::{Kind, Task};
 
-/// Pairs where nothing else is asked for: one for each of four kinds of prompts and two lengths.
+/// Default number of pairs: one for each of four kinds of prompts and two lengths.
 pub const PAIRS: u32 = 8;
 
-/// Tokens written behind a context of a given length.
+/// Tokens written after a context of a given length.
 pub const BEHIND_CONTEXT: usize = 32;
 
-/// How it is measured.
+/// Measurement protocol.
 #[derive(Clone, Debug)]
 pub struct Protocol {
-    /// Pairs, each of one task; tasks come again when all had their turn.
+    /// Number of pairs, each of one task; tasks repeat in turn.
     pub pairs: usize,
-    /// Runs of both before the first pair, and before the first of every length of context.
+    /// Warm-up runs of both sides before the first pair and before every context length.
     pub warm_up: usize,
-    /// Pause before every run: on a GPU 30 s in the published protocol.
+    /// Pause before every run: 30 s on a GPU in the published protocol.
     pub cool_down: Duration,
     /// Kinds of prompts.
     pub prompts: Vec<Kind>,
-    /// Lengths of output.
+    /// Output lengths.
     pub tokens: Vec<usize>,
-    /// Lengths of context of the sweep.
+    /// Context lengths of the sweep.
     pub contexts: Vec<usize>,
 }
 
 impl Protocol {
-    /// What the pairs take in turn: every kind at the first length, then at the next.
     fn cells(&self) -> Vec<(Kind, usize)> {
         let kinds = |&tokens: &usize| self.prompts.iter().map(move |&kind| (kind, tokens));
         self.tokens.iter().flat_map(kinds).collect()
     }
 
-    /// Combinations of a kind and a length that have no turn, because there are fewer pairs.
+    /// Returns the combinations of kind and length for which there are not enough pairs.
     pub fn left_out(&self) -> Vec<(Kind, usize)> {
         self.cells().split_off(self.pairs.min(self.cells().len()))
     }
 }
 
-/// Which of the two.
+/// Side of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The model that is looked at.
+    /// The measured model.
     Subject,
-    /// What it is held against.
+    /// The model it is compared with.
     Baseline,
 }
 
-/// What is being measured, for a progress display.
+/// Progress of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// What.
+    /// Task of the run.
     pub task: Task,
-    /// Of whom.
+    /// Side of the run.
     pub side: Side,
-    /// Runs done, warm-up and pairs.
+    /// Finished runs, warm-up included.
     pub done: usize,
-    /// All runs.
+    /// Total number of runs.
     pub all: usize,
 }
 
-/// Sensors of the device that is measured: a run is between [`start`](Sensors::start) and
-/// [`stop`](Sensors::stop), with a [`mark`](Sensors::mark) where its first token is written.
+/// Device sensors, called at the [`start`](Sensors::start), first token ([`mark`](Sensors::mark))
+/// and end ([`stop`](Sensors::stop)) of a run.
 pub trait Sensors {
-    /// Nothing is measured yet: what the device does without any work.
+    /// Measures the idle device.
     ///
     /// # Errors
-    /// [`BenchError`] where the sensor does not answer, or somebody asks for an end.
+    /// [`BenchError`] if the sensor fails or the user cancels.
     fn idle(&mut self, cancel: &Cancel) -> Result<(), BenchError>;
-    /// A run of one of the two begins.
+    /// Starts a run of one side.
     ///
     /// # Errors
-    /// [`BenchError::Sensor`] where the sensor does not answer, as the others have.
+    /// [`BenchError::Sensor`] if the sensor does not answer.
     fn start(&mut self, side: Side) -> Result<(), BenchError>;
-    /// The prompt is read and the first token chosen.
+    /// Marks the first token.
     ///
     /// # Errors
     /// [`BenchError::Sensor`].
     fn mark(&mut self) -> Result<(), BenchError>;
-    /// It has ended: what was read since it began; `None` where there is no sensor.
+    /// Ends the run and returns its readings; `None` without a sensor.
     ///
     /// # Errors
     /// [`BenchError::Sensor`].
     fn stop(&mut self) -> Result<Option<Reading>, BenchError>;
 }
 
-/// No sensor: nothing is known.
+/// Implementation of [`Sensors`] without a sensor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSensors;
 
@@ -138,51 +136,51 @@ impl Sensors for NoSensors {
     }
 }
 
-/// Why a measurement ended. The message of each is one line.
+/// Errors of a benchmark.
 #[derive(Debug, Error)]
 pub enum BenchError {
-    /// What is asked for does not fit into the model's context.
+    /// The task does not fit into the model's context.
     #[error(
         "{model}: {task} with {tokens} tokens to write takes {needed} positions, and the model has {context}; give `{option}` fewer"
     )]
     TooLong {
-        /// Name of the model.
+        /// Model name.
         model: String,
-        /// The task, in words.
+        /// Task description.
         task: String,
         /// Tokens to write.
         tokens: usize,
-        /// Positions that it takes.
+        /// Required positions.
         needed: usize,
-        /// Positions that the model has.
+        /// Context length of the model.
         context: usize,
-        /// The option that asks for less.
+        /// Option that reduces the length.
         option: &'static str,
     },
-    /// A model of this process failed.
+    /// Generation failed in this process.
     #[error("{model}: {error}")]
     Generate {
-        /// Name of the model.
+        /// Model name.
         model: String,
-        /// What is wrong.
+        /// Cause.
         error: GenerateError,
     },
-    /// A model of this process cannot be executed.
+    /// The model cannot be executed in this process.
     #[error("{model}: {error}")]
     Exec {
-        /// Name of the model.
+        /// Model name.
         model: String,
-        /// What is wrong.
+        /// Cause.
         error: ExecError,
     },
-    /// The clock did not move during a run.
+    /// The clock did not advance during a run.
     #[error(
         "{model}: {task} took no time that this system's clock shows; ask for more tokens with `tokens`"
     )]
     NoTime {
-        /// Name of the model.
+        /// Model name.
         model: String,
-        /// The task, in words.
+        /// Task description.
         task: String,
     },
     /// The sensor does not answer any more.
@@ -191,24 +189,24 @@ pub enum BenchError {
     /// llama.cpp failed.
     #[error(transparent)]
     LlamaCpp(#[from] LlamaCppError),
-    /// Somebody asked for an end.
+    /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
 
-/// What was measured.
+/// Raw results of a benchmark.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Pairs on prompts.
     pub pairs: Vec<Pair>,
-    /// The sweep over lengths of context.
+    /// Sweep over context lengths.
     pub contexts: Vec<ContextPoint>,
 }
 
-/// Measures. Both are measured on the same tasks; without a baseline a pair is a single run.
+/// Runs the benchmark; without a baseline a pair is a single run.
 ///
 /// # Errors
-/// [`BenchError`] where a run fails or somebody asked for an end.
+/// [`BenchError`] if a run fails or the user cancels.
 pub fn run<'a>(
     subject: &'a mut dyn Runner,
     baseline: Option<&'a mut dyn Runner>,
@@ -234,7 +232,6 @@ pub fn run<'a>(
         bench.warm_up(Task::prompt(kind, tokens), protocol.warm_up)?;
         for pair in 0..protocol.pairs {
             let (kind, tokens) = cells[pair % cells.len()];
-            // Who was first at a task is second when it comes again.
             let subject_first = (pair + pair / cells.len()).is_multiple_of(2);
             let pair = bench.pair(Task::prompt(kind, tokens), subject_first)?;
             measured.pairs.push(pair);
@@ -254,7 +251,6 @@ pub fn run<'a>(
     Ok(measured)
 }
 
-/// A measurement at work.
 struct Bench<'a> {
     runners: (&'a mut dyn Runner, Option<&'a mut dyn Runner>),
     cool_down: Duration,
@@ -265,8 +261,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Tokens to write behind a context: one, which comes from reading it, where one of the two has no room
-    /// for more.
+    /// One token, from prefill, if either side has no positions left for more.
     fn behind(&self, length: usize) -> usize {
         let contexts = [
             self.runners.0.context(),
@@ -305,7 +300,6 @@ impl Bench<'_> {
         })
     }
 
-    /// One run of one of the two.
     fn side(&mut self, task: Task, side: Side) -> Result<Run, BenchError> {
         let (tell, cancel) = self.watch;
         tell(Step {
@@ -338,13 +332,11 @@ impl Bench<'_> {
     }
 }
 
-/// Positions that a prompt takes with so many tokens to write, of which the last is not read.
+/// Returns the positions for a prompt and `tokens` written tokens, the last of which is not read.
 pub fn positions(prompt: usize, tokens: usize) -> usize {
     prompt.saturating_add(tokens.saturating_sub(1))
 }
 
-/// # Errors
-/// [`Cancelled`] where the work is to end.
 fn cancelled(cancel: &Cancel) -> Result<(), Cancelled> {
     match cancel.is_cancelled() {
         true => Err(Cancelled),
@@ -352,10 +344,8 @@ fn cancelled(cancel: &Cancel) -> Result<(), Cancelled> {
     }
 }
 
-/// How often somebody who waits looks whether he is to end.
 const LOOKS_APART: Duration = Duration::from_millis(20);
 
-/// Waits, unless somebody asks for an end.
 fn pause(time: Duration, cancel: &Cancel) -> Result<(), Cancelled> {
     let started = Instant::now();
     loop {

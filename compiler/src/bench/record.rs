@@ -1,4 +1,4 @@
-//! What was measured, as `htc bench --json` writes it.
+//! The record of a benchmark, as `htc bench --json` writes it.
 
 use serde::Serialize;
 
@@ -11,25 +11,25 @@ use super::statistics::{self, Comparison, Spread};
 use super::task::Kind;
 use crate::measure::Evaluation;
 
-/// Raised with every change of the record that a reader could stumble over.
+/// Version of the record format, raised with every incompatible change.
 pub const SCHEMA: u32 = 1;
 
-/// What is told apart.
+/// Phase of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Reading the prompt, up to the choice of the first token.
     Prefill,
-    /// Writing, from the first token to the last.
+    /// Writing from the first token to the last.
     Decode,
-    /// Tokens written over the time from the prompt to the last of them.
+    /// Tokens written over the time from the prompt to the last token.
     EndToEnd,
 }
 
 impl Phase {
-    /// All of them.
+    /// All phases.
     pub const ALL: [Phase; 3] = [Phase::Prefill, Phase::Decode, Phase::EndToEnd];
 
-    /// What it is called in files.
+    /// Returns the name used in files.
     pub const fn key(self) -> &'static str {
         match self {
             Phase::Prefill => "prefill",
@@ -38,7 +38,7 @@ impl Phase {
         }
     }
 
-    /// What it is called.
+    /// Returns the display name.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::EndToEnd => "end to end",
@@ -47,22 +47,22 @@ impl Phase {
     }
 }
 
-/// Tokens for each joule, of what.
+/// Variants of tokens per joule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PerJoule {
-    /// Tokens written over all joules of the run, those of prefill included.
+    /// Tokens written over all joules of the run, prefill included.
     Run,
-    /// The same over the joules beyond what the device draws when it idles.
+    /// Tokens written over the joules above idle power.
     Net,
-    /// Those behind the first over the joules since the first.
+    /// Tokens after the first over the joules since the first.
     Decode,
 }
 
 impl PerJoule {
-    /// All of them.
+    /// All variants.
     pub const ALL: [PerJoule; 3] = [PerJoule::Run, PerJoule::Net, PerJoule::Decode];
 
-    /// What it is called.
+    /// Returns the display name.
     pub const fn name(self) -> &'static str {
         match self {
             PerJoule::Run => "end to end",
@@ -72,31 +72,31 @@ impl PerJoule {
     }
 }
 
-/// What a sensor of the device said of one run. What it does not say is `None`, in JSON null, and never 0.
+/// Sensor data of one run. Unknown values are `None` (null in JSON), never 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Reading {
-    /// Energy that the device took, in joules.
+    /// Energy of the device, in joules.
     pub joules: Option<f64>,
-    /// What of it is beyond what the device takes in the same time when it idles.
+    /// Energy above idle power, in joules.
     pub net_joules: Option<f64>,
-    /// What of it was taken since the first token was written.
+    /// Energy since the first token, in joules.
     pub decode_joules: Option<f64>,
     /// Mean power, in watts.
     pub power_watts: Option<f64>,
-    /// Seconds of the run that no reading tells of: they count with the mean power of the others.
+    /// Seconds of the run without readings; they count with the mean power of the rest.
     pub missed_seconds: Option<f64>,
-    /// Readings behind the first.
+    /// Number of readings after the first.
     pub readings: Option<u64>,
-    /// Temperature when the run began, in degrees Celsius.
+    /// Temperature at the start of the run, in degrees Celsius.
     pub temperature_before_celsius: Option<f64>,
-    /// Temperature when it had ended.
+    /// Temperature after the run.
     pub temperature_after_celsius: Option<f64>,
-    /// The highest in between.
+    /// Highest temperature during the run.
     pub temperature_celsius: Option<f64>,
 }
 
 impl Reading {
-    /// The same where what was drawn was not drawn for the run alone.
+    /// Returns the temperatures alone, for runs whose energy cannot be attributed.
     pub fn without_energy(self) -> Reading {
         Reading {
             temperature_before_celsius: self.temperature_before_celsius,
@@ -107,22 +107,21 @@ impl Reading {
     }
 }
 
-/// What a run cost.
+/// Energy of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct RunEnergy {
     /// Tokens written per joule, prefill included.
     pub tokens_per_joule: Option<f64>,
-    /// The same per joule beyond idling; `None` where that is none.
+    /// Tokens written per joule above idle power; `None` if that is not positive.
     pub net_tokens_per_joule: Option<f64>,
-    /// Tokens behind the first per joule since the first.
+    /// Tokens after the first per joule since the first.
     pub decode_tokens_per_joule: Option<f64>,
-    /// What the sensor said.
+    /// Sensor data.
     #[serde(flatten)]
     pub reading: Reading,
 }
 
 impl RunEnergy {
-    /// Of a run that wrote so many tokens.
     fn new(tokens: usize, reading: Reading) -> RunEnergy {
         let per = |tokens: usize, joules: Option<f64>| {
             let joules = joules.filter(|&joules| joules > 0.0 && tokens > 0)?;
@@ -137,33 +136,33 @@ impl RunEnergy {
     }
 }
 
-/// One run of one of the two.
+/// One run of the subject or of the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Run {
-    /// Tokens of the prompt, in the model's own vocabulary.
+    /// Tokens of the prompt in the model's vocabulary.
     pub prompt_tokens: usize,
     /// Tokens written.
     pub tokens: usize,
     /// Seconds of prefill.
     pub prefill_seconds: f64,
-    /// Seconds of decode; absent where one token was written, which comes from the prefill.
+    /// Seconds of decode; absent if only one token was written, which belongs to prefill.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode_seconds: Option<f64>,
     /// Prompt tokens per second.
     pub prefill: f64,
-    /// Tokens per second of decode: those behind the first, over the time since the first.
+    /// Decode speed: tokens after the first over the time since the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode: Option<f64>,
-    /// Tokens written per second from the prompt on; absent where there was no decode.
+    /// Tokens written per second of the whole run; absent without decode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_to_end: Option<f64>,
-    /// What it cost; absent where there is no sensor.
+    /// Energy; absent without a sensor.
     #[serde(flatten)]
     pub energy: Option<RunEnergy>,
 }
 
 impl Run {
-    /// From what a run took; `None` where it took no time.
+    /// Creates a run from its timing; `None` if no time passed.
     pub fn new(timing: Timing, reading: Option<Reading>) -> Option<Run> {
         let (prefill, decode) = (timing.prefill.as_secs_f64(), timing.decode.as_secs_f64());
         let several = timing.tokens > 1;
@@ -183,7 +182,7 @@ impl Run {
         })
     }
 
-    /// Tokens per second.
+    /// Returns the tokens per second of a phase.
     pub fn speed(&self, phase: Phase) -> Option<f64> {
         match phase {
             Phase::Prefill => Some(self.prefill),
@@ -192,7 +191,7 @@ impl Run {
         }
     }
 
-    /// Tokens for each joule.
+    /// Returns the tokens per joule.
     pub fn per_joule(&self, of: PerJoule) -> Option<f64> {
         let energy = self.energy.as_ref()?;
         match of {
@@ -202,53 +201,54 @@ impl Run {
         }
     }
 
-    /// Seconds of all of it.
+    /// Returns the duration of the run in seconds.
     pub fn seconds(&self) -> f64 {
         self.prefill_seconds + self.decode_seconds.unwrap_or(0.0)
     }
 }
 
-/// Two runs of the same task, one right behind the other; one run where there is no baseline.
+/// Two consecutive runs of the same task, or one run if there is no baseline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pair {
-    /// The kind of prompt; absent for a context of a given length.
+    /// Kind of prompt; absent for a context of a given length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Kind>,
-    /// Tokens that were to be written.
+    /// Requested number of tokens.
     pub tokens: usize,
-    /// Whether the subject came first.
+    /// True if the subject ran first.
     pub subject_first: bool,
-    /// That of the subject.
+    /// Run of the subject.
     pub subject: Run,
-    /// That of the baseline.
+    /// Run of the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Run>,
 }
 
-/// One length of the sweep.
+/// Measurements at one context length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContextPoint {
-    /// Tokens read before the first is written.
+    /// Context length in tokens.
     pub length: usize,
-    /// The pairs.
+    /// Pairs.
     pub pairs: Vec<Pair>,
 }
 
-/// What the pairs say of one quantity.
+/// Statistics of one quantity over pairs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quantity {
-    /// That of the subject: speeds in tokens/s, or tokens for each joule.
+    /// Subject: speed in tokens/s, or tokens per joule.
     pub subject: Spread,
-    /// That of the baseline.
+    /// Baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Spread>,
-    /// How they compare.
+    /// Comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
 }
 
 impl Quantity {
-    /// What pairs say of a value; `None` where it was not measured. Pairs of which one run lacks it compare nothing.
+    /// Computes the statistics of `value`; `None` if never measured. Pairs with a missing value are
+    /// not compared.
     pub fn of(pairs: &[Pair], value: impl Fn(&Run) -> Option<f64>, seed: u64) -> Option<Quantity> {
         let baseline = |pair: &Pair| value(pair.baseline.as_ref()?);
         let subject: Vec<f64> = pairs.iter().filter_map(|p| value(&p.subject)).collect();
@@ -265,19 +265,18 @@ impl Quantity {
     }
 }
 
-/// What the pairs say of energy; in JSON null where the sensor does not say it.
+/// Statistics of tokens per joule; null in JSON if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PerJoules {
     /// Tokens written per joule, prefill included.
     pub tokens_per_joule: Option<Quantity>,
-    /// The same per joule beyond idling.
+    /// Tokens written per joule above idle power.
     pub net_tokens_per_joule: Option<Quantity>,
-    /// Tokens behind the first per joule since the first.
+    /// Tokens after the first per joule since the first.
     pub decode_tokens_per_joule: Option<Quantity>,
 }
 
 impl PerJoules {
-    /// Of some pairs; `None` where there was no sensor.
     fn of(pairs: &[Pair], seed: u64) -> Option<PerJoules> {
         let mut runs = pairs.iter().map(|pair| &pair.subject);
         runs.find(|run| run.energy.is_some())?;
@@ -290,7 +289,7 @@ impl PerJoules {
         })
     }
 
-    /// That of a kind.
+    /// Returns the statistics of one variant.
     pub fn get(&self, of: PerJoule) -> Option<&Quantity> {
         match of {
             PerJoule::Run => self.tokens_per_joule.as_ref(),
@@ -300,22 +299,22 @@ impl PerJoules {
     }
 }
 
-/// What the pairs say, phase by phase; what was not measured is absent.
+/// Statistics of all phases; unmeasured phases are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Phases {
-    /// Reading.
+    /// Prefill speed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefill: Option<Quantity>,
-    /// Writing.
+    /// Decode speed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode: Option<Quantity>,
-    /// Both.
+    /// End-to-end speed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_to_end: Option<Quantity>,
 }
 
 impl Phases {
-    /// Of some pairs.
+    /// Computes the statistics of `pairs`.
     pub fn of(pairs: &[Pair], seed: u64) -> Phases {
         let [prefill, decode, end_to_end] =
             Phase::ALL.map(|phase| Quantity::of(pairs, |run| run.speed(phase), seed));
@@ -326,7 +325,7 @@ impl Phases {
         }
     }
 
-    /// That of a phase.
+    /// Returns the statistics of a phase.
     pub fn get(&self, phase: Phase) -> Option<&Quantity> {
         match phase {
             Phase::Prefill => self.prefill.as_ref(),
@@ -336,124 +335,123 @@ impl Phases {
     }
 }
 
-/// One length of the sweep, with what its pairs say.
+/// One context length of the sweep with its statistics.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Swept {
-    /// Tokens read before the first is written.
+    /// Context length in tokens.
     pub length: usize,
-    /// The pairs.
+    /// Pairs.
     pub pairs: Vec<Pair>,
-    /// What they say.
+    /// Phase statistics.
     #[serde(flatten)]
     pub phases: Phases,
-    /// What they say of energy; absent where there was no sensor.
+    /// Energy statistics, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<PerJoules>,
 }
 
-/// One of the two.
+/// Description of the subject or the baseline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measuree {
-    /// Name of the model, without its folder.
+    /// File name of the model.
     pub name: String,
-    /// Bytes of its files.
+    /// File size in bytes.
     pub bytes: u64,
-    /// What executed it, with its version or build.
+    /// Program that executed it, with version or build.
     pub engine: String,
-    /// The part of the weights' bytes that every token touched, where it was not all of them.
+    /// Active fraction of the weight bytes per token, if below one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction: Option<f64>,
-    /// Bytes of the weights that every token touches; absent where htc does not execute it.
+    /// Bytes of weights read per token; absent for other programs than htc.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub touched_bytes: Option<u64>,
 }
 
-/// Perplexity of the subject beside the baseline's.
+/// Perplexity of the subject compared with the baseline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quality {
-    /// Name of the text, without its folder.
+    /// File name of the text.
     pub text: String,
-    /// What was measured on it; the reference is the baseline's model, executed by htc.
+    /// The evaluation; its reference is the baseline's model, executed by htc.
     #[serde(flatten)]
     pub evaluation: Evaluation,
 }
 
-/// How it was measured.
+/// Measurement conditions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Conditions {
-    /// When it began, in UTC (ISO 8601).
+    /// Start of the measurement in UTC (ISO 8601).
     pub date: String,
     /// The command line.
     pub command: Vec<String>,
-    /// What it was measured on.
+    /// Machine.
     pub machine: Machine,
-    /// How much of the processor was others' meanwhile; absent where the system does not say it as Linux does.
+    /// Load by other programs; absent on other systems than Linux.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
-    /// What executed the models of this process.
+    /// Device that executed the models of this process.
     pub device: String,
-    /// Bytes that they took of its own memory, with keys and values and what is worked in, behind the last run: what is free less, so
-    /// that others who use the device count, too. Absent where it has none of its own, or does not say.
+    /// Device memory in use after the last run, by all programs, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_bytes: Option<u64>,
-    /// Threads of both.
+    /// Threads of both models.
     pub threads: usize,
-    /// Type of the KV cache of both.
+    /// KV cache type of both models.
     pub kv_type: &'static str,
-    /// Runs of both before the first pair of every group.
+    /// Warm-up runs of both models before the first pair of every group.
     pub warm_up: usize,
     /// Pause before every run.
     pub cool_down_seconds: f64,
     /// Seed of the bootstrap.
     pub seed: u64,
-    /// Samples of the bootstrap.
+    /// Number of bootstrap samples.
     pub bootstrap_samples: usize,
-    /// What measured energy; absent where nothing did.
+    /// Energy sensor, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sensor: Option<SensorRecord>,
 }
 
-/// Everything that `htc bench` found.
+/// Complete result of `htc bench`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Record {
-    /// What kind of file it is.
+    /// Kind of file: `benchmark`.
     pub kind: &'static str,
     /// [`SCHEMA`].
     pub schema: u32,
-    /// The program, with its version.
+    /// Name and version of this program.
     pub program: String,
-    /// How it was measured.
+    /// Measurement conditions.
     #[serde(flatten)]
     pub conditions: Conditions,
-    /// What was measured.
+    /// The measured model.
     pub subject: Measuree,
-    /// What it was held against.
+    /// The model it is compared with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Measuree>,
-    /// Every pair, in the order of measuring.
+    /// All pairs, in the order of measurement.
     pub pairs: Vec<Pair>,
-    /// What they say.
+    /// Phase statistics.
     #[serde(flatten)]
     pub phases: Phases,
-    /// What they say of energy; absent where there was no sensor.
+    /// Energy statistics, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<PerJoules>,
-    /// The sweep over lengths of context.
+    /// Sweep over context lengths.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub context: Vec<Swept>,
-    /// Perplexity beside the baseline's.
+    /// Perplexity compared with the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quality: Option<Quality>,
-    /// What was to hold.
+    /// Judged gates.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<Judged>,
-    /// What is to be known of it.
+    /// Notes for the reader.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 impl Record {
-    /// Puts together what was measured.
+    /// Creates the record of a measurement.
     pub fn new(
         conditions: Conditions,
         (subject, baseline): (Measuree, Option<Measuree>),
@@ -488,10 +486,8 @@ impl Record {
         record
     }
 
-    /// Phases in which one of the two varied more than it would on a quiet machine.
     fn contaminations(&self) -> Vec<String> {
         let prompts = (String::new(), &self.phases, &Phase::ALL[..]);
-        // End to end adds nothing to what the sweep is about.
         let swept = self.context.iter().map(|swept| {
             let place = format!(" at {} tokens of context", swept.length);
             (place, &swept.phases, &Phase::ALL[..2])

@@ -1,4 +1,4 @@
-//! Who is measured: a model in this process.
+//! Runners of a benchmark: the trait and the model in this process.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,52 +14,50 @@ use super::task::Task;
 use super::{BenchError, cancelled, positions};
 use crate::event::Cancel;
 
-/// What one run took.
+/// Timing of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timing {
-    /// Tokens of the prompt.
+    /// Prompt tokens.
     pub prompt_tokens: usize,
     /// Tokens written.
     pub tokens: usize,
-    /// Reading the prompt and choosing the first token.
+    /// Time for reading the prompt and choosing the first token.
     pub prefill: Duration,
-    /// From the first to the last token, which are one pass less than there are tokens; zero for a
-    /// single one.
+    /// Time of the `tokens - 1` passes after the first token.
     pub decode: Duration,
 }
 
-/// What a run calls between prefill and decode.
+/// Callback between prefill and decode.
 pub type Mark<'a> = &'a mut dyn FnMut() -> Result<(), BenchError>;
 
-/// Something that reads and writes.
+/// Program under measurement.
 pub trait Runner {
-    /// Its name, for messages.
+    /// Returns the name for messages.
     fn name(&self) -> &str;
 
-    /// Positions that it has; `None` where that is not known.
+    /// Returns the context length, if known.
     fn context(&self) -> Option<usize>;
 
-    /// What is done before the clock runs.
+    /// Prepares a task before the clock starts.
     ///
     /// # Errors
-    /// [`BenchError`] where the task cannot be done.
+    /// [`BenchError`] if the task cannot be done.
     fn prepare(&mut self, task: Task) -> Result<(), BenchError>;
 
-    /// Whether what the device draws during a run is drawn for its task. It is not where a program is started and
-    /// a model loaded in the same time.
+    /// Returns true if the energy of a run is for its task alone.
     fn is_metered(&self) -> bool {
         true
     }
 
-    /// Does a task that was prepared, and says how long it took. Where its first token is chosen it calls `mark`, whose time is
-    /// not the task's.
+    /// Runs a prepared task and returns its timing, without the time of `mark`, which is called
+    /// after the first token.
     ///
     /// # Errors
-    /// [`BenchError`] where it or `mark` fails or is to end.
+    /// [`BenchError`] if the run or `mark` fails or is cancelled.
     fn run(&mut self, task: Task, mark: Mark, cancel: &Cancel) -> Result<Timing, BenchError>;
 }
 
-/// A model in this process. It writes what `htc run --temp 0 --ignore-eos` would.
+/// Model in this process. Its output equals that of `htc run --temp 0 --ignore-eos`.
 pub struct Own<B: Backend = Cpu> {
     name: String,
     tokenizer: Tokenizer,
@@ -69,10 +67,10 @@ pub struct Own<B: Backend = Cpu> {
 }
 
 impl<B: Backend> Own<B> {
-    /// A model, executed by a backend, of whose context so many positions are used at most.
+    /// Creates a session of at most `context` positions.
     ///
     /// # Errors
-    /// [`BenchError::Exec`] where there is no room for it.
+    /// [`BenchError::Exec`] if out of memory.
     pub fn new(
         name: String,
         model: &Arc<Model<B>>,
@@ -101,10 +99,10 @@ impl<B: Backend> Own<B> {
     }
 }
 
-/// Positions that a task takes of a model, which has them.
+/// Returns the positions that a task needs.
 ///
 /// # Errors
-/// [`BenchError::TooLong`] where it has fewer.
+/// [`BenchError::TooLong`] if the context is shorter.
 pub fn positions_of(
     task: Task,
     name: &str,

@@ -1,4 +1,4 @@
-//! The record for people.
+//! Text output of the record.
 
 use std::fmt;
 
@@ -142,7 +142,6 @@ fn show_quantity(
 }
 
 fn speeds(spread: &Spread) -> String {
-    // Of a large model a joule pays for less than a token.
     let digits = if spread.mean < 1.0 { 4 } else { 2 };
     match spread.sd {
         Some(sd) => format!("{:.digits$} ± {sd:.digits$}", spread.mean),
@@ -150,7 +149,6 @@ fn speeds(spread: &Spread) -> String {
     }
 }
 
-/// What the tests say, those that there are.
 fn tests(comparison: &Comparison) -> Vec<String> {
     let t = comparison
         .paired_t
@@ -165,7 +163,7 @@ fn tests(comparison: &Comparison) -> Vec<String> {
     [t, w, v].into_iter().flatten().collect()
 }
 
-/// A probability.
+/// Formats a probability.
 pub fn p(p: f64) -> String {
     match p < 1e-3 {
         true => format!("{p:.1e}"),

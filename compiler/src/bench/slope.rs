@@ -1,16 +1,15 @@
-//! Joules for each byte that a token touches, from records of `htc bench` with a sensor.
+//! Joules per weight byte read, from records of `htc bench` with a sensor.
 //!
-//! A record of a model against itself with a part of its bytes (or of an artifact against its source) has pairs of runs of the
-//! same task, one right behind the other, of which each has `x`, the bytes of the weights that a token touches, and `y`, the
-//! joules of decode over its tokens. What a task costs beside (attention, sampling, an idle device, another temperature) is the same for both
-//! of a pair, so the slope is that of least squares with an intercept of its own for each pair, which is a regression through the origin on
-//! their differences:
+//! Records are of a model against itself with a fraction of its bytes, or of an artifact against
+//! its source. Each run has `x`, the weight bytes read per token, and `y`, the joules of decode per
+//! token. Other costs are common to both runs of a pair, so the slope is a regression through the
+//! origin on the differences:
 //!
 //! ```text
 //! b = Σ Δx Δy / Σ Δx²,    a = mean(y) - b mean(x)
 //! ```
 //!
-//! Its interval is a percentile bootstrap over pairs. Several records add sizes; all of them are of one machine, one program and one sensor.
+//! Its interval is a percentile bootstrap over pairs.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -26,104 +25,99 @@ use super::statistics::SAMPLES;
 use crate::request::MeasuredEnergy;
 use crate::system::random::Rng;
 
-/// Bytes of a record at most: one of a thousand pairs has two million.
 const MAX_FILE: u64 = 1 << 24;
 
-/// Pairs of a record at most: as many as are measured.
 const MAX_PAIRS: usize = 1000;
 
-/// Records at most.
+/// Maximum number of records.
 pub const MAX_FILES: usize = 16;
 
-/// Difference of the bytes of a pair, as a part of the larger, from which on it says something of a slope.
 const APART: f64 = 0.01;
 
-/// Characters of what a file says of itself that are kept.
 const MAX_NAME: usize = 120;
 
-/// Why there is no slope. The message of each is one line.
+/// Error returned when no slope can be computed.
 #[derive(Debug, Error)]
 pub enum SlopeError {
-    /// The file cannot be read.
+    /// Unreadable file.
     #[error("{}: cannot be read: {error}; give the `json` of `htc bench`", path.display())]
     Read {
-        /// The file.
+        /// File path.
         path: PathBuf,
-        /// What the system says.
+        /// I/O error.
         error: std::io::Error,
     },
-    /// Out of proportion.
+    /// The record has too many bytes or pairs.
     #[error("{}: a record of a benchmark has at most {MAX_FILE} bytes and {MAX_PAIRS} pairs; measure fewer pairs", .0.display())]
     TooLarge(PathBuf),
-    /// More files than anybody measures.
+    /// Too many files.
     #[error("{0} records of energy, expected at most {MAX_FILES}; give fewer")]
     TooMany(usize),
-    /// The same runs again.
+    /// The same record is given twice.
     #[error("{}: the same record twice, whose pairs would count twice; give each once", .0.display())]
     Twice(PathBuf),
-    /// It is no record.
+    /// The file is not a benchmark record.
     #[error(
         "{}: expected the JSON of `htc bench`, found at line {line}, column {column}: {what}; measure again", path.display()
     )]
     Schema {
-        /// The file.
+        /// File path.
         path: PathBuf,
-        /// Where it is none.
+        /// Line.
         line: usize,
-        /// Where in the line.
+        /// Column.
         column: usize,
-        /// What is wrong.
+        /// Message.
         what: String,
     },
-    /// It is a record of something else.
+    /// The record lacks the data for a slope.
     #[error("{}: expected {expected}, found {found}; {remedy}", path.display())]
     Other {
-        /// The file.
+        /// File path.
         path: PathBuf,
-        /// What a slope needs.
+        /// Required content.
         expected: &'static str,
-        /// What is there.
+        /// Actual content.
         found: String,
-        /// What would help.
+        /// Remedy.
         remedy: &'static str,
     },
-    /// Two records that do not belong together.
+    /// Two records differ in machine, program or sensor.
     #[error("{}: its {what} is {found}, and that of {} is {expected}; give records of one machine, program and sensor", path.display(), first.display())]
     Differs {
-        /// The file.
+        /// File path.
         path: PathBuf,
-        /// The first file.
+        /// First file path.
         first: PathBuf,
-        /// What differs.
+        /// Property that differs.
         what: &'static str,
-        /// In this one.
+        /// Value in this file.
         found: String,
-        /// In the first one.
+        /// Value in the first file.
         expected: String,
     },
-    /// A slope that no machine has.
+    /// The slope is not positive.
     #[error(
         "{}: expected more joules for more bytes, found a slope of {slope:e} J per byte over {pairs} pairs; measure more pairs, \
          longer outputs, or sizes that are further apart", path.display()
     )]
     NoSlope {
-        /// The first file.
+        /// First file path.
         path: PathBuf,
-        /// What was found.
+        /// The slope.
         slope: f64,
-        /// Of so many pairs.
+        /// Number of pairs.
         pairs: usize,
     },
 }
 
-/// What is read of a record.
 #[derive(Deserialize)]
 struct Record {
     kind: String,
     schema: u32,
     threads: usize,
     kv_type: String,
-    /// Older records are of the processor, and do not say it.
+    /// Absent in older records (CPU).
     #[serde(default)]
     device: String,
     machine: Machine,
@@ -163,21 +157,20 @@ struct Run {
 }
 
 impl Run {
-    /// Joules of a token behind the first.
     fn joules(&self) -> Option<f64> {
         let joules = self.decode_joules.filter(|&j| j.is_finite() && j > 0.0)?;
         (self.tokens > 1).then(|| joules / (self.tokens - 1) as f64)
     }
 }
 
-/// A run: bytes that a token touches, and its joules.
+/// A run: weight bytes per token and joules per token.
 type At = (f64, f64);
 
-/// The line through the records of these files.
+/// Fits the line through these records; `None` without files.
 ///
 /// # Errors
-/// [`SlopeError`] where one of them is none, has no energy or no two sizes, or is of another machine, program or
-/// sensor; or where more bytes do not cost more.
+/// [`SlopeError`] if a record is unsuitable or of another machine, program or sensor; or if the
+/// slope is not positive.
 pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
     if paths.len() > MAX_FILES {
         return Err(SlopeError::TooMany(paths.len()));
@@ -222,7 +215,6 @@ pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
     }))
 }
 
-/// What a file says, for a message.
 fn short(text: &str) -> String {
     let text: String = text.chars().take(MAX_NAME).collect();
     escaped(&text).into_owned()
@@ -246,7 +238,6 @@ fn bytes_of(path: &Path) -> Result<Vec<u8>, SlopeError> {
 fn parse(path: &Path, bytes: &[u8]) -> Result<Record, SlopeError> {
     let record: Record = serde_json::from_slice(bytes).map_err(|error| {
         let said = error.to_string();
-        // The place stands before it.
         let what = said.rsplit_once(" at line ").map_or(&said[..], |(w, _)| w);
         SlopeError::Schema {
             path: path.into(),
@@ -281,7 +272,6 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Record, SlopeError> {
     Ok(record)
 }
 
-/// The pairs of a record that have energy.
 fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[At; 2]>, SlopeError> {
     let other = |expected, found: String, remedy| SlopeError::Other {
         path: path.into(),
@@ -331,7 +321,6 @@ fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[At; 2]>, SlopeError> {
     }
 }
 
-/// Makes sure that two records are of one machine, program and sensor.
 fn same(path: &Path, record: &Record, first: &Path, of: &Record) -> Result<(), SlopeError> {
     let sensor = |r: &Record| {
         r.sensor
@@ -375,7 +364,6 @@ fn same(path: &Path, record: &Record, first: &Path, of: &Record) -> Result<(), S
     }
 }
 
-/// Intercept and slope.
 fn line(pairs: &[[At; 2]]) -> (f64, f64) {
     let (mut products, mut squares, mut sum) = (0.0, 0.0, (0.0, 0.0));
     for [one, other] in pairs {
@@ -390,7 +378,6 @@ fn line(pairs: &[[At; 2]]) -> (f64, f64) {
     ((sum.1 - slope * sum.0) / runs, slope)
 }
 
-/// The 95 % interval of the slope, over pairs; `None` for one pair.
 fn interval(pairs: &[[At; 2]]) -> Option<(f64, f64)> {
     if pairs.len() < 2 {
         return None;

@@ -1,10 +1,9 @@
-//! What paired measurements say: pure functions of their numbers.
+//! Statistics of paired measurements.
 //!
-//! A pair is two measurements of the same task, one right behind the other, so that what changes slowly
-//! (a clock, a temperature, another program) is in both. The ratio is the mean of the pairs' ratios, its
-//! interval a percentile bootstrap over pairs (Efron and Tibshirani, An Introduction to the Bootstrap, 1993,
-//! section 13.3); two tests say whether there is a difference at all, one of which (Student's) believes in
-//! normal differences and the other (Wilcoxon's) only in symmetric ones.
+//! A pair is two consecutive measurements of the same task, so that slow changes affect both. The
+//! interval of the mean ratio is a percentile bootstrap over pairs (Efron and Tibshirani, An
+//! Introduction to the Bootstrap, 1993, section 13.3). Student's test assumes normal differences,
+//! Wilcoxon's only symmetric ones.
 
 use serde::Serialize;
 
@@ -12,34 +11,33 @@ use crate::measure::Interval;
 use crate::measure::statistics::{normal_beyond, student_beyond, student_quantile};
 use crate::system::random::Rng;
 
-/// Samples of the bootstrap.
+/// Number of bootstrap samples.
 pub const SAMPLES: usize = 10_000;
 
-/// Up to so many pairs that differ, Wilcoxon's distribution is enumerated.
 const EXACT: usize = 25;
 
-/// Where two programs are equally steady, at most this part of all measurements is called contaminated.
+/// Probability that two equally steady programs are called contaminated.
 pub const CHANCE: f64 = 0.01;
 
-/// Up to 5 times the standard deviation, which is 25 times the variance, two programs differ by nature: one in this process
-/// and one that is started anew for every run were seen to differ by 3.5 times on a machine with nothing else to do.
+/// Natural ratio of relative variances: 5 times the standard deviation. A program restarted for
+/// every run differed by 3.5 times on an idle machine.
 pub const BY_NATURE: f64 = 25.0;
 
-/// Measurements of one kind.
+/// Summary of measurements of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Their number.
+    /// Number of measurements.
     pub count: usize,
-    /// Their mean.
+    /// Mean.
     pub mean: f64,
-    /// The one in the middle, or the mean of two.
+    /// Median.
     pub median: f64,
     /// Standard deviation of single measurements (n − 1); absent for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sd: Option<f64>,
-    /// The smallest.
+    /// Minimum.
     pub smallest: f64,
-    /// The largest.
+    /// Maximum.
     pub largest: f64,
 }
 
@@ -48,66 +46,61 @@ pub struct Spread {
 pub struct PairedT {
     /// Mean difference over its standard error.
     pub t: f64,
-    /// Degrees of freedom: pairs less one.
+    /// Degrees of freedom: pairs minus one.
     pub degrees: usize,
-    /// Probability of a `t` at least as far from zero where there is no difference.
+    /// Probability of a `t` at least as far from zero under the null hypothesis.
     pub p: f64,
 }
 
 /// Wilcoxon's signed rank test, two-sided (Wilcoxon 1945).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SignedRank {
-    /// Sum of the ranks of what is above zero; ties have the mean of their ranks.
+    /// Sum of the ranks of positive differences; ties have their mean rank.
     pub plus: f64,
-    /// Sum of the ranks of what is below zero.
+    /// Sum of the ranks of negative differences.
     pub minus: f64,
-    /// Differences that are not zero: those that are say nothing and are left out, as Wilcoxon did.
+    /// Number of nonzero differences; zeros are left out, as in Wilcoxon's paper.
     pub count: usize,
-    /// Probability of sums at least as unequal where there is no difference.
+    /// Probability of sums at least as unequal under the null hypothesis.
     pub p: f64,
-    /// Whether `p` counts all signs of these ranks; else it is that of a normal distribution with the variance
-    /// of these ranks, without a correction for continuity.
+    /// True if `p` is exact; else it is of a normal approximation without continuity correction.
     pub exact: bool,
 }
 
-/// Whether one of two programs was measured beside something else that worked on the machine.
-///
-/// Of two steady programs the relative variances (squares of standard deviation over mean) are alike; where
-/// others had the machine for a while, they hit some measurements of one of the two and not their partners.
-/// The published example is 21 times the standard deviation in the one and 1 in the other.
+/// Check for other work on the machine during the runs of one program: two steady programs have
+/// similar relative variances (squares of standard deviation over mean).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct VarianceCheck {
     /// Relative variance of the subject's speeds over that of the baseline's.
     pub ratio: f64,
-    /// Ratios above this, or below one over it, are neither by chance nor by nature: the larger of [`BY_NATURE`] and of
-    /// what has a probability of [`CHANCE`] where both are equally steady, the quantile of F with as many degrees of
-    /// freedom on both sides as there are pairs less one.
+    /// Threshold for the ratio and its inverse: the larger of [`BY_NATURE`] and the quantile of F
+    /// for [`CHANCE`].
     pub threshold: f64,
-    /// Whether the ratio is beyond it.
+    /// True if the ratio is beyond the threshold.
     pub contaminated: bool,
 }
 
-/// How the subject compares with the baseline in one quantity.
+/// Comparison of subject and baseline in one quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Mean of the pairs' ratios, subject over baseline.
     pub ratio: f64,
-    /// Their median.
+    /// Median of the ratios.
     pub median_ratio: f64,
-    /// Mean of the ratios of times, which are those of speeds upside down.
+    /// Mean of the inverse ratios (ratios of times for speeds).
     pub time_ratio: f64,
     /// 95 % interval of `ratio`; absent for one pair.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Interval>,
-    /// Mean difference, subject less baseline.
+    /// Mean difference, subject minus baseline.
     pub difference: f64,
-    /// Student's test; absent for one pair, and where all differences are the same.
+    /// Student's test; absent for one pair or equal differences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paired_t: Option<PairedT>,
-    /// Wilcoxon's test; absent where there is no difference at all.
+    /// Wilcoxon's test; absent if all differences are zero.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wilcoxon: Option<SignedRank>,
-    /// The check for contamination; absent for one pair, and where one of the two does not vary.
+    /// Check for contamination; absent for one pair or if one side does not vary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variance: Option<VarianceCheck>,
 }
@@ -116,7 +109,6 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Standard deviation of single values; `None` for fewer than two.
 fn deviation(values: &[f64]) -> Option<f64> {
     let (n, mean) = (values.len(), mean(values));
     let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
@@ -137,7 +129,7 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// What some measurements are; `None` where there are none.
+/// Summarises `values`; returns `None` if there are none.
 pub fn spread(values: &[f64]) -> Option<Spread> {
     let sorted = sorted(values);
     let (smallest, largest) = (*sorted.first()?, *sorted.last()?);
@@ -151,8 +143,8 @@ pub fn spread(values: &[f64]) -> Option<Spread> {
     })
 }
 
-/// Compares the first of every pair with the second: speeds `(subject, baseline)`, all above zero. The
-/// same pairs and seed give the same numbers. `None` where there are none.
+/// Compares speeds `(subject, baseline)`, all above zero; `None` without pairs. Deterministic for a
+/// seed.
 pub fn compare(pairs: &[(f64, f64)], seed: u64) -> Option<Comparison> {
     if pairs.is_empty() {
         return None;
@@ -172,8 +164,8 @@ pub fn compare(pairs: &[(f64, f64)], seed: u64) -> Option<Comparison> {
     })
 }
 
-/// The 95 % interval of the mean: the middle 95 % of the means of [`SAMPLES`] samples of as many values, drawn
-/// with replacement. `None` for fewer than two values.
+/// Returns the middle 95 % of the means of [`SAMPLES`] bootstrap samples; `None` for fewer than two
+/// values.
 pub fn bootstrap(values: &[f64], seed: u64) -> Option<Interval> {
     let n = values.len();
     if n < 2 {
@@ -183,7 +175,7 @@ pub fn bootstrap(values: &[f64], seed: u64) -> Option<Interval> {
     let mut sample = || (0..n).map(|_| values[random.below(n)]).sum::<f64>() / n as f64;
     let mut means: Vec<f64> = (0..SAMPLES).map(|_| sample()).collect();
     means.sort_by(f64::total_cmp);
-    // Between two order statistics in proportion, as numpy's and R's percentiles are.
+    // Linear interpolation between order statistics, as in numpy and R.
     let at = |part: f64| {
         let place = part * (SAMPLES - 1) as f64;
         let (below, rest) = (place.floor() as usize, place.fract());
@@ -193,8 +185,7 @@ pub fn bootstrap(values: &[f64], seed: u64) -> Option<Interval> {
     Some((at(0.025), at(0.975)))
 }
 
-/// Student's test of differences; `None` for fewer than two, or where they do not differ from each other,
-/// which leaves nothing to hold their mean against.
+/// Student's test of differences; `None` for fewer than two, or if they are all equal.
 pub fn paired_t(differences: &[f64]) -> Option<PairedT> {
     let sd = deviation(differences).filter(|&sd| sd > 0.0)?;
     let t = mean(differences) / (sd / (differences.len() as f64).sqrt());
@@ -206,14 +197,14 @@ pub fn paired_t(differences: &[f64]) -> Option<PairedT> {
     })
 }
 
-/// Wilcoxon's test of differences; `None` where all of them are zero.
+/// Wilcoxon's test of differences; `None` if all of them are zero.
 pub fn signed_rank(differences: &[f64]) -> Option<SignedRank> {
     let mut found: Vec<f64> = differences.iter().copied().filter(|&d| d != 0.0).collect();
     if found.is_empty() {
         return None;
     }
     found.sort_by(|a, b| a.abs().total_cmp(&b.abs()));
-    // Twice the ranks, which are whole numbers where ties share the mean of theirs.
+    // Twice the ranks: integers also for ties, which share their mean rank.
     let mut doubled: Vec<usize> = Vec::with_capacity(found.len());
     for tied in found.chunk_by(|a, b| a.abs() == b.abs()) {
         let first = doubled.len() + 1;
@@ -230,7 +221,7 @@ pub fn signed_rank(differences: &[f64]) -> Option<SignedRank> {
         p: match exact {
             true => enumerated(&doubled, plus),
             false => {
-                // Σ r² / 4 is n (n + 1) (2n + 1) / 24 less what ties take of it.
+                // Σ r² / 4 is n (n + 1) (2n + 1) / 24 minus the correction for ties.
                 let squares: f64 = doubled.iter().map(|&r| (r * r) as f64 / 4.0).sum();
                 let off = (plus as f64 - all as f64 / 2.0) / 2.0;
                 normal_beyond(off / (squares / 4.0).sqrt())
@@ -240,10 +231,10 @@ pub fn signed_rank(differences: &[f64]) -> Option<SignedRank> {
     })
 }
 
-/// The probability of a sum at least as far from the middle as `plus`, over all signs of these ranks.
+/// Sums over all signs of these ranks.
 fn enumerated(ranks: &[usize], plus: usize) -> f64 {
     let all: usize = ranks.iter().sum();
-    // Signs that give a sum, by sum; up to 2²⁵ of them.
+    // Number of sign choices by sum; up to 2²⁵ in total.
     let mut ways = vec![0_u64; all + 1];
     ways[0] = 1;
     for &rank in ranks {
@@ -253,19 +244,19 @@ fn enumerated(ranks: &[usize], plus: usize) -> f64 {
     }
     let low = plus.min(all - plus);
     let tail: u64 = ways[..=low].iter().sum();
-    // The distribution is symmetric; where the sum is the middle itself, it is counted from both sides.
+    // A sum in the middle would be counted twice.
     (2.0 * tail as f64 / (1_u64 << ranks.len()) as f64).min(1.0)
 }
 
-/// The ratio of variances that is exceeded, up or down, with a probability of [`CHANCE`].
+/// Quantile of F for [`CHANCE`], on both sides.
 fn chance(degrees: usize) -> Option<f64> {
-    // With as many degrees of freedom on both sides, √ν (√F − 1/√F) / 2 is Student's (Cacoullos 1965).
+    // With equal degrees of freedom, √ν (√F − 1/√F) / 2 has Student's distribution (Cacoullos
+    // 1965).
     let t = student_quantile(degrees, 1.0 - CHANCE)? / (degrees as f64).sqrt();
     Some((t + (1.0 + t * t).sqrt()).powi(2))
 }
 
-/// Whether the subject's speeds vary more, or less, than the baseline's do; `None` for fewer than two pairs,
-/// or where one of the two does not vary.
+/// Compares the variation of both sides; `None` if undefined.
 pub fn variance_check(subject: &[f64], baseline: &[f64]) -> Option<VarianceCheck> {
     let relative = |values: &[f64]| {
         let found = (deviation(values)? / mean(values)).powi(2);

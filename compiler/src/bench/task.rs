@@ -1,11 +1,11 @@
-//! What is measured.
+//! Tasks of a benchmark.
 
 use std::fmt;
 
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use serde::Serialize;
 
-/// A kind of prompt: a text of our own that ships with the program.
+/// Kind of prompt; the texts ship with the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -13,17 +13,17 @@ pub enum Kind {
     Coding,
     /// A problem to solve step by step.
     Reasoning,
-    /// Something to explain.
+    /// An explanation.
     Factual,
     /// A story to begin.
     Creative,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 4] = [Kind::Coding, Kind::Reasoning, Kind::Factual, Kind::Creative];
 
-    /// What it is called.
+    /// Returns the name.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Coding => "coding",
@@ -33,7 +33,7 @@ impl Kind {
         }
     }
 
-    /// The prompt.
+    /// Returns the text of the prompt.
     pub const fn text(self) -> &'static str {
         match self {
             Kind::Coding => include_str!("prompts/coding.txt"),
@@ -44,7 +44,7 @@ impl Kind {
     }
 }
 
-/// One thing that is measured of both.
+/// Task of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
     what: What,
@@ -58,19 +58,19 @@ enum What {
 }
 
 impl Task {
-    /// Read a prompt and write so many tokens.
+    /// Reads a prompt and writes `tokens` tokens.
     pub const fn prompt(kind: Kind, tokens: usize) -> Task {
         let what = What::Prompt(kind);
         Task { what, tokens }
     }
 
-    /// Read so many tokens of text and write so many behind them.
+    /// Reads `length` tokens of text and writes `tokens` after them.
     pub const fn context(length: usize, tokens: usize) -> Task {
         let what = What::Context(length);
         Task { what, tokens }
     }
 
-    /// The kind of its prompt; `None` for a context of a given length.
+    /// Returns the kind of prompt; `None` for a context of a given length.
     pub const fn kind(self) -> Option<Kind> {
         match self.what {
             What::Prompt(kind) => Some(kind),
@@ -78,13 +78,12 @@ impl Task {
         }
     }
 
-    /// Tokens to write.
+    /// Returns the number of tokens to write.
     pub const fn tokens(self) -> usize {
         self.tokens
     }
 
-    /// What is read, BOS included where the model asks for one. A context is filled with the prompts, one behind
-    /// the other and from the beginning again.
+    /// Returns the prompt tokens, with BOS if used. A context repeats the concatenated prompts.
     pub fn read(self, tokenizer: &Tokenizer) -> Vec<u32> {
         match self.what {
             What::Prompt(kind) => tokenizer.encode(kind.text().trim_end(), AddSpecial::Prompt),

@@ -5,7 +5,6 @@ use super::record::{Conditions, Measuree, Phase, Record};
 use super::runner::{Mark, Timing};
 use super::*;
 
-/// Takes as long as it is told, and writes down who was asked for what.
 struct Told<'a> {
     name: &'static str,
     milliseconds: Vec<u64>,
@@ -81,7 +80,6 @@ fn measure(protocol: &Protocol, subject: &mut Told, baseline: Option<&mut Told>)
     .unwrap()
 }
 
-/// A record of pairs without a machine.
 fn record(measured: Measured) -> Record {
     let measuree = |name: &str| Measuree {
         name: name.into(),
@@ -116,7 +114,6 @@ fn pairs_take_tasks_in_turn_and_alternate_who_is_first() {
     let mut baseline = Told::new("baseline", &[200], &log);
     let measured = measure(&protocol(8), &mut subject, Some(&mut baseline));
     let log = log.borrow();
-    // A warm-up of the longest output, then pairs; who was first at a task is second the next time.
     assert_eq!(log.len(), 2 * 9);
     assert_eq!(log[0].1.tokens(), 21);
     let first: Vec<_> = log[2..]
@@ -145,7 +142,7 @@ fn pairs_take_tasks_in_turn_and_alternate_who_is_first() {
     );
     let pair = &measured.pairs[1];
     assert!(!pair.subject_first && pair.tokens == 11);
-    // 100 tokens in 0.2 s, 10 behind the first in 0.1 s, 11 in all.
+    // 100 tokens in 0.2 s, 10 after the first in 0.1 s, 11 in all.
     let of = |run: &record::Run| {
         [run.prefill, run.decode.unwrap(), run.end_to_end.unwrap()].map(f64::round)
     };
@@ -161,13 +158,12 @@ fn pairs_take_tasks_in_turn_and_alternate_who_is_first() {
 }
 
 #[test]
-fn what_has_no_turn_is_known() {
+fn left_out_lists_combinations_without_a_pair() {
     assert_eq!(protocol(3).left_out(), [(Kind::Factual, 21)]);
     assert_eq!(protocol(4).left_out(), []);
     assert_eq!(protocol(9).left_out(), []);
 }
 
-/// Behind a context that fills the model, the one token comes from reading it.
 #[test]
 fn a_full_context_has_no_decode() {
     let log = RefCell::default();
@@ -191,8 +187,6 @@ fn a_full_context_has_no_decode() {
     assert!(full.prefill.is_some() && full.decode.is_none() && full.end_to_end.is_none());
 }
 
-/// Writes down what it is told; the subject's runs take 5.5 J, the baseline's 11, of which decode has the half. It knows
-/// neither power nor what the device does when it idles.
 struct Sensing(Vec<String>);
 
 impl Sensors for Sensing {
@@ -223,7 +217,7 @@ impl Sensors for Sensing {
 }
 
 #[test]
-fn what_sensors_say_stands_beside_the_run_and_nothing_else_does() {
+fn sensor_readings_are_recorded_per_run_and_unknown_values_are_null() {
     let log = RefCell::default();
     let mut subject = Told::new("subject", &[100], &log);
     let mut baseline = Told::new("baseline", &[100], &log);
@@ -244,7 +238,6 @@ fn what_sensors_say_stands_beside_the_run_and_nothing_else_does() {
     let run = serde_json::to_value(measured.pairs[0].subject).unwrap();
     let found = ["joules", "tokens_per_joule", "decode_tokens_per_joule"].map(|k| run[k].as_f64());
     assert_eq!(found, [Some(5.5), Some(2.0), Some(10.0 / 2.75)]);
-    // Null, and there.
     for absent in [
         "net_joules",
         "net_tokens_per_joule",
@@ -263,7 +256,6 @@ fn what_sensors_say_stands_beside_the_run_and_nothing_else_does() {
         .unwrap();
     assert_eq!(ratio.ratio, 2.0);
     assert_eq!(energy.net_tokens_per_joule, None);
-    // A pair of which one run is not known compares nothing, and the others stay in their pairs.
     let mut holed = measured;
     holed.pairs[0].baseline.as_mut().unwrap().energy = Some(Default::default());
     let energy = record(holed).energy.unwrap();
@@ -278,7 +270,7 @@ fn what_sensors_say_stands_beside_the_run_and_nothing_else_does() {
 }
 
 #[test]
-fn an_end_is_seen_before_the_next_run() {
+fn cancellation_stops_before_the_next_run() {
     let log = RefCell::default();
     let mut subject = Told::new("subject", &[100], &log);
     let cancel = Cancel::default();
@@ -314,9 +306,8 @@ fn a_run_that_takes_no_time_is_an_error() {
     assert!(matches!(found, Err(BenchError::NoTime { .. })));
 }
 
-/// One of the two is disturbed in some of its runs.
 #[test]
-fn a_disturbed_side_is_named() {
+fn contamination_note_names_the_disturbed_side() {
     let log = RefCell::default();
     let mut subject = Told::new(
         "subject",
@@ -348,14 +339,14 @@ fn gates_of(text: &str) -> Result<Vec<gates::Gate>, GateError> {
 }
 
 #[test]
-fn the_built_in_gates_are_those_of_the_paper() {
+fn built_in_gates_match_the_paper() {
     let found = gates::read(std::path::Path::new("paper")).unwrap();
-    let said: Vec<String> = found
+    let descriptions: Vec<String> = found
         .iter()
         .map(|gate| format!("{} {} {:?}", gate.metric, gate.bound, gate.rank))
         .collect();
     assert_eq!(
-        said,
+        descriptions,
         [
             "decode_ratio at least 0.95 Some(1024)",
             "decode_ratio at least 0.75 Some(1536)",
@@ -367,7 +358,7 @@ fn the_built_in_gates_are_those_of_the_paper() {
 }
 
 #[test]
-fn gates_are_judged_by_what_was_measured() {
+fn gates_are_judged_on_measured_values() {
     let log = RefCell::default();
     let mut subject = Told::new("subject", &[100, 101, 102], &log);
     let mut baseline = Told::new("baseline", &[200, 203, 201], &log);
@@ -387,7 +378,6 @@ fn gates_are_judged_by_what_was_measured() {
         .iter()
         .map(|gate| gate.judge(&record, Some(5)).outcome);
     let judged: Vec<Outcome> = judged.collect();
-    // What was not measured holds nothing.
     assert_eq!(
         judged[..],
         [Passed, Failed, Passed, OtherRank, Passed, Failed, Failed]
@@ -403,7 +393,7 @@ fn gates_are_judged_by_what_was_measured() {
 }
 
 #[test]
-fn gates_that_cannot_be_judged_are_refused_before() {
+fn unmeasurable_gates_are_rejected_before_the_run() {
     let gates = gates_of(r#"[{"metric": "perplexity_increase", "at_most": 1}, {"metric": "decode_speed", "at_least": 1}]"#).unwrap();
     let check = |baseline, text| gates::check(&gates, None, baseline, text, 8);
     assert!(check(true, true).is_ok());
@@ -430,7 +420,7 @@ fn gates_that_cannot_be_judged_are_refused_before() {
 }
 
 #[test]
-fn damaged_gates_are_named_with_their_line() {
+fn invalid_gates_report_their_line() {
     for (line, text, words) in [
         (
             2,

@@ -1,4 +1,4 @@
-//! The folder where calibrations are kept and found again, an entry for each.
+//! Cache folder of calibrations, with one entry per calibration.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,13 +12,13 @@ use htc_formats::htz::Digest;
 use super::entry::Entry;
 use super::{CalibrateError, CalibrationOptions};
 
-/// Held by the process that works in the folder of a calibration.
+/// Lock file of an entry, held by the working process.
 pub(super) const LOCK: &str = "lock";
 
-/// The statistics of what the head reads.
+/// File with the statistics of the head's input.
 pub(super) const HEAD: &str = "head";
 
-/// What an entry of the cache is of.
+/// Kind of a cache entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Activations.
@@ -30,7 +30,6 @@ pub(super) enum Kind {
 impl Kind {
     const ALL: [Kind; 2] = [Kind::Calibration, Kind::Gradients];
 
-    /// What the names of its entries begin with.
     const fn prefix(self) -> &'static str {
         match self {
             Kind::Calibration => "calibration-",
@@ -43,7 +42,7 @@ pub(super) fn entry_name(kind: Kind, key: Digest) -> OsString {
     format!("{}{key}", kind.prefix()).into()
 }
 
-/// The folder of the cache.
+/// Returns the folder of the cache.
 ///
 /// # Errors
 /// [`CalibrateError::NoCache`].
@@ -54,7 +53,7 @@ pub fn cache_folder(options: &CalibrationOptions) -> Result<PathBuf, CalibrateEr
     }
 }
 
-/// The folder of one calibration: this user's own, or one that may be read.
+/// Opens the folder of one entry: owned by this user, or readable if trusted.
 pub(super) fn open_entry(
     cache: &Path,
     name: &OsStr,
@@ -67,7 +66,7 @@ pub(super) fn open_entry(
     folder::make_private(cache).map_err(failed)?;
     let parent = Folder::open(cache).map_err(failed)?;
     match parent.own(name) {
-        // That of the system's user is read, and anybody's where that is asked for.
+        // Entries of the system user are trusted, too.
         Err(FolderError::Foreign { path, owner }) => match parent.existing(name, trusted) {
             Err(FolderError::Foreign { .. }) => Err(CalibrateError::Foreign { path, owner }),
             found => found.map_err(|error| failed(error.into_io())),
@@ -91,7 +90,7 @@ pub(super) fn empty(folder: &Folder) -> io::Result<()> {
     names.try_for_each(|name| folder.remove(name))
 }
 
-/// Whether a file of the cache is one that calibrations and backward passes write.
+/// Returns true for names of files that calibrations and backward passes write.
 pub(super) fn is_of_entry(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
     bytes == HEAD.as_bytes()
@@ -102,26 +101,26 @@ pub(super) fn is_of_entry(name: &OsStr) -> bool {
         || bytes.ends_with(UNFINISHED.as_bytes())
 }
 
-/// A calibration in a cache that nobody uses now.
+/// Unlocked entry of a cache.
 #[derive(Debug)]
 pub struct IdleEntry {
     parent: Folder,
     folder: Folder,
     name: OsString,
-    /// Where it is.
+    /// Entry path.
     pub path: PathBuf,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// When something in it was last written to.
+    /// Time of the last change.
     pub modified: Option<SystemTime>,
     _lock: File,
 }
 
 impl IdleEntry {
-    /// Removes it.
+    /// Removes the entry.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn remove(&self) -> io::Result<()> {
         empty(&self.folder)?;
         self.folder.remove(OsStr::new(LOCK))?;
@@ -129,10 +128,10 @@ impl IdleEntry {
     }
 }
 
-/// The calibrations of this user in a cache.
+/// Returns the entries of this user that no process uses.
 ///
 /// # Errors
-/// What the system says.
+/// I/O errors.
 pub fn idle(cache: &Path) -> io::Result<Vec<IdleEntry>> {
     let names = Folder::open(cache)?.names()?;
     let entries = names.into_iter().filter(|name| {

@@ -1,4 +1,4 @@
-//! What stands in a text, for one model.
+//! Content of a calibration text for one model.
 
 use htc_formats::htz::Digest;
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
@@ -7,18 +7,18 @@ use super::CalibrateError;
 use crate::request::{ShippedPart, TextSource, shipped_digest, shipped_text};
 use crate::system::text;
 
-/// A text as a model reads it.
+/// Text as one model reads it.
 #[derive(Debug)]
 pub(super) struct Contents {
     pub(super) text: String,
-    /// Digest of all of the source's text.
+    /// Digest of the complete source text.
     pub(super) sha256: Digest,
-    /// Parts of the shipped text that are not in it.
+    /// Names of the skipped parts of the shipped text.
     pub(super) left_out: Vec<String>,
 }
 
 impl Contents {
-    /// All of a file; of the shipped text the parts that the model has tokens for.
+    /// Reads a file, or the parts of the shipped text that the tokenizer covers.
     ///
     /// # Errors
     /// [`CalibrateError::Text`].
@@ -52,9 +52,8 @@ impl Contents {
     }
 }
 
-/// Whether a vocabulary holds the characters of a part, and not only the bytes that they are made of: at most
-/// three tokens for two characters. Outside of ASCII a character has two bytes or more, so that the statistics of
-/// text that falls apart into bytes would be of a language that the model cannot read, and a large part of them all.
+/// At most three tokens per two characters: otherwise the script is encoded as bytes, which the
+/// model cannot read.
 fn is_read(part: &ShippedPart, tokenizer: &Tokenizer) -> bool {
     let text = part.text();
     let tokens = tokenizer.encode(&text, AddSpecial::Nothing).len();
@@ -77,9 +76,8 @@ mod tests {
         Tokenizer::new(file.vocabulary.unwrap()).unwrap()
     }
 
-    /// The demo model's vocabulary has English and some German; it writes the scripts of six parts as bytes.
     #[test]
-    fn scripts_that_a_vocabulary_has_no_tokens_for_are_left_out() {
+    fn scripts_outside_the_vocabulary_are_skipped() {
         let tokenizer = demo_tokenizer();
         let contents = Contents::of(&TextSource::Shipped, &tokenizer).unwrap();
         let foreign = [
@@ -91,9 +89,8 @@ mod tests {
         assert_eq!(contents.text, without);
     }
 
-    /// It fills the windows of the default, with a quarter as many held out.
     #[test]
-    fn every_window_of_the_shipped_text_has_text() {
+    fn shipped_text_fills_the_default_windows() {
         let tokenizer = demo_tokenizer();
         let text = Contents::of(&TextSource::Shipped, &tokenizer).unwrap().text;
         let windows = Windows::new(&tokenizer, &text, DEFAULT_CONTEXT, None).unwrap();

@@ -1,4 +1,4 @@
-//! One folder of the cache, in which one process at a time works.
+//! Folder of one cache entry, used by one process at a time.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,13 +14,13 @@ use crate::event::{Event, Watch};
 use crate::request::CalibrationOptions;
 use crate::system::lock;
 
-/// A folder of the cache.
+/// Folder of one cache entry.
 pub(crate) struct Entry {
     folder: Folder,
 }
 
 impl Entry {
-    /// The one that the key names.
+    /// Opens the entry of a key.
     pub(super) fn open(
         options: &CalibrationOptions,
         kind: Kind,
@@ -31,7 +31,7 @@ impl Entry {
         Ok(Entry { folder })
     }
 
-    /// That of a backward pass.
+    /// Opens the entry of a backward pass.
     pub(crate) fn of_gradients(
         options: &CalibrationOptions,
         key: Digest,
@@ -39,21 +39,21 @@ impl Entry {
         Entry::open(options, Kind::Gradients, key)
     }
 
-    /// The folder itself.
+    /// Returns the folder.
     pub(crate) fn folder(&self) -> &Folder {
         &self.folder
     }
 
-    /// Where a file of it is.
+    /// Returns the path of a file in the entry.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Waits until nobody else works here. Whoever comes second finds everything.
+    /// Waits for the lock of the entry.
     ///
     /// # Errors
-    /// [`CalibrateError::Locked`], [`CalibrateError::Cancelled`]; inside of the result what the system
-    /// says, which is no error where everything is there.
+    /// [`CalibrateError::Locked`], [`CalibrateError::Cancelled`]; the inner error is ignored for
+    /// complete entries.
     pub(crate) fn lock(
         &self,
         options: &CalibrationOptions,
@@ -80,8 +80,7 @@ impl Entry {
         }
     }
 
-    /// The lock, or `None` where it could not be had and is not needed: what is complete and may only be
-    /// read is as good.
+    /// Returns the lock; `None` for a complete entry in a read-only folder.
     pub(crate) fn locked(
         &self,
         lock: io::Result<File>,
@@ -101,7 +100,7 @@ impl Entry {
         }
     }
 
-    /// Removes everything but the lock.
+    /// Removes all files but the lock.
     ///
     /// # Errors
     /// [`CalibrateError::Cache`].
@@ -112,10 +111,10 @@ impl Entry {
         })
     }
 
-    /// Removes what was written here and is not among the files that are needed.
+    /// Removes files of this program that are not in `needed`.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub(crate) fn sweep(&self, needed: &[String]) -> io::Result<()> {
         for name in self.folder.names()? {
             if is_of_entry(&name) && !needed.iter().any(|of| name == of.as_str()) {

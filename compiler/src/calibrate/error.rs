@@ -1,4 +1,4 @@
-//! Why a calibration fails.
+//! Errors of a calibration.
 
 use std::fmt;
 use std::io;
@@ -13,16 +13,15 @@ use crate::event::Cancelled;
 use crate::math::FactoriseError;
 use crate::request::TextSource;
 
-/// What the text goes through, one after the other.
+/// Stage of the forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// A block of the model.
     Layer(usize),
-    /// The norm in front of the head.
+    /// The norm before the head.
     Head,
 }
 
-/// `layer 3`.
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -32,58 +31,58 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Why a calibration fails.
+/// Errors of a calibration.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CalibrateError {
     /// The text cannot be read.
     #[error(transparent)]
     Text(#[from] crate::system::text::TextError),
-    /// No text is named.
+    /// No text is given.
     #[error("there is no text to calibrate on; give one at least")]
     NoText,
     /// The text is shorter than a window.
     #[error("{text}: {error}")]
     TooShort {
-        /// The text.
+        /// Text.
         text: TextSource,
-        /// How short.
+        /// Its length.
         error: TextTooShort,
     },
-    /// There is no tokenizer.
+    /// The tokenizer cannot be created.
     #[error("{}: {error}", path.display())]
     Tokenizer {
-        /// The model.
+        /// Model path.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         error: TokenizerError,
     },
     /// The model cannot be executed.
     #[error("{}: {error}", path.display())]
     Load {
-        /// The model.
+        /// Model path.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         error: LoadError,
     },
     /// A forward pass failed.
     #[error("{}: {stage}: {error}", path.display())]
     Exec {
-        /// The model.
+        /// Model path.
         path: PathBuf,
-        /// Where.
+        /// Stage.
         stage: Stage,
-        /// Why.
+        /// Cause.
         error: ExecError,
     },
-    /// The device does not sum what it computes.
+    /// The device failed to sum the moments.
     #[error("{}: {stage}: {error}; give another `device`", path.display())]
     Sums {
-        /// The model.
+        /// Model path.
         path: PathBuf,
-        /// Where.
+        /// Stage.
         stage: Stage,
-        /// Why.
+        /// Cause.
         error: FactoriseError,
     },
     /// An activation is infinite or not a number.
@@ -92,77 +91,77 @@ pub enum CalibrateError {
         path.display()
     )]
     NotFinite {
-        /// The model.
+        /// Model path.
         path: PathBuf,
-        /// Where the first one is.
+        /// Stage.
         stage: Stage,
     },
-    /// Fewer tokens asked for than a window has.
+    /// Fewer tokens are requested than a window has.
     #[error(
         "`calibration_tokens` {tokens}: a window alone has {context} (`context`); ask for more, or for shorter windows"
     )]
     FewTokens {
-        /// Tokens asked for.
+        /// Requested tokens.
         tokens: usize,
-        /// Tokens of a window.
+        /// Tokens per window.
         context: usize,
     },
-    /// A weight says nothing.
+    /// A weight of a text is not a finite positive number.
     #[error("`calibration`: a text has a weight of {0}; give a finite number above 0")]
     Weight(f64),
-    /// A text is calibrated on twice.
+    /// A text is given twice.
     #[error("`calibration` {0}: given twice; give it once, with a weight if it is to count more")]
     Twice(TextSource),
-    /// What is to be held out is what is calibrated on.
+    /// The held-out text is a calibration text.
     #[error("`held_out` {}: the same text as `calibration`; leave it out and the ends of the texts are held out, or give another", .0.display())]
     HeldOutIsText(PathBuf),
-    /// There is no room for the statistics.
+    /// The disk space is insufficient.
     #[error("{}: no space: {needed} bytes of statistics are needed, {free} are free there; free some, or give another `cache` DIR", path.display())]
     NoSpace {
-        /// The folder.
+        /// Folder path.
         path: PathBuf,
         /// Bytes of all layers and of two residual streams.
         needed: u64,
-        /// What is free.
+        /// Free bytes.
         free: u64,
     },
-    /// The machine has not as much memory.
+    /// The memory is insufficient.
     #[error("{}: no memory: calibrating takes about {needed} bytes for the sums of a layer, {available} are available; end other programs, or do without `calibration`", path.display())]
     NoMemory {
-        /// The model.
+        /// Model path.
         path: PathBuf,
         /// Bytes of the sums and of a session.
         needed: u64,
-        /// What is available.
+        /// Available bytes.
         available: u64,
     },
-    /// Windows longer than what the model was trained for.
+    /// The windows are longer than the model's context.
     #[error("`context` {context}: the model was trained for {limit} positions; give at most that")]
     LongContext {
-        /// Tokens of a window.
+        /// Tokens per window.
         context: usize,
         /// Positions of the model.
         limit: usize,
     },
-    /// The residual stream changed while it was used.
+    /// The residual stream changed during the calibration.
     #[error("{}: not what was written there; does another program use this folder? Start again", .0.display())]
     Stream(PathBuf),
-    /// There is no place for the cache.
+    /// There is no cache folder.
     #[error(
         "neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with `cache` DIR"
     )]
     NoCache,
-    /// What is in the cache is somebody else's.
+    /// The cache entry belongs to another user.
     #[error(
         "{}: these statistics are of another user ({owner}), who may have laid anything there; take them all the same with `trust_cache`, or give another folder with `cache`", path.display()
     )]
     Foreign {
-        /// The folder.
+        /// Folder path.
         path: PathBuf,
-        /// The number of that user.
+        /// User id of the owner.
         owner: u32,
     },
-    /// Another process works in the cache.
+    /// Another process holds the entry.
     #[error(
         "{}: another htc still holds this; wait longer with `lock_timeout`, or give another folder with `cache`", .0.display()
     )]
@@ -170,12 +169,12 @@ pub enum CalibrateError {
     /// A file of the cache cannot be written or read.
     #[error("{}: {error}; give another folder with `cache` DIR", path.display())]
     Cache {
-        /// The file or folder.
+        /// Path.
         path: PathBuf,
-        /// What the system says.
+        /// I/O error.
         error: io::Error,
     },
-    /// Somebody asked for an end.
+    /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }

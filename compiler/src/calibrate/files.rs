@@ -1,6 +1,5 @@
-//! The files of one calibration: a layer's statistics each, those of what the head reads, and the residual
-//! stream behind the last that is finished.
-//! They lie in a folder of the cache, in which one process at a time works.
+//! Files of one calibration: the statistics of each layer and of the head's input, and the last
+//! residual stream.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -32,22 +31,21 @@ fn stream_name(layer: usize) -> String {
     format!("stream-{layer:04}")
 }
 
-/// What is finished of one calibration.
+/// Finished statistics of one calibration.
 pub(super) struct Finished {
-    /// The layers, from the first on.
+    /// Layers from the first on.
     pub layers: Vec<Arc<StoredLayer>>,
-    /// What the head reads; not without all layers.
+    /// Head input; only if all layers are finished.
     pub head: Option<Arc<StoredHead>>,
 }
 
 impl Finished {
-    /// Whether nothing is missing.
     pub fn is_complete(&self) -> bool {
         self.head.is_some()
     }
 }
 
-/// The files of one calibration.
+/// Files of one calibration.
 pub(super) struct Files {
     entry: Entry,
     key: Digest,
@@ -55,7 +53,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Those in the folder of the cache that the key names.
+    /// Opens the cache entry of a key.
     pub(super) fn open(
         options: &CalibrationOptions,
         key: Digest,
@@ -68,7 +66,7 @@ impl Files {
         })
     }
 
-    /// The windows that the statistics are of.
+    /// Returns the extent of the windows.
     pub(super) fn extent(&self) -> Extent {
         self.extent
     }
@@ -81,7 +79,7 @@ impl Files {
         self.entry.path(name)
     }
 
-    /// As [`Entry::lock`].
+    /// See [`Entry::lock`].
     pub(super) fn lock(
         &self,
         options: &CalibrationOptions,
@@ -90,7 +88,7 @@ impl Files {
         self.entry.lock(options, watch)
     }
 
-    /// As [`Entry::locked`].
+    /// See [`Entry::locked`].
     pub(super) fn locked(
         &self,
         lock: io::Result<File>,
@@ -99,8 +97,8 @@ impl Files {
         self.entry.locked(lock, complete)
     }
 
-    /// What is finished, as far as it can be gone on behind it. The next layer, or the head, needs the
-    /// residual stream behind the last; without it everything is made again, with the same bytes.
+    /// Reads the finished statistics; without the residual stream after the last layer none, so
+    /// that all are recomputed.
     pub(super) fn finished(&self, hyper: &HyperParameters, watch: Watch) -> Finished {
         let stored = (0..hyper.layers).map_while(|layer| self.stored(layer, hyper, watch));
         let mut layers: Vec<_> = stored.map(Arc::new).collect();
@@ -118,7 +116,7 @@ impl Files {
         Finished { layers, head }
     }
 
-    /// Makes sure that what is not finished has room.
+    /// Checks that the disk has space for the missing files.
     pub(super) fn make_room(
         &self,
         hyper: &HyperParameters,
@@ -142,7 +140,7 @@ impl Files {
         }
     }
 
-    /// Removes what runs that were killed left beside what is finished.
+    /// Removes leftovers of killed runs.
     pub(super) fn sweep(&self, finished: &Finished) -> Result<(), CalibrateError> {
         self.try_sweep(finished)
             .map_err(failed(self.folder().path()))
@@ -158,7 +156,6 @@ impl Files {
         self.entry.sweep(&needed)
     }
 
-    /// The statistics of a layer, where they are there and sound.
     fn stored(&self, layer: usize, hyper: &HyperParameters, watch: Watch) -> Option<StoredLayer> {
         let name = layer_name(layer);
         let identity = self.identity(layer);
@@ -167,7 +164,6 @@ impl Files {
         StoredLayer::open(folder, name, identity, hyper, extent, damaged)
     }
 
-    /// The statistics of what the head reads, where they are there and sound.
     fn stored_head(&self, hyper: &HyperParameters, watch: Watch) -> Option<StoredHead> {
         let identity = self.identity(hyper.layers);
         let damaged = |why: &str| self.tell_damaged(HEAD, why, watch);
@@ -179,13 +175,13 @@ impl Files {
         watch.tell(Event::Warning(&said));
     }
 
-    /// What the file of a layer is of, or of the head, which follows the last.
+    /// The head's file has the index after the last layer.
     fn identity(&self, layer: usize) -> Identity {
         let key = self.key;
         Identity { key, layer }
     }
 
-    /// Writes the statistics of a layer and reads them back; the residual stream before it goes.
+    /// Writes and rereads the statistics of a layer; removes the residual stream before it.
     ///
     /// # Errors
     /// [`CalibrateError::Cache`].
@@ -207,7 +203,8 @@ impl Files {
         stored.ok_or_else(|| failed(&path)(io::Error::other(WRITTEN_DAMAGED)))
     }
 
-    /// Writes the statistics of what the head reads and reads them back; the residual stream before it goes.
+    /// Writes and rereads the statistics of the head's input; removes the residual stream before
+    /// it.
     ///
     /// # Errors
     /// [`CalibrateError::Cache`].
@@ -226,7 +223,6 @@ impl Files {
         stored.ok_or_else(|| failed(&path)(io::Error::other(WRITTEN_DAMAGED)))
     }
 
-    /// Nothing goes on from the residual stream before a layer that is finished.
     fn remove_stream_before(&self, layer: usize) -> Result<(), CalibrateError> {
         let Some(before) = layer.checked_sub(1) else {
             return Ok(());
@@ -236,23 +232,23 @@ impl Files {
         removed.map_err(failed(&self.path(&done)))
     }
 
-    /// Where the residual stream behind a layer lies, for messages.
+    /// Returns the path of the residual stream after a layer.
     pub(super) fn stream(&self, layer: usize) -> PathBuf {
         self.path(&stream_name(layer))
     }
 
-    /// The residual stream behind a layer.
+    /// Opens the residual stream after a layer.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub(super) fn read_stream(&self, layer: usize) -> io::Result<File> {
         self.folder().read(OsStr::new(&stream_name(layer)))
     }
 
-    /// Writes the residual stream behind a layer; nothing has its name unless `write` succeeds.
+    /// Writes the residual stream after a layer atomically.
     ///
     /// # Errors
-    /// What the system or `write` says.
+    /// I/O errors, also of `write`.
     pub(super) fn write_stream(
         &self,
         layer: usize,
@@ -278,7 +274,7 @@ impl Files {
     }
 }
 
-/// The error of a file or folder of the cache.
+/// Adds the path to an I/O error.
 pub(super) fn failed(path: &Path) -> impl FnOnce(io::Error) -> CalibrateError {
     let path = path.to_owned();
     move |error| CalibrateError::Cache { path, error }

@@ -1,4 +1,4 @@
-//! The text on its way through the model, one block after the other, to what the head reads.
+//! Forward pass of the calibration text, block by block.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -20,21 +20,16 @@ use crate::device::{Device, Sequence};
 use crate::event::{Event, Watch};
 use crate::math::{Algebra, FactoriseError};
 
-/// The residual stream of the layer before, as it is read.
 type Source = Hashed<BufReader<File>>;
 
-/// What becomes of the residual stream in one pass of all windows, and what is kept of it.
 trait Pass {
-    /// Where an error is.
     fn stage(&self) -> Stage;
 
-    /// Multiplies the weight of everything so far by `factor`: a text of another weight follows.
     fn reweigh(&mut self, factor: f64);
 
-    /// What a device did not sum so far.
     fn check(&self) -> Result<(), FactoriseError>;
 
-    /// Takes the positions of a window from `position` on, the residual stream `x [n, width]`, one step further.
+    /// Processes positions from `position` on; `x [n, width]` is the residual stream.
     fn batch(
         &mut self,
         sequence: &mut dyn Sequence,
@@ -43,7 +38,6 @@ trait Pass {
     ) -> Result<(), ExecError>;
 }
 
-/// Through a block.
 struct Block<'s, 'a> {
     layer: usize,
     sums: &'s mut LayerSums<'a>,
@@ -75,7 +69,6 @@ impl Pass for Block<'_, '_> {
     }
 }
 
-/// Through the norm in front of the head.
 struct HeadNorm<'s> {
     cpu: &'s Cpu,
     sums: &'s mut Moments,
@@ -106,23 +99,21 @@ impl Pass for HeadNorm<'_> {
     }
 }
 
-/// All windows on their way through the model.
+/// Forward pass of all windows.
 pub(super) struct Flow<'a> {
     files: &'a Files,
     text: &'a Mixture,
     model: &'a Arc<Model>,
     cpu: Cpu,
-    /// What sums products of activations, where that is not the processor.
     algebra: Option<&'a dyn Algebra>,
     sequence: Box<dyn Sequence + 'a>,
     watch: Watch<'a>,
-    /// The activations of a batch, and working memory.
     x: Vec<f32>,
     bytes: Vec<u8>,
 }
 
 impl<'a> Flow<'a> {
-    /// Before its first step.
+    /// Creates the pass; `first` is the stage for errors.
     pub(super) fn new(
         files: &'a Files,
         text: &'a Mixture,
@@ -158,8 +149,7 @@ impl<'a> Flow<'a> {
         })
     }
 
-    /// All windows through one layer, from the stream behind the layer `before` it: the layer's
-    /// statistics, as they lie in the cache then.
+    /// Runs all windows through one layer; returns its stored statistics.
     pub(super) fn layer(
         &mut self,
         layer: usize,
@@ -181,8 +171,7 @@ impl<'a> Flow<'a> {
         files.store(layer, hyper, digest, &sums, self.watch)
     }
 
-    /// All windows through the norm in front of the head, from the stream behind the last layer: the
-    /// statistics of what the head reads, as they lie in the cache then.
+    /// Runs all windows through the norm before the head; returns the stored statistics.
     pub(super) fn head(
         &mut self,
         before: Option<&StoredLayer>,
@@ -208,7 +197,6 @@ impl<'a> Flow<'a> {
         files.store_head(hyper, &sums, self.watch)
     }
 
-    /// Makes sure that what was read before a layer is what was written behind the one before.
     fn check_read(
         &self,
         layer: usize,
@@ -234,7 +222,6 @@ impl<'a> Flow<'a> {
         })
     }
 
-    /// Writes the stream behind a layer; gives its digest.
     fn write_stream(
         &mut self,
         layer: usize,
@@ -250,7 +237,7 @@ impl<'a> Flow<'a> {
             let mut block = Block { layer, sums };
             let passed = self.pass(layer, source, &mut block, Some(&mut hashed));
             outcome = passed.map(|()| hashed.hasher.finish());
-            // What is half written is not to take its name; the reason is in `outcome`.
+            // Prevents the renaming of an incomplete file.
             match &outcome {
                 Ok(_) => Ok(()),
                 Err(_) => Err(io::ErrorKind::Other.into()),
@@ -261,7 +248,6 @@ impl<'a> Flow<'a> {
         Ok(digest)
     }
 
-    /// All windows through one layer, or what follows the last.
     fn pass(
         &mut self,
         layer: usize,
@@ -321,13 +307,12 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// Whether no number is infinite or none at all. Without a way out, so that the compiler makes
-/// vectors of it.
+/// No early exit, so that the compiler vectorises the loop.
 fn all_finite(x: &[f32]) -> bool {
     x.iter().fold(true, |all, x| all & x.is_finite())
 }
 
-/// `bytes` is working memory.
+/// `bytes` is scratch space.
 fn read_numbers(from: &mut impl Read, out: &mut [f32], bytes: &mut Vec<u8>) -> io::Result<()> {
     bytes.resize(4 * out.len(), 0);
     from.read_exact(bytes)?;
@@ -337,7 +322,6 @@ fn read_numbers(from: &mut impl Read, out: &mut [f32], bytes: &mut Vec<u8>) -> i
     Ok(())
 }
 
-/// `bytes` is working memory.
 fn write_numbers(to: &mut impl Write, x: &[f32], bytes: &mut Vec<u8>) -> io::Result<()> {
     bytes.resize(4 * x.len(), 0);
     for (bytes, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(x) {

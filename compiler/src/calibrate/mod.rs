@@ -1,19 +1,12 @@
-//! Statistics of a model's activations while real text flows through it.
+//! Statistics of a model's activations on calibration text.
 //!
-//! The text goes through the model block by block: all windows through the first block, then all
-//! through the second, so that the statistics of one layer are in memory at a time. Between two
-//! blocks the residual stream of the whole text lies in a file. The forward pass is the loader's
-//! own, and the activations are the original model's, so that every slot can be factorised alone
-//! and in any order.
+//! All windows go through one block after the other, so that only one layer's statistics are in
+//! memory; between blocks the residual stream is in a file. The activations are those of the
+//! original model, so that projections can be factorised independently.
 //!
-//! Behind the last block the stream goes through the norm in front of the head, and what the head reads is
-//! kept as well.
-//!
-//! Every layer's statistics are a file in the cache, and so are the head's, under a name made of the digests of the model
-//! and the text and of the options. A later run finds them, and one that was interrupted goes on
-//! behind the last one that was finished. A file that is damaged or of something else is
-//! reported and made again. The sums are made in a fixed order: their bytes do not depend on the
-//! number of threads.
+//! The statistics of each layer and of the head's input are files in the cache, under a digest of
+//! the model, the text and the options. Interrupted runs resume after the last finished layer. Sums
+//! have a fixed order: their bytes do not depend on the number of threads.
 
 pub mod cache;
 mod contents;
@@ -51,11 +44,10 @@ pub use statistics::site_width;
 use store::Extent;
 pub use store::{Moment, StoredHead, StoredLayer};
 
-/// Changes with the statistics' definition: files of another version are not found.
 const VERSION: u32 = 4;
 
 impl CalibrationOptions {
-    /// Makes sure that the model can be calibrated so.
+    /// Checks that the model can be calibrated with these options.
     ///
     /// # Errors
     /// [`CalibrateError::FewTokens`], [`CalibrateError::LongContext`].
@@ -87,11 +79,10 @@ impl CalibrationOptions {
         Ok(())
     }
 
-    /// The digest that names the statistics of a model on the windows of texts. The ids of the
-    /// tokens stand for the texts and the tokenizer. The last bits depend on the kernels.
+    /// Token ids stand for the texts and the tokenizer; the kernels determine the last bits.
     fn key(&self, source: Digest, text: &Mixture, device: &dyn Device) -> Digest {
-        // Every field is named: one that is added must be thought of here. Texts, weights, tokens and
-        // context are in the windows; the text to measure on is not calibrated on.
+        // Exhaustive, so that new fields are considered here. The other fields are in the windows
+        // or do not matter.
         let CalibrationOptions {
             texts: _,
             tokens: _,
@@ -111,7 +102,6 @@ impl CalibrationOptions {
     }
 }
 
-/// What the last bits of statistics depend on: what executes the model, and what sums what it computes.
 fn arithmetic(device: &dyn Device) -> String {
     match device.own_algebra() {
         Some(algebra) => format!("{}; sums by {}", device.arithmetic(), algebra.name()),
@@ -119,18 +109,18 @@ fn arithmetic(device: &dyn Device) -> String {
     }
 }
 
-/// A text that was calibrated on.
+/// Text used for calibration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CalibratedText {
-    /// Its name, without its folder.
+    /// File name.
     pub name: String,
-    /// Its digest.
+    /// Text digest.
     pub sha256: Digest,
-    /// Tokens of it that went through the model.
+    /// Tokens processed.
     pub tokens: usize,
-    /// How much each of them counts.
+    /// Weight of each token.
     pub weight: f64,
-    /// Parts of the shipped text that were left out, since the model has no tokens for their script.
+    /// Skipped parts of the shipped text, whose script the tokenizer does not cover.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
 }
@@ -146,49 +136,49 @@ impl CalibratedText {
     }
 }
 
-/// What reads the same activations.
+/// Input whose activations are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The slots of a block that share a site.
+    /// Input of the projections of a block that share an activation point.
     Site {
-        /// Index of the block.
+        /// Block index.
         layer: usize,
-        /// Where in it.
+        /// Activation point within the block.
         site: Site,
     },
-    /// The head, or the embedding that is tied to it: the normed residual stream behind the last block.
+    /// Input of the head or tied embedding: the normed residual stream after the last block.
     Head,
 }
 
-/// The statistics of a model on a text, layer by layer in the cache.
+/// Activation statistics of a model, layer by layer in the cache.
 #[derive(Debug)]
 pub struct Calibration {
-    /// What names it.
+    /// Cache key.
     pub key: Digest,
-    /// [`Device::arithmetic`] of what executed, and what summed the model.
+    /// [`Device::arithmetic`] of the device, and of the summation.
     pub arithmetic: String,
-    /// One for each layer.
+    /// Statistics of each layer.
     pub layers: Vec<Arc<StoredLayer>>,
-    /// What the head reads.
+    /// Statistics of the head's input.
     pub head: Arc<StoredHead>,
-    /// The texts.
+    /// Texts.
     pub texts: Vec<CalibratedText>,
-    /// Tokens of a window.
+    /// Tokens per window.
     pub context: usize,
-    /// What went through the model, text by text.
+    /// Windows processed, text by text.
     pub windows: Windows,
-    /// Layers that were in the cache already.
+    /// Number of layers that were in the cache.
     pub found: usize,
-    /// Whether some of the statistics were made now.
+    /// True if some statistics were computed now.
     pub is_new: bool,
-    /// What was kept back for measuring; `None` where each text has a single window.
+    /// Held-out windows; `None` if each text has a single window.
     pub held_out: Option<HeldOut>,
-    /// Digest of the text that was given to be kept back; `None` where it was kept back from the texts.
+    /// Digest of a separate held-out text, if given.
     pub held_out_text: Option<Digest>,
 }
 
 impl Calibration {
-    /// What is read in a place, on all positions of the text.
+    /// Returns the moments of an input at all positions of the text.
     pub fn inputs(&self, place: Place) -> Moment {
         match place {
             Place::Site { layer, site } => self.layers[layer].site(site),
@@ -196,17 +186,17 @@ impl Calibration {
         }
     }
 
-    /// Digest of the text that what is measured on was kept back from.
+    /// Returns the digest of the text of the held-out windows.
     pub fn held_out_digest(&self) -> Digest {
         self.held_out_text.unwrap_or_else(|| self.text_digest())
     }
 
-    /// Tokens that went through the model.
+    /// Returns the number of tokens processed.
     pub fn tokens(&self) -> usize {
         self.texts.iter().map(|text| text.tokens).sum()
     }
 
-    /// The names of the texts, with the weights where they are not 1.
+    /// Returns the names of the texts, with weights other than 1.
     pub fn text(&self) -> String {
         let name = |text: &CalibratedText| match text.weight {
             1.0 => text.name.clone(),
@@ -216,7 +206,7 @@ impl Calibration {
         names.join(", ")
     }
 
-    /// The digest of the text; of several, that of a line for each with its digest and its weight.
+    /// Returns the digest of the text; for several, of one line per text with digest and weight.
     pub fn text_digest(&self) -> Digest {
         match &self.texts[..] {
             [text] => text.sha256,
@@ -230,7 +220,7 @@ impl Calibration {
     }
 }
 
-/// Calibrates a model, whose digest is `source`, as a device executes it.
+/// Calibrates a model, whose digest is `source`, on a device.
 ///
 /// # Errors
 /// [`CalibrateError`].
@@ -308,23 +298,18 @@ pub fn calibrate(
     })
 }
 
-/// The windows of the texts that a model is calibrated on.
+/// Returns the calibration windows of a model.
 ///
 /// # Errors
-/// [`CalibrateError`], of a text or of the tokenizer.
+/// [`CalibrateError`].
 pub fn text_of(model: &Model, options: &CalibrationOptions) -> Result<Mixture, CalibrateError> {
     Ok(Read::of(model, options)?.text)
 }
 
-/// What is read of the texts.
 struct Read {
-    /// What is calibrated on.
     text: Mixture,
-    /// The same, text by text.
     texts: Vec<CalibratedText>,
-    /// What is kept back for measuring.
     held_out: Option<HeldOut>,
-    /// Digest of the text that was given for it.
     held_out_text: Option<Digest>,
 }
 
@@ -379,7 +364,7 @@ impl Read {
     }
 }
 
-/// Refuses what does not fit the machine before any of it is taken: a small file may claim any width.
+/// A small file may claim any width.
 fn check_memory(model: &Model, extent: Extent, device: &dyn Device) -> Result<(), CalibrateError> {
     let (hyper, threads) = (model.hyper(), device.pool().threads());
     let session = match device.has_own_memory() {

@@ -5,60 +5,49 @@ use htc_kernels::cpu::{COLUMN_STEP, Cpu, MOST_COLUMNS};
 
 use crate::math::{Algebra, FactoriseError, Gram};
 
-/// Side of the tiles of a second moment. A tile is summed by one thread and in the order of the
-/// vectors, so that the sums do not depend on the number of threads.
+/// Side of the tiles. One thread sums a tile, so that the sums do not depend on the number of
+/// threads.
 const TILE: usize = MOST_COLUMNS;
 
-/// Tiles of a task: neighbours, which share a strip of the vectors.
 const TILES_PER_TASK: usize = 4;
 
-/// Vectors whose products are summed in float32 before they go into the float64 sums.
+/// Vectors whose products are summed in float32 first.
 const ROWS: usize = 512;
 
-/// Numbers on a cache line.
 const LINE: usize = 16;
 
-/// `Σ 1`, `Σ x` and the lower triangle of `Σ x xᵀ` of vectors of one length, in float64. Products are summed in float32 over
-/// [`ROWS`] vectors, by a device in float64.
+/// `Σ 1`, `Σ x` and the lower triangle of `Σ x xᵀ`, in float64. On the CPU products are summed in
+/// float32 over [`ROWS`] vectors.
 #[derive(Debug)]
 pub struct Moments {
     order: usize,
     count: u64,
-    /// Sum of the vectors' weights.
     weight: f64,
     strips: Vec<Strip>,
     products: Products,
 }
 
-/// `Σ x xᵀ`.
 #[derive(Debug)]
 enum Products {
-    /// Here.
     Tiles(Vec<Tile>),
-    /// On a device, which took the vectors so far or told why not.
     Device(Result<Box<dyn Gram>, FactoriseError>),
 }
 
-/// Some neighbouring components of the vectors.
 #[derive(Clone, Debug)]
 struct Strip {
-    /// The first one.
     first: usize,
-    /// How many, and up to the next multiple of [`COLUMN_STEP`] with zeros.
+    /// Zero-padded to a multiple of [`COLUMN_STEP`].
     width: usize,
     padded: usize,
-    /// Those of the vectors that are being added, `[n, padded]` from `start` on.
+    /// Current vectors, `[n, padded]` from `start` on.
     numbers: Vec<f32>,
-    /// Where a cache line begins, so that a register's numbers lie on one.
+    /// Start of a cache line, for aligned loads.
     start: usize,
-    /// `[padded]`.
     sum: Vec<f64>,
 }
 
-/// A square of the lower triangle, or what the edge leaves of it.
 #[derive(Clone, Debug)]
 struct Tile {
-    /// The strips of its rows and of its columns.
     row: usize,
     col: usize,
     /// `[padded, padded]` of the two strips.
@@ -66,18 +55,18 @@ struct Tile {
 }
 
 impl Moments {
-    /// The sums of no vectors of `order` numbers.
+    /// Creates empty sums for vectors of `order` numbers.
     pub fn new(order: usize) -> Self {
         let strips = strips(order);
         let products = Products::Tiles(tiles(&strips));
         Moments::of_none(order, strips, products)
     }
 
-    /// The same, with the products where `algebra` has them; here without one. They are there for
-    /// [`second_moment`](Self::second_moment) once they are [settled](Self::settle).
+    /// Creates empty sums with products on the device of `algebra`, if given, until
+    /// [`settle`](Self::settle).
     ///
     /// # Errors
-    /// Where there is no room for them.
+    /// Out of device memory.
     pub fn on(algebra: Option<&dyn Algebra>, order: usize) -> Result<Self, FactoriseError> {
         let Some(algebra) = algebra else {
             return Ok(Moments::new(order));
@@ -96,10 +85,10 @@ impl Moments {
         }
     }
 
-    /// Fetches products from the device that has them.
+    /// Fetches the products from the device.
     ///
     /// # Errors
-    /// What the device said of any vectors before, or says now.
+    /// The first error of the device.
     pub fn settle(&mut self) -> Result<(), FactoriseError> {
         let here = Products::Tiles(Vec::new());
         let sums = match std::mem::replace(&mut self.products, here) {
@@ -111,7 +100,7 @@ impl Moments {
         };
         let mut tiles = tiles(&self.strips);
         for (index, strip) in self.strips.iter().enumerate() {
-            // Some columns at a time: all of them would take twice what the tiles take.
+            // All columns at once would double the memory.
             let columns = sums.columns(strip.first..strip.first + strip.width)?;
             for tile in tiles.iter_mut().filter(|tile| tile.col == index) {
                 tile.take(&self.strips[tile.row], strip, &columns);
@@ -121,10 +110,10 @@ impl Moments {
         Ok(())
     }
 
-    /// What a device did not take of the vectors so far.
+    /// Checks for device errors so far.
     ///
     /// # Errors
-    /// What it said.
+    /// The first error of the device.
     pub fn check(&self) -> Result<(), FactoriseError> {
         match &self.products {
             Products::Device(Err(error)) => Err(error.clone()),
@@ -132,8 +121,7 @@ impl Moments {
         }
     }
 
-    /// Bytes that the sums of vectors of `order` numbers take, with those of the vectors that are being
-    /// added.
+    /// Returns the bytes of the sums of vectors of `order` numbers, including the current vectors.
     pub fn bytes(order: usize) -> u64 {
         let strips = order.div_ceil(TILE) as u64;
         let tile = (TILE.min(order).next_multiple_of(COLUMN_STEP)) as u64;
@@ -186,7 +174,7 @@ impl Moments {
         }
     }
 
-    /// Multiplies the weight of every vector so far by `factor`; the next ones have a weight of 1.
+    /// Multiplies the weight of all vectors so far by `factor`; later ones have weight 1.
     pub fn reweigh(&mut self, factor: f64) {
         self.weight *= factor;
         let sums = self.strips.iter_mut().flat_map(|strip| &mut strip.sum);
@@ -206,10 +194,10 @@ impl Moments {
         }
     }
 
-    /// Whether every number of the second moment is finite in float32.
+    /// Returns true if the second moment is finite in float32.
     pub fn fits_float32(&self) -> bool {
         let limit = f64::from(f32::MAX) * self.weight();
-        // False for what is not a number, too.
+        // False for NaN, too.
         let fits = |value: &f64| value.abs() <= limit;
         let sums = self.strips.iter().flat_map(|strip| &strip.sum);
         sums.into_iter().all(fits)
@@ -219,19 +207,19 @@ impl Moments {
             }
     }
 
-    /// Vectors added.
+    /// Returns the number of vectors.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// `E[x]`, zero where there was no vector.
+    /// Returns `E[x]`, zero without vectors.
     pub fn mean(&self) -> Vec<f64> {
         let sums = self.strips.iter().flat_map(|s| &s.sum[..s.width]);
         sums.map(|sum| sum / self.weight()).collect()
     }
 
-    /// The lower triangle of `E[x xᵀ]`, row by row: `order (order + 1) / 2` numbers; of sums on a device once they are
-    /// [settled](Self::settle).
+    /// Returns the lower triangle of `E[x xᵀ]`, row by row. Sums on a device must be
+    /// [settled](Self::settle) before.
     pub fn second_moment(&self) -> Vec<f64> {
         let tiles = match &self.products {
             Products::Tiles(tiles) => &tiles[..],
@@ -253,7 +241,7 @@ impl Moments {
         packed
     }
 
-    /// Sum of the vectors' weights, by which sums are divided; 1 where there is no vector.
+    /// Returns the sum of the vectors' weights; 1 without vectors.
     pub fn weight(&self) -> f64 {
         match self.count {
             0 => 1.0,
@@ -262,7 +250,7 @@ impl Moments {
     }
 }
 
-/// Adds vectors of `order` numbers to sums on a device; what it says stays in their place.
+/// An error replaces the sums.
 fn add_on_device<'x>(
     sums: &mut Result<Box<dyn Gram>, FactoriseError>,
     vectors: impl Iterator<Item = &'x [f32]>,
@@ -277,7 +265,6 @@ fn add_on_device<'x>(
     }
 }
 
-/// All strips of vectors of `order` numbers.
 fn strips(order: usize) -> Vec<Strip> {
     let strip = |first| {
         let width = TILE.min(order - first);
@@ -294,7 +281,6 @@ fn strips(order: usize) -> Vec<Strip> {
     (0..order).step_by(TILE).map(strip).collect()
 }
 
-/// All tiles of the lower triangle, of zeros.
 fn tiles(strips: &[Strip]) -> Vec<Tile> {
     let tile = |(row, col): (usize, usize)| Tile {
         row,
@@ -306,7 +292,6 @@ fn tiles(strips: &[Strip]) -> Vec<Tile> {
 }
 
 impl Strip {
-    /// Takes its components of vectors, and adds them to their sums.
     fn take<'x>(&mut self, cpu: &Cpu, vectors: impl ExactSizeIterator<Item = &'x [f32]>) {
         let count = vectors.len() * self.padded;
         self.numbers.resize(count + LINE, 0.0);
@@ -322,14 +307,12 @@ impl Strip {
         debug_assert!(added.is_ok(), "rows are as long as their sum");
     }
 
-    /// `[n, padded]`.
     fn numbers(&self) -> &[f32] {
         &self.numbers[self.start..self.start + self.numbers.len().saturating_sub(LINE)]
     }
 }
 
 impl Tile {
-    /// Takes its part of the columns of a strip, of which the lower triangle of all counts.
     fn take(&mut self, rows: &Strip, cols: &Strip, columns: &Mat<f64>) {
         let values = self.values.chunks_exact_mut(cols.padded);
         for (row, values) in (rows.first..rows.first + rows.width).zip(values) {
@@ -363,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_those_of_float64_on_any_number_of_threads() {
+    fn moments_match_float64_for_any_number_of_threads() {
         for (order, n) in [(1, 1), (3, 700), (256, 20), (300, 1100)] {
             let x = numbers(order * n);
             let mut expected_mean = vec![0.0; order];
@@ -382,7 +365,6 @@ mod tests {
             for threads in [1, 3] {
                 let cpu = Cpu::with_threads(threads).unwrap();
                 let mut moments = Moments::new(order);
-                // In two parts, neither a whole number of batches.
                 let (a, b) = x.split_at(n / 3 * order);
                 moments.add(&cpu, a);
                 moments.add(&cpu, b);
@@ -400,9 +382,8 @@ mod tests {
         }
     }
 
-    /// What a device sums is fetched whole, with weights and over the edges of tiles, and goes on here.
     #[test]
-    fn products_on_a_device_are_those_of_here() {
+    fn device_products_match_the_cpu() {
         let cpu = Cpu::with_threads(2).unwrap();
         for order in [1, 5, TILE, TILE + 3, 2 * TILE + 1] {
             let (x, y) = (numbers(order * 9), numbers(order * 4));
@@ -425,7 +406,6 @@ mod tests {
         }
     }
 
-    /// A device without room for a vector.
     #[derive(Debug)]
     struct Full;
 
@@ -449,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_did_not_sum_is_told_at_the_end() {
+    fn device_errors_are_reported_by_settle() {
         let cpu = Cpu::with_threads(1).unwrap();
         let products = Products::Device(Ok(Box::new(Full)));
         let mut moments = Moments::of_none(3, strips(3), products);
@@ -457,14 +437,12 @@ mod tests {
         moments.reweigh(2.0);
         moments.add(&cpu, &numbers(3));
         let told = moments.check().unwrap_err();
-        // Nothing that was not all summed is stored.
         assert!(!moments.fits_float32());
         let error = moments.settle().unwrap_err();
         assert!(error.to_string().ends_with(": full"), "{error}");
         assert_eq!(told, error);
     }
 
-    /// A vector of weight 3 is worth three of weight 1.
     #[test]
     fn weights_are_repetitions() {
         let cpu = Cpu::with_threads(1).unwrap();
@@ -483,9 +461,8 @@ mod tests {
         assert!(close(weighted.second_moment(), repeated.second_moment()));
     }
 
-    /// What is forecast is what is taken, or a little more.
     #[test]
-    fn the_memory_of_sums_is_known_before() {
+    fn memory_estimate_covers_the_sums() {
         for order in [1, 7, TILE, TILE + 1, 3 * TILE + 5] {
             let sums = Moments::new(order);
             let Products::Tiles(tiles) = &sums.products else {
@@ -509,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_moments_of_zero() {
+    fn moments_without_vectors_are_zero() {
         let moments = Moments::new(2);
         assert_eq!((moments.count(), moments.mean()), (0, vec![0.0; 2]));
         assert_eq!(moments.second_moment(), vec![0.0; 3]);

@@ -1,4 +1,4 @@
-//! What is kept of the activations of one layer.
+//! Statistics of the activations of one layer.
 
 use htc_formats::model::{HyperParameters, Site};
 use htc_kernels::cpu::Cpu;
@@ -8,23 +8,19 @@ use super::moments::Moments;
 use super::store::Extent;
 use crate::math::{Algebra, FactoriseError};
 
-/// First positions that are added together.
 const FIRST_ROWS: usize = 64;
 
-/// The sites that read the residual stream, through a norm: what they see at the first position is
-/// the direction in which attention sinks.
+/// Activation points that read the residual stream through a norm.
 pub const FIRST_SITES: [Site; 2] = [Site::Attention, Site::Ffn];
 
-/// Vectors of the residual stream that are kept as they are, at most.
 const SAMPLE: usize = 512;
 
-/// Vectors that are kept of a text: fewer where it has fewer positions that are not the first of
-/// their window.
+/// Returns the number of stored vectors, at most the positions that are not the first of their
+/// window.
 pub fn sample_count(extent: Extent) -> usize {
     later_positions(extent).min(SAMPLE)
 }
 
-/// Positions that are not the first of their window.
 fn later_positions(extent: Extent) -> usize {
     extent
         .context
@@ -32,19 +28,18 @@ fn later_positions(extent: Extent) -> usize {
         .saturating_mul(extent.windows)
 }
 
-/// Which of `of` vectors is the `index`-th of `kept`, ascending: one of each of `kept` stretches of equal
-/// length. Its place in the stretch moves on by the golden section each time, so that the places in
-/// the windows differ: an equal step might be a fraction of a window's length, and always find the
-/// same few positions.
+/// Returns the index of the `index`-th of `kept` samples: one per stretch of equal length. The
+/// offset advances by the golden ratio; an equal step may be commensurate with the window length
+/// and hit few positions.
 fn sampled_place(index: usize, kept: usize, of: usize) -> usize {
-    /// The golden section of 2³².
+    /// Golden ratio times 2³².
     const STEP: u32 = 2_654_435_769;
     let (begin, end) = (index * of / kept, (index + 1) * of / kept);
     let turn = u64::from((index as u32).wrapping_mul(STEP));
     begin + ((turn * (end - begin) as u64) >> 32) as usize
 }
 
-/// The window of each of the [`sample_count`] vectors that are kept of a text, ascending.
+/// Returns the window of each of the [`sample_count`] stored vectors, ascending.
 pub fn sample_windows(extent: Extent) -> Vec<usize> {
     let (kept, of) = (sample_count(extent), later_positions(extent));
     let later = extent.context.saturating_sub(1).max(1);
@@ -52,47 +47,42 @@ pub fn sample_windows(extent: Extent) -> Vec<usize> {
     places.map(|place| place / later).collect()
 }
 
-/// The statistics of a layer while text flows through it.
+/// Statistics of a layer during the forward pass.
 pub struct LayerSums<'a> {
     cpu: &'a Cpu,
-    /// By [`Site`], in its order: what the slots read.
+    /// Inputs of the projections, indexed by [`Site`].
     pub sites: [Moments; 4],
-    /// The residual stream behind the layer, at all positions but the first of a window, where
-    /// attention sinks and their massive activations sit.
+    /// Residual stream after the layer, without the first positions of windows, which have massive
+    /// activations.
     pub stream: Moments,
-    /// The same at the first position.
+    /// Residual stream after the layer at the first positions.
     pub sink: Moments,
-    /// Sums of what the slots of [`FIRST_SITES`] read at the first position.
+    /// Sums of the inputs at [`FIRST_SITES`] at the first positions.
     pub first_inputs: [Vec<f64>; 2],
-    /// First positions that are not in [`sink`](Self::sink) yet: one row alone would cost as much
-    /// as many.
+    /// Batched, since one row costs as much as many.
     first_rows: Vec<f32>,
-    /// By position of the window, the sum of the residual stream's norms behind the layer.
+    /// Sums of the residual stream's norms after the layer, by position in the window.
     pub norms: Vec<f64>,
-    /// The norm of the residual stream behind the layer at every position, one window after another.
+    /// Norm of the residual stream after the layer at every position, one window after another.
     pub token_norms: Vec<f32>,
-    /// `[n, width]`: the residual stream at [`sample_count`] positions that are spread evenly over those
-    /// of [`stream`](Self::stream), by [`sampled_place`].
+    /// `[n, width]`: samples of [`stream`](Self::stream) at [`sample_count`] positions chosen by
+    /// [`sampled_place`].
     pub sample: Vec<f32>,
-    /// Sums of the squared norms of what attention and the feed-forward network add, without the
-    /// first positions.
+    /// Sums of squared norms of the attention and feed-forward outputs, without first positions.
     pub branches: [f64; 2],
-    /// By kv head: queries of the heads that share it and keys, after the rotary embedding, and
-    /// values.
+    /// Per kv head: queries of its heads and keys after the rotary embedding, and values.
     pub heads: Vec<HeadSums>,
     width: usize,
     head_size: usize,
     query_heads: usize,
     extent: Extent,
-    /// Rows of [`stream`](Self::stream) so far.
     later: usize,
-    /// Position in the window of the first row that comes next.
     position: usize,
 }
 
-/// The moments of what one kv head stores and is asked for.
+/// Moments of one kv head.
 pub struct HeadSums {
-    /// Queries, all query heads of the group.
+    /// Queries of all query heads of the group.
     pub queries: Moments,
     /// Keys.
     pub keys: Moments,
@@ -100,7 +90,7 @@ pub struct HeadSums {
     pub values: Moments,
 }
 
-/// Numbers that the slots of a site read.
+/// Returns the input width at an activation point.
 pub fn site_width(hyper: &HyperParameters, site: Site) -> usize {
     match site {
         Site::Attention | Site::Ffn => hyper.width,
@@ -109,7 +99,7 @@ pub fn site_width(hyper: &HyperParameters, site: Site) -> usize {
     }
 }
 
-/// Bytes that the sums of a layer take.
+/// Returns the bytes of the sums of a layer.
 pub fn sums_bytes(hyper: &HyperParameters) -> u64 {
     let sites = Site::ALL.map(|site| Moments::bytes(site_width(hyper, site)));
     let streams = 2 * Moments::bytes(hyper.width);
@@ -119,11 +109,10 @@ pub fn sums_bytes(hyper: &HyperParameters) -> u64 {
 }
 
 impl<'a> LayerSums<'a> {
-    /// Those of no text yet, of the windows that are to come. Where `algebra` is given, products of what is read at all positions
-    /// are summed there.
+    /// Creates empty statistics, with products on the device of `algebra`, if given.
     ///
     /// # Errors
-    /// Where there is no room for these.
+    /// Out of device memory.
     pub fn new(
         cpu: &'a Cpu,
         algebra: Option<&dyn Algebra>,
@@ -160,12 +149,12 @@ impl<'a> LayerSums<'a> {
         })
     }
 
-    /// The next rows begin at this position of a window.
+    /// Sets the position in the window of the next rows.
     pub fn begin(&mut self, position: usize) {
         self.position = position;
     }
 
-    /// The residual stream `x [n, width]` behind the layer.
+    /// Adds the residual stream `x [n, width]` after the layer.
     pub fn behind(&mut self, x: &[f32]) {
         let width = self.width.max(1);
         let norms = self.norms.iter_mut().skip(self.position);
@@ -190,20 +179,20 @@ impl<'a> LayerSums<'a> {
         }
     }
 
-    /// Takes in what was put off, and fetches what lies on a device; after the last window.
+    /// Flushes deferred rows and fetches device sums.
     ///
     /// # Errors
-    /// What the device says.
+    /// The first error of the device.
     pub fn finish(&mut self) -> Result<(), FactoriseError> {
         self.take_first();
         let mut sums = self.sites.iter_mut().chain([&mut self.stream]);
         sums.try_for_each(Moments::settle)
     }
 
-    /// What a device did not sum so far.
+    /// Checks for device errors so far.
     ///
     /// # Errors
-    /// What it said.
+    /// The first error of the device.
     pub fn check(&self) -> Result<(), FactoriseError> {
         let mut sums = self.sites.iter().chain([&self.stream]);
         sums.try_for_each(Moments::check)
@@ -214,7 +203,7 @@ impl<'a> LayerSums<'a> {
         self.first_rows.clear();
     }
 
-    /// Multiplies the weight of everything so far by `factor`: a text of another weight follows.
+    /// Multiplies the weight of all sums so far by `factor`.
     pub fn reweigh(&mut self, factor: f64) {
         self.take_first();
         let heads = self.heads.iter_mut();
@@ -229,7 +218,7 @@ impl<'a> LayerSums<'a> {
         sums.for_each(|sum| *sum *= factor);
     }
 
-    /// Whether everything can be stored.
+    /// Returns true if everything can be stored.
     pub fn is_finite(&self) -> bool {
         let heads = self.heads.iter();
         let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
@@ -247,7 +236,6 @@ impl<'a> LayerSums<'a> {
                 .all(|x| x.is_finite())
     }
 
-    /// The row of a window's first position, and the others.
     fn without_first<'x>(&self, x: &'x [f32]) -> (&'x [f32], &'x [f32]) {
         let first = if self.position == 0 { self.width } else { 0 };
         x.split_at(first.min(x.len()))
@@ -270,7 +258,6 @@ impl Tap for LayerSums<'_> {
             Point::FfnBranch => self.branches[1] += squared_norm(self.without_first(x).1),
             Point::Queries | Point::Keys | Point::Values => {
                 let heads = self.heads.len();
-                // The queries of a group of heads are as many vectors as there are heads in it.
                 let width = match point {
                     Point::Queries => self.query_heads * size,
                     _ => size,
@@ -291,7 +278,7 @@ impl Tap for LayerSums<'_> {
     }
 }
 
-/// In several chains, which do not wait for each other.
+/// Eight independent chains for instruction-level parallelism.
 fn squared_norm(x: &[f32]) -> f64 {
     let (chunks, rest) = x.as_chunks::<8>();
     let mut chains = [0.0; 8];
@@ -308,9 +295,8 @@ fn squared_norm(x: &[f32]) -> f64 {
 mod tests {
     use super::*;
 
-    /// The windows are those of the places, in their order, and each gives as many vectors as any other, to one.
     #[test]
-    fn every_window_gives_its_part_of_the_sample() {
+    fn samples_are_spread_evenly_over_windows() {
         for (context, windows) in [(512, 128), (4, 3), (2, 4096), (1000, 7), (1, 5)] {
             let extent = Extent { context, windows };
             let found = sample_windows(extent);
@@ -319,13 +305,12 @@ mod tests {
             let mut counts = vec![0usize; windows];
             found.iter().for_each(|&window| counts[window] += 1);
             let (most, least) = (counts.iter().max(), counts.iter().min());
-            // The vectors lie anywhere in stretches of equal length, which ends of windows may divide.
             assert!(most.unwrap() - least.unwrap() <= 2, "{counts:?}");
         }
     }
 
     #[test]
-    fn every_stretch_gives_one_vector_at_another_place() {
+    fn each_stretch_gives_one_sample_at_varying_offsets() {
         for (kept, of) in [(1, 1), (7, 7), (512, 513), (512, 65_408), (100, 1_000_003)] {
             let places = (0..kept).map(|index| sampled_place(index, kept, of));
             let places: Vec<usize> = places.collect();
@@ -334,7 +319,7 @@ mod tests {
                 assert!(stretch.contains(place), "{index} of {kept}: {place}");
             }
         }
-        // 128 windows of 511 vectors: an equal step would find four positions.
+        // 128 windows of 511 vectors: an equal step would hit four positions.
         let mut positions: Vec<usize> = (0..512)
             .map(|index| sampled_place(index, 512, 65_408) % 511)
             .collect();

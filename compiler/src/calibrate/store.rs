@@ -1,12 +1,9 @@
-//! The statistics of a layer, and of what the head reads, as files.
+//! File format of the statistics of a layer and of the head's input.
 //!
-//! Little-endian: magic, digest of what was calibrated, layer (the head's follows the last), digest of the
-//! residual stream behind the layer (what the next one goes on from; nothing goes on from the head), then the
-//! moments in a fixed order, which are all for the head; for a layer norms,
-//! branches, the mean inputs at the first position, a sample of the residual stream, the norm at every
-//! position; and at the end the digest of everything before. All lengths follow from the shapes of the model and of the text,
-//! so that a file of another length is no file of them. Second moments are float32:
-//! what that rounds is far below what another text would change.
+//! Little-endian: magic; cache key; layer (the head follows the last); digest of the residual
+//! stream after the layer; the moments in a fixed order. For layers also: norms, branches, mean
+//! inputs at the first position, samples, norms at every position. Last the digest of everything
+//! before. All lengths follow from the shapes. Second moments are float32.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -22,37 +19,37 @@ use crate::system::disk;
 
 const MAGIC: [u8; 8] = *b"htccal\0\x02";
 
-/// What a file is of; a file that says something else is not used.
+/// Identity of a file; files with another identity are not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// [`super::Options::key`].
     pub key: Digest,
-    /// Index of the layer; that of the head follows the last.
+    /// Index of the layer; the head follows the last.
     pub layer: usize,
 }
 
-/// The windows that the statistics are of.
+/// Size of the calibration text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Tokens of a window.
+    /// Tokens per window.
     pub context: usize,
-    /// Windows.
+    /// Number of windows.
     pub windows: usize,
 }
 
 /// Mean and second moment of one stream of vectors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moment {
-    /// Vectors.
+    /// Number of vectors.
     pub count: u64,
     /// `E[x]`.
     pub mean: Vec<f64>,
-    /// The lower triangle of `E[x xᵀ]`, row by row.
+    /// Lower triangle of `E[x xᵀ]`, row by row.
     pub second: Vec<f32>,
 }
 
 impl Moment {
-    /// `E‖x − E[x]‖² / n`, the variance of a number of the vector.
+    /// Returns `E‖x − E[x]‖² / n`, the mean variance of a component.
     pub fn variance(&self) -> f64 {
         let n = self.mean.len();
         let diagonal = (0..n).map(|i| f64::from(self.second[i * (i + 3) / 2]));
@@ -60,7 +57,7 @@ impl Moment {
         ((diagonal.sum::<f64>() - squares) / n.max(1) as f64).max(0.0)
     }
 
-    /// [`variance`](Self::variance) of these vectors and others together.
+    /// Returns the [`variance`](Self::variance) of the union with other vectors.
     pub fn variance_with(&self, others: &Moment) -> f64 {
         let counts = [self.count as f64, others.count as f64];
         let total = (counts[0] + counts[1]).max(1.0);
@@ -72,7 +69,7 @@ impl Moment {
         ((energy - squares) / self.mean.len().max(1) as f64).max(0.0)
     }
 
-    /// `E[x xᵀ] [n, n]`, row by row, in float64; above the diagonal zero.
+    /// Returns `E[x xᵀ] [n, n]`, row by row, in float64; zero above the diagonal.
     pub fn lower(&self) -> Vec<f64> {
         let n = self.mean.len();
         let mut full = vec![0.0; n * n];
@@ -86,50 +83,46 @@ impl Moment {
         full
     }
 
-    /// `E[x_i²]`.
+    /// Returns `E[x_i²]`.
     pub fn diagonal(&self) -> Vec<f64> {
         let at = |i: usize| f64::from(self.second[i * (i + 3) / 2]);
         (0..self.mean.len()).map(at).collect()
     }
 }
 
-/// The orders of all moments of a layer, in the order of the file.
 fn orders(hyper: &HyperParameters) -> Vec<usize> {
     let sites = Site::ALL.map(|site| site_width(hyper, site));
     let mut orders = sites.to_vec();
-    // The residual stream, and its first position.
+    // Residual stream, and its first positions.
     orders.extend([hyper.width; 2]);
-    // Queries, keys and values of every kv head.
     orders.extend(std::iter::repeat_n(hyper.head_size, 3 * hyper.kv_heads));
     orders
 }
 
-/// Bytes of a moment: the count, the means, the triangle.
 fn moment_bytes(order: usize) -> usize {
     8 + 8 * order + 4 * (order * (order + 1) / 2)
 }
 
-/// Positions of all windows.
 fn positions(extent: Extent) -> usize {
     extent.context.saturating_mul(extent.windows)
 }
 
 const HEADER: usize = 8 + 32 + 8 + 32;
 
-/// Where the content of a sealed file begins.
+/// Offset of the content of a sealed file.
 pub(crate) const CONTENT: usize = HEADER;
 
-/// Bytes of a sealed file with so many bytes of content.
+/// Returns the bytes of a sealed file with `content` bytes of content.
 pub(crate) fn sealed_bytes(content: usize) -> usize {
     content.saturating_add(HEADER + 32)
 }
 
-/// Bytes of the file of what the head reads.
+/// Returns the bytes of the file of the head's input.
 pub fn head_bytes(hyper: &HyperParameters) -> usize {
     HEADER + moment_bytes(hyper.width) + 32
 }
 
-/// Bytes of the file of a layer.
+/// Returns the bytes of the file of a layer.
 pub fn file_bytes(hyper: &HyperParameters, extent: Extent) -> usize {
     let moments: usize = orders(hyper).into_iter().map(moment_bytes).sum();
     let first_inputs = 8 * FIRST_SITES.len() * hyper.width;
@@ -138,10 +131,10 @@ pub fn file_bytes(hyper: &HyperParameters, extent: Extent) -> usize {
     HEADER + moments + 8 * (extent.context + 2) + first_inputs + sample + token_norms + 32
 }
 
-/// Writes a layer's statistics under their final name, complete or not at all.
+/// Writes a layer's statistics atomically.
 ///
 /// # Errors
-/// What the system says.
+/// I/O errors.
 pub fn write(
     folder: &Folder,
     name: &OsStr,
@@ -176,10 +169,10 @@ pub fn write(
     })
 }
 
-/// Writes the moments of what the head reads under their final name, complete or not at all.
+/// Writes the moments of the head's input atomically.
 ///
 /// # Errors
-/// What the system says.
+/// I/O errors.
 pub fn write_head(
     folder: &Folder,
     name: &OsStr,
@@ -190,10 +183,10 @@ pub fn write_head(
     write_sealed(folder, name, identity, behind, |to| write_moments(to, sums))
 }
 
-/// Writes what `write` gives between the identity and the digest of everything.
+/// Writes a sealed file: identity, output of `write`, digest.
 ///
 /// # Errors
-/// What the system or `write` says.
+/// I/O errors, also of `write`.
 pub(crate) fn write_sealed(
     folder: &Folder,
     name: &OsStr,
@@ -227,11 +220,11 @@ fn write_moments(to: &mut dyn Write, moments: &Moments) -> io::Result<()> {
     Ok(())
 }
 
-/// A reader or writer that knows the digest of what went through it.
+/// Reader or writer that computes the digest of its data.
 pub struct Hashed<W> {
-    /// Where it goes, or comes from.
+    /// Inner reader or writer.
     pub to: W,
-    /// Its digest.
+    /// Digest so far.
     pub hasher: Hasher,
 }
 
@@ -255,11 +248,10 @@ impl<W: Write> Write for Hashed<W> {
     }
 }
 
-/// A layer's statistics in their file, which was found to be complete and undamaged.
+/// Validated file of a layer's statistics.
 #[derive(Debug)]
 pub struct StoredLayer {
     file: MappedFile,
-    /// Where each moment begins, and its order.
     moments: Vec<(usize, usize)>,
     extent: Extent,
     kv_heads: usize,
@@ -267,8 +259,7 @@ pub struct StoredLayer {
 }
 
 impl StoredLayer {
-    /// The file of a layer; `None` where there is none that can be used: it is absent, or it is of
-    /// something else or damaged, which `damaged` is told.
+    /// Opens the file of a layer; `None` if missing, or after calling `damaged` if invalid.
     pub fn open(
         folder: &Folder,
         name: &OsStr,
@@ -294,83 +285,81 @@ impl StoredLayer {
         })
     }
 
-    /// Digest of the residual stream behind the layer.
+    /// Returns the digest of the residual stream after the layer.
     pub fn stream_digest(&self) -> Digest {
         Digest(*part(&self.file, HEADER - 32))
     }
 
-    /// What the slots of a site read.
+    /// Returns the input moments at an activation point.
     pub fn site(&self, site: Site) -> Moment {
         self.moment(site as usize)
     }
 
-    /// The residual stream behind the layer, without the first positions of the windows.
+    /// Returns the moments of the residual stream after the layer, without first positions.
     pub fn stream(&self) -> Moment {
         self.moment(Site::ALL.len())
     }
 
-    /// The residual stream behind the layer at the first positions of the windows.
+    /// Returns the moments of the residual stream after the layer at first positions.
     pub fn sink(&self) -> Moment {
         self.moment(Site::ALL.len() + 1)
     }
 
-    /// Key and value heads.
+    /// Returns the number of key and value heads.
     pub fn kv_heads(&self) -> usize {
         self.kv_heads
     }
 
-    /// What a kv head stores and is asked for: the queries of the heads that share it and the keys,
-    /// after the rotary embedding, and the values.
+    /// Returns the moments of a kv head: queries, keys (both after the rotary embedding), values.
     pub fn head(&self, kv_head: usize) -> [Moment; 3] {
         let first = Site::ALL.len() + 2 + 3 * kv_head;
         [0, 1, 2].map(|part| self.moment(first + part))
     }
 
-    /// By position of a window, the mean norm of the residual stream behind the layer.
+    /// Returns the mean norms of the residual stream after the layer, by position.
     pub fn norms(&self) -> Vec<f64> {
         self.numbers(self.after_moments(), self.extent.context)
     }
 
-    /// Mean squared norms of what attention and the feed-forward network add to the stream.
+    /// Returns the mean squared norms of the attention and feed-forward outputs.
     pub fn branches(&self) -> [f64; 2] {
         let numbers = self.numbers(self.after_branches() - 16, 2);
         [numbers[0], numbers[1]]
     }
 
-    /// The mean of what the slots of a site read at the first position of a window, where attention
-    /// sinks; `None` for sites that do not read the residual stream.
+    /// Returns the mean input at first positions; `None` for activation points that do not read the
+    /// residual stream.
     pub fn first_input(&self, site: Site) -> Option<Vec<f64>> {
         let index = FIRST_SITES.iter().position(|of| *of == site)?;
         let start = self.after_branches() + 8 * index * self.width;
         Some(self.numbers(start, self.width))
     }
 
-    /// `[n, width]`: the residual stream behind the layer at up to 512 positions, spread evenly
-    /// over those that are not the first of their window. Positions with the same text before them
-    /// have the same vector.
+    /// Returns `[n, width]`: the residual stream after the layer at up to 512 positions, spread
+    /// evenly, first positions left out.
     pub fn sample(&self) -> Vec<f32> {
         let count = sample_count(self.extent) * self.width;
         self.float32(self.after_branches() + self.first_inputs(), count)
     }
 
-    /// The window of each vector of the [`sample`](Self::sample), ascending.
+    /// Returns the window of each vector of the [`sample`](Self::sample), ascending.
     pub fn sample_windows(&self) -> Vec<usize> {
         sample_windows(self.extent)
     }
 
-    /// `[windows, context]`: the norm of the residual stream behind the layer at every position.
+    /// Returns `[windows, context]`: the norm of the residual stream after the layer at every
+    /// position.
     pub fn token_norms(&self) -> Vec<f32> {
         let sample = 4 * sample_count(self.extent) * self.width;
         let start = self.after_branches() + self.first_inputs() + sample;
         self.float32(start, positions(self.extent))
     }
 
-    /// Tokens of a window.
+    /// Returns the window length.
     pub fn context(&self) -> usize {
         self.extent.context
     }
 
-    /// Bytes of the means at the first position.
     fn first_inputs(&self) -> usize {
         8 * FIRST_SITES.len() * self.width
     }
@@ -398,8 +387,7 @@ impl StoredLayer {
     }
 }
 
-/// What the head reads, the normed residual stream behind the last layer, in its file, which was found to be
-/// complete and undamaged.
+/// Validated file of the statistics of the head's input.
 #[derive(Debug)]
 pub struct StoredHead {
     file: MappedFile,
@@ -407,8 +395,7 @@ pub struct StoredHead {
 }
 
 impl StoredHead {
-    /// The file of the head; `None` where there is none that can be used, as with
-    /// [`StoredLayer::open`].
+    /// Opens the file of the head, as [`StoredLayer::open`].
     pub fn open(
         folder: &Folder,
         name: &OsStr,
@@ -421,14 +408,14 @@ impl StoredHead {
         Some(StoredHead { file, width })
     }
 
-    /// What the head reads, at all positions.
+    /// Returns the moments of the head's input at all positions.
     pub fn inputs(&self) -> Moment {
         moment_at(&self.file, HEADER, self.width)
     }
 }
 
-/// A file of so many bytes that says what it is of and has its digest at the end; `None` where there is
-/// none, or it is of something else or damaged, which `damaged` is told.
+/// Opens a sealed file of `expected` bytes; `None` if missing, or after calling `damaged` if
+/// invalid.
 pub(crate) fn open_sealed(
     folder: &Folder,
     name: &OsStr,
@@ -463,7 +450,6 @@ pub(crate) fn open_sealed(
     checked.map_err(|why| damaged(&why)).ok()
 }
 
-/// The moment of vectors of `order` numbers that begins at a byte.
 fn moment_at(file: &[u8], start: usize, order: usize) -> Moment {
     let mean = start + 8;
     Moment {
@@ -483,7 +469,6 @@ fn float64(file: &[u8], at: usize, count: usize) -> Vec<f64> {
     numbers.map(|bytes| f64::from_le_bytes(*bytes)).collect()
 }
 
-/// `N` bytes from `at` on.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     let (parts, _) = bytes[at..at + N].as_chunks::<N>();
     &parts[0]

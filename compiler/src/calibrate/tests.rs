@@ -1,4 +1,4 @@
-//! What is stored of a layer, against float64 sums over all vectors.
+//! Stored statistics of a layer, checked against float64 sums over all vectors.
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use super::*;
 use crate::device;
 use crate::system::random::Rng;
 
-/// [`calibrate`] on the processor.
+/// Runs [`calibrate`] on the CPU.
 pub(crate) fn calibrated(
     model: &Arc<Model>,
     source: Digest,
@@ -55,7 +55,6 @@ pub(crate) fn hyper() -> HyperParameters {
     }
 }
 
-/// Mean and second moment of vectors of `order` numbers.
 fn moments(x: &[f32], order: usize) -> (Vec<f64>, Vec<f64>) {
     let n = (x.len() / order) as f64;
     let (mut mean, mut second) = (vec![0.0; order], vec![0.0; order * order]);
@@ -77,7 +76,6 @@ fn close(found: &[f64], expected: &[f64]) {
     }
 }
 
-/// Head `index` of `heads` of each row.
 fn head(x: &[f32], index: usize, heads: usize) -> Vec<f32> {
     let size = hyper().head_size;
     let rows = x.chunks_exact(heads * size);
@@ -85,7 +83,6 @@ fn head(x: &[f32], index: usize, heads: usize) -> Vec<f32> {
         .collect()
 }
 
-/// The rows that are not the first of their window.
 fn later(x: &[f32], width: usize) -> Vec<f32> {
     let rows = x.chunks_exact(width).enumerate();
     let later = rows.filter(|(index, _)| index % CONTEXT != 0);
@@ -93,7 +90,7 @@ fn later(x: &[f32], width: usize) -> Vec<f32> {
 }
 
 #[test]
-fn statistics_are_those_of_the_vectors_that_were_seen() {
+fn statistics_match_the_observed_vectors() {
     let hyper = hyper();
     let cpu = Cpu::with_threads(2).unwrap();
     let mut sums = LayerSums::new(&cpu, None, &hyper, EXTENT).unwrap();
@@ -111,7 +108,6 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
     let mut random = Rng(3);
     let mut seen: Vec<Vec<f32>> = vec![Vec::new(); widths.len() + 1];
     for _ in 0..WINDOWS {
-        // Two batches, of which only one has the first position.
         for (position, n) in [(0, 3), (3, 2)] {
             let mut rows = |width: usize, seen: &mut Vec<f32>| {
                 let x: Vec<f32> = (0..n * width)
@@ -216,7 +212,6 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
     close(&stored.sink().lower(), &second);
     let values = head(of(Point::Values), 1, 2);
     close(&stored.head(1)[2].lower(), &moments(&values, 3).1);
-    // All there are, because they are no more than are kept.
     assert_eq!(stored.sample(), later(stream, 12));
     let of_windows = (0..WINDOWS).flat_map(|window| [window; CONTEXT - 1]);
     assert_eq!(stored.sample_windows(), of_windows.collect::<Vec<_>>());
@@ -247,7 +242,7 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
 }
 
 #[test]
-fn what_float32_does_not_hold_is_not_stored() {
+fn values_beyond_float32_are_not_stored() {
     let cpu = Cpu::with_threads(1).unwrap();
     for bad in [f32::NAN, f32::INFINITY, 1e30] {
         let mut sums = LayerSums::new(&cpu, None, &hyper(), EXTENT).unwrap();
@@ -259,9 +254,8 @@ fn what_float32_does_not_hold_is_not_stored() {
     }
 }
 
-/// Of more positions than are kept those that are spread evenly, whatever the batches are.
 #[test]
-fn the_sample_is_spread_evenly_over_the_later_positions() {
+fn sample_is_spread_evenly_over_later_positions() {
     let cpu = Cpu::with_threads(1).unwrap();
     let extent = Extent {
         context: 100,
@@ -295,8 +289,7 @@ fn the_sample_is_spread_evenly_over_the_later_positions() {
 }
 
 #[test]
-fn vectors_of_both_kinds_have_one_variance() {
-    // The numbers 10, 14 and 1, 2, 3 in the one channel, 0 in the other.
+fn variance_with_combines_two_moments() {
     let first = Moment {
         count: 2,
         mean: vec![12.0, 0.0],
@@ -312,7 +305,6 @@ fn vectors_of_both_kinds_have_one_variance() {
     assert!((later.variance() - 1.0 / 3.0).abs() < 1e-6);
 }
 
-/// One window of text through a layer; which one says the seed.
 fn feed(sums: &mut LayerSums, seed: u64) {
     let mut random = Rng(seed);
     let points = [
@@ -335,7 +327,6 @@ fn feed(sums: &mut LayerSums, seed: u64) {
     sums.behind(&rows(12));
 }
 
-/// A text of weight 3 is worth as much as three times the text beside one of weight 1.
 #[test]
 fn a_weight_counts_as_repetitions() {
     let hyper = hyper();
@@ -371,7 +362,6 @@ fn a_weight_counts_as_repetitions() {
         &repeated.first_inputs.concat(),
     );
     assert_eq!(weighted.sink.weight(), repeated.sink.weight());
-    // What is written is divided by weights, not by counts.
     let folder = tempfile::tempdir().unwrap();
     let identity = Identity {
         key: Digest::of(b"key"),
@@ -393,9 +383,8 @@ fn a_weight_counts_as_repetitions() {
     close(&first[0], &first[1]);
 }
 
-/// What the head reads is stored as it was summed, and is not taken for anything else.
 #[test]
-fn the_head_has_a_file_of_its_own() {
+fn head_file_round_trips_and_checks_its_identity() {
     let (hyper, cpu) = (hyper(), Cpu::with_threads(1).unwrap());
     let mut random = Rng(5);
     let x: Vec<f32> = (0..12 * 30).map(|_| random.normal() as f32 + 0.5).collect();
@@ -408,22 +397,24 @@ fn the_head_has_a_file_of_its_own() {
     let identity = Identity { key, layer: 2 };
     store::write_head(&folder, name, identity, &sums).unwrap();
     let open = |identity, hyper: &HyperParameters| {
-        let mut told = String::new();
-        let found = StoredHead::open(&folder, name, identity, hyper, |why| told = why.to_owned());
-        (found, told)
+        let mut message = String::new();
+        let found = StoredHead::open(&folder, name, identity, hyper, |why| {
+            message = why.to_owned()
+        });
+        (found, message)
     };
-    let (found, told) = open(identity, &hyper);
+    let (found, message) = open(identity, &hyper);
     let inputs = found.unwrap().inputs();
-    assert_eq!((inputs.count, told), (30, String::new()));
+    assert_eq!((inputs.count, message), (30, String::new()));
     let (mean, second) = moments(&x, 12);
     close(&inputs.mean, &mean);
     close(&inputs.lower(), &second);
-    let (found, told) = open(Identity { key, layer: 1 }, &hyper);
-    assert!(found.is_none() && told.contains("another calibration"));
+    let (found, message) = open(Identity { key, layer: 1 }, &hyper);
+    assert!(found.is_none() && message.contains("another calibration"));
     let wider = HyperParameters {
         width: 16,
         ..hyper.clone()
     };
-    let (found, told) = open(identity, &wider);
-    assert!(found.is_none() && told.contains("bytes, expected"));
+    let (found, message) = open(identity, &wider);
+    assert!(found.is_none() && message.contains("bytes, expected"));
 }

@@ -1,4 +1,4 @@
-//! A text as windows of tokens, as perplexity is measured and calibration reads.
+//! Windows of tokens for perplexity and calibration.
 
 use std::ops::Range;
 
@@ -6,21 +6,21 @@ use htc_formats::htz::{Digest, Hasher};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use thiserror::Error;
 
-/// Windows at most that are measured of a text, but for a quarter of what is calibrated on.
+/// Maximum held-out windows, unless a quarter of the calibration windows is more.
 pub(super) const MOST_HELD_OUT: usize = 64;
 
-/// Why a text gives no windows.
+/// Error returned when a text is shorter than a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{found} tokens, one window needs {needed}; give a longer text or a smaller `context`")]
 pub struct TextTooShort {
     /// Tokens of the text.
     pub found: usize,
-    /// Tokens of a window.
+    /// Tokens per window.
     pub needed: usize,
 }
 
-/// The windows of a text. The text is tokenised once and cut; the first token of each window is
-/// replaced by BOS where the model asks for one.
+/// Windows of a text, tokenised once and cut; the first token of each window is replaced by BOS if
+/// used.
 #[derive(Clone, Debug)]
 pub struct Windows {
     tokens: Vec<u32>,
@@ -28,10 +28,10 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// The windows of `context` tokens that a text holds, the first `most` of them.
+    /// Cuts a text into at most `most` windows.
     ///
     /// # Errors
-    /// [`TextTooShort`] where there is not one.
+    /// [`TextTooShort`] if there is no complete window.
     pub fn new(
         tokenizer: &Tokenizer,
         text: &str,
@@ -56,12 +56,9 @@ impl Windows {
         Ok(Windows { tokens, context })
     }
 
-    /// The first windows, `most` at most, and those behind them that are held out: what is decided on
-    /// the first is measured on the others. Held out are a quarter as many as `most`, or as there are, half of
-    /// which may decide and half report; they are at least two where there are three windows. Where text is left
-    /// behind these it is held out, too, until they are half as many as the first or `MOST_HELD_OUT`: that takes
-    /// nothing from what is calibrated on, and a mean over twice as many windows is surer by a factor of 1.4. A text
-    /// with a single window holds nothing out.
+    /// Splits into at most `most` calibration windows and held-out windows after them: at least a
+    /// quarter of `most` (or of all), and surplus text up to half of the calibration windows or
+    /// `MOST_HELD_OUT`; at least two of three windows, and none of one.
     pub fn hold_out(mut self, most: usize) -> (Windows, Option<Windows>) {
         let (count, context) = (self.count(), self.context);
         let least = (count.min(most) / 4).max(2).min(count.saturating_sub(1));
@@ -73,7 +70,6 @@ impl Windows {
         (self, held)
     }
 
-    /// Every other window, from the one of that index on.
     fn every_other(&self, from: usize) -> Windows {
         Windows {
             tokens: self
@@ -87,7 +83,6 @@ impl Windows {
         }
     }
 
-    /// The windows of several texts, of one length; `None` where there is no window.
     fn joined(texts: impl IntoIterator<Item = Windows>) -> Option<Windows> {
         let joined = texts.into_iter().reduce(|mut all, text| {
             all.tokens.extend(text.tokens);
@@ -96,12 +91,12 @@ impl Windows {
         joined.filter(|all| !all.tokens.is_empty())
     }
 
-    /// Every window in order.
+    /// Iterates over the windows.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.tokens.chunks_exact(self.context)
     }
 
-    /// Digest of the ids of all tokens, as 32-bit little-endian numbers.
+    /// Returns the digest of all token ids, as 32-bit little-endian numbers.
     pub fn digest(&self) -> Digest {
         let mut hasher = Hasher::default();
         for token in &self.tokens {
@@ -110,37 +105,36 @@ impl Windows {
         hasher.finish()
     }
 
-    /// The tokens of some positions, counted through all windows.
+    /// Returns the tokens at positions counted through all windows.
     pub fn tokens_at(&self, positions: Range<usize>) -> &[u32] {
         &self.tokens[positions]
     }
 
-    /// Windows.
+    /// Returns the number of windows.
     pub fn count(&self) -> usize {
         self.tokens.len() / self.context
     }
 
-    /// Tokens of all windows together.
+    /// Returns the number of tokens of all windows.
     pub fn tokens(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Tokens of a window.
+    /// Returns the window length.
     pub fn context(&self) -> usize {
         self.context
     }
 }
 
-/// The windows of several texts, whose tokens count by a weight of their text.
+/// Windows of several texts, each with a weight for its tokens.
 #[derive(Clone, Debug)]
 pub struct Mixture {
     windows: Windows,
-    /// By text, its windows and its weight.
     shares: Vec<(usize, f64)>,
 }
 
 impl Mixture {
-    /// The windows of texts of one window length, each with its weight; `None` where there is no window.
+    /// Joins texts of one window length with their weights; `None` if there are no windows.
     pub fn new(texts: Vec<(Windows, f64)>) -> Option<Mixture> {
         let shares = texts.iter().map(|(of, weight)| (of.count(), *weight));
         let shares = shares.collect();
@@ -148,7 +142,7 @@ impl Mixture {
         Some(Mixture { windows, shares })
     }
 
-    /// About `most` of the windows, spread evenly over each text; at least one of each.
+    /// Returns about `most` windows, spread evenly over each text, at least one of each.
     #[must_use]
     pub fn thinned(&self, most: usize) -> Mixture {
         let (windows, all) = (&self.windows, self.windows.count().max(1));
@@ -171,13 +165,13 @@ impl Mixture {
         }
     }
 
-    /// All windows, text by text.
+    /// Returns all windows, text by text.
     pub fn windows(&self) -> &Windows {
         &self.windows
     }
 
-    /// Where the window of that index is the first of a text, the weight of the text before it over its
-    /// own: what was summed until then is to be multiplied by it.
+    /// Returns the factor for earlier sums if the window at `index` begins a text: the ratio of the
+    /// weights.
     pub fn reweighed_at(&self, index: usize) -> Option<f64> {
         let mut first = 0;
         self.shares.windows(2).find_map(|pair| {
@@ -186,8 +180,7 @@ impl Mixture {
         })
     }
 
-    /// What statistics depend on, as a text: the tokens, the windows, and the weights where there are
-    /// several texts.
+    /// Returns a text that identifies the tokens, the windows and the weights, for cache keys.
     pub fn named(&self) -> String {
         let (windows, shares) = (&self.windows, &self.shares);
         let mut named = format!(
@@ -202,42 +195,41 @@ impl Mixture {
     }
 }
 
-/// Windows that nothing is calibrated on, text by text. Every other window of each text decides what has no
-/// closed form, from the first on; those between them decide nothing, so that what is measured on them is
-/// no better than on any such text. Neighbours alternate because a text's parts differ more than they do.
+/// Held-out windows. Even windows of each text form the validation split, odd ones the test split;
+/// they alternate because the parts of a text differ.
 #[derive(Clone, Debug)]
 pub struct HeldOut {
     texts: Vec<Windows>,
 }
 
 impl HeldOut {
-    /// Those of some texts; `None` where there is not one window.
+    /// Creates the split; `None` without windows.
     pub fn new(texts: Vec<Windows>) -> Option<HeldOut> {
         let found = HeldOut { texts };
         (found.count() > 0).then_some(found)
     }
 
-    /// Windows.
+    /// Returns the number of windows.
     pub fn count(&self) -> usize {
         self.texts.iter().map(Windows::count).sum()
     }
 
-    /// All windows, for what is decided without them.
+    /// Returns all windows.
     pub fn all(&self) -> Option<Windows> {
         Windows::joined(self.texts.iter().cloned())
     }
 
-    /// Those that decide: the first of each text, its third and so on.
+    /// Returns the validation split: the first, third, ... window of each text.
     pub fn choosing(&self) -> Option<Windows> {
         Windows::joined(self.texts.iter().map(|text| text.every_other(0)))
     }
 
-    /// Those that decide, without the first text's; `None` where there is no other text.
+    /// Returns the validation split without the first text; `None` if there is no other text.
     pub fn choosing_elsewhere(&self) -> Option<Windows> {
         Windows::joined(self.texts.iter().skip(1).map(|text| text.every_other(0)))
     }
 
-    /// Those that report: the second of each text, its fourth and so on; `None` where no text has two.
+    /// Returns the test split: the second, fourth, ... window of each text, if any.
     pub fn reporting(&self) -> Option<Windows> {
         Windows::joined(self.texts.iter().map(|text| text.every_other(1)))
     }
@@ -255,17 +247,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_out_lies_behind_what_is_used() {
-        // Text to spare: half as much, or what there is; at least a quarter.
+    fn held_out_windows_follow_the_calibration_windows() {
         assert_eq!(split(30, 16), ((0..32).collect(), Some((32..48).collect())));
         assert_eq!(split(22, 16), ((0..32).collect(), Some((32..44).collect())));
         assert_eq!(split(20, 16), ((0..32).collect(), Some((32..40).collect())));
-        // No more than are measured of a text of its own, but for that quarter.
         for (most, held) in [(140, 64), (200, 64), (300, 75)] {
             let (used, found) = split(1000, most);
             assert_eq!((used.len(), found.unwrap().len()), (2 * most, 2 * held));
         }
-        // Less to spare than a quarter, and nothing.
         assert_eq!(split(17, 16), ((0..26).collect(), Some((26..34).collect())));
         assert_eq!(split(16, 16), ((0..24).collect(), Some((24..32).collect())));
         assert_eq!(split(3, 16), ((0..2).collect(), Some((2..6).collect())));
@@ -274,9 +263,8 @@ mod tests {
         assert_eq!(split(0, 16), (vec![], None));
     }
 
-    /// No window that decides is among those that report, and together they are all.
     #[test]
-    fn what_decides_does_not_report() {
+    fn validation_and_test_splits_are_disjoint() {
         let text = |tokens: std::ops::Range<u32>| Windows {
             tokens: tokens.collect(),
             context: 2,
@@ -291,7 +279,6 @@ mod tests {
         let reporting = vec![2, 3, 6, 7, 22, 23];
         assert_eq!(tokens(found.reporting()), Some(reporting));
         assert_eq!(tokens(found.all()), Some((0..10).chain(20..26).collect()));
-        // One window may decide, and then there is none left.
         let one = HeldOut::new(vec![text(0..2)]).unwrap();
         assert_eq!(tokens(one.choosing()), Some(vec![0, 1]));
         assert_eq!(tokens(one.reporting()), None);
@@ -300,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_change_their_weight_where_a_text_begins() {
+    fn weight_changes_at_the_first_window_of_a_text() {
         let text = |count: u32| Windows {
             tokens: (0..2 * count).collect(),
             context: 2,
@@ -317,9 +304,8 @@ mod tests {
         assert!(Mixture::new(Vec::new()).is_none());
     }
 
-    /// Every text keeps its share, its weight and its order.
     #[test]
-    fn a_part_of_the_windows_is_spread_over_every_text() {
+    fn thinned_windows_are_spread_over_every_text() {
         let text = |tokens: Range<u32>| Windows {
             tokens: tokens.collect(),
             context: 1,

@@ -1,4 +1,4 @@
-//! Where candidates are made and measured, each once.
+//! Workspace that makes and measures each candidate once.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,44 +24,43 @@ use crate::plan::{Method, Plan};
 use crate::request::{DenseType, Shrinkage, Treatment};
 use crate::system::clock::{Stage, StageClock};
 
-/// A candidate.
+/// Record of a candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Its gauge.
+    /// Name of the gauge.
     pub gauge: String,
-    /// What its factors must not lose.
+    /// Sink protection.
     pub sink: String,
-    /// Whether biases correct it.
+    /// True with bias correction.
     pub bias: bool,
-    /// How far the second moment of `whiten` is shrunk; absent with other gauges.
+    /// Shrinkage of the second moment for `whiten`; absent with other gauges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shrinkage: Option<f64>,
-    /// Whether it was measured on the texts behind the first alone, to choose the shrinkage.
+    /// True if measured only on the texts after the first, to choose the shrinkage.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub elsewhere: bool,
-    /// Whether its matrices are in codes, and not in factors.
+    /// True for codes, false for factors.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub codes: bool,
-    /// The type or code of all matrices, where they have one; absent where it is another from matrix to matrix, and
-    /// with factors.
+    /// Type or code of all matrices; absent for mixed types and for factors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uniform: Option<DenseType>,
-    /// Parameters after over before, on the selected slots.
+    /// Parameters after over parameters before, of the selected projections.
     pub ratio: f64,
-    /// Its bytes.
+    /// Bytes of the artifact.
     pub bytes: u64,
-    /// What it was expected to add to the KL divergence; absent where that was not foreseen.
+    /// Estimated increase of the KL divergence, if available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<f64>,
-    /// With an axiom gauge, the tail energy of all layers without it and with it, in its coordinates.
+    /// Tail energy of all layers without and with an axiom gauge, in its coordinates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<(f64, f64)>,
-    /// Steps in which its norms and rows were tuned; absent where they are the source's.
+    /// Tuning steps of norms and rows; absent if untuned.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tuned: usize,
-    /// Whether it is the artifact.
+    /// True for the chosen artifact.
     pub chosen: bool,
-    /// What was measured on it.
+    /// Measured quality.
     pub evaluation: Evaluation,
 }
 
@@ -69,7 +68,6 @@ fn is_zero(steps: &usize) -> bool {
     *steps == 0
 }
 
-/// A candidate that was measured.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub plan: Plan,
@@ -80,7 +78,6 @@ pub(super) struct Candidate {
     pub bytes: u64,
 }
 
-/// A place to measure candidates.
 pub(super) struct Bench<'a> {
     inputs: &'a Inputs<'a>,
     work: &'a Work,
@@ -91,7 +88,6 @@ pub(super) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// A bench without candidates.
     pub(super) fn new(
         inputs: &'a Inputs<'a>,
         work: &'a Work,
@@ -112,17 +108,15 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// The candidates in the order in which they were measured.
     pub(super) fn into_trials(self) -> Vec<Trial> {
         self.trials.into_inner()
     }
 
-    /// Makes the artifact of a plan, or finds it.
+    /// Makes the artifact of a plan, or reuses an existing one.
     pub(super) fn build(&self, plan: &Plan, treatment: Treatment) -> Result<Built, TrialError> {
         Ok(self.inputs.build(plan, treatment, self.work, self.watch)?)
     }
 
-    /// Measures a candidate on windows, or finds that it was.
     pub(super) fn measure(
         &self,
         plan: &Plan,
@@ -175,37 +169,30 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// What was calibrated on.
     pub(super) fn calibration(&self) -> Option<&'a Calibration> {
         self.inputs.calibration
     }
 
-    /// The source.
     pub(super) fn source(&self) -> &Model {
         &self.model
     }
 
-    /// Threads that work.
     pub(super) fn threads(&self) -> usize {
         self.inputs.threads()
     }
 
-    /// Who is told.
     pub(super) fn watch(&self) -> Watch<'a> {
         self.watch
     }
 
-    /// The artifact of a key.
     pub(super) fn artifact(&self, key: Digest) -> Artifact<'a> {
         self.work.artifact(key)
     }
 
-    /// Charges what `work` takes to a stage.
     pub(super) fn during<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
         self.clock.during(stage, work)
     }
 
-    /// Makes the artifact that is as another, with tuned scales.
     pub(super) fn with_tuned(
         &self,
         built: &Built,
@@ -218,29 +205,25 @@ impl<'a> Bench<'a> {
             .with_tuned(built, changes, (record, DIAL_POINTS), work, watch)?)
     }
 
-    /// The index of a trial that comes of another.
+    /// Adds a trial derived from another and returns its index.
     pub(super) fn tried(&self, from: usize, of: impl FnOnce(Trial) -> Trial) -> usize {
         let found = self.trials.borrow().get(from).cloned();
         found.map_or(from, |trial| self.noted(of(trial)))
     }
 
-    /// Digest of the text that is measured on.
     pub(super) fn held_out_text(&self) -> Digest {
         let calibration = self.inputs.calibration;
         calibration.map_or_else(Digest::default, Calibration::held_out_digest)
     }
 
-    /// Writes what an artifact is at parts of its bytes into it.
     pub(super) fn put_dial(&self, key: Digest, dial: Vec<DialPoint>) -> Result<(), HtzError> {
         self.inputs.put_dial(key, dial, self.work, self.watch)
     }
 
-    /// Writes a quality into an artifact, or takes out what stands there.
     pub(super) fn put(&self, key: Digest, quality: Option<QualityRecord>) -> Result<(), HtzError> {
         self.inputs.put_quality(key, quality, self.work, self.watch)
     }
 
-    /// The index of a trial, which is new or was there before.
     fn noted(&self, trial: Trial) -> usize {
         let mut trials = self.trials.borrow_mut();
         let known = trials.iter().position(|known| *known == trial);
@@ -250,14 +233,13 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Says of a candidate that it was measured on the texts behind the first.
+    /// Marks a candidate as measured on the texts after the first.
     pub(super) fn is_elsewhere(&self, candidate: &Candidate) {
         if let Some(trial) = self.trials.borrow_mut().get_mut(candidate.trial) {
             trial.elsewhere = true;
         }
     }
 
-    /// Measures an artifact that is made.
     pub(super) fn evaluate(
         &self,
         key: Digest,
@@ -267,7 +249,6 @@ impl<'a> Bench<'a> {
         self.evaluate_at(&model, Setting::FULL, windows)
     }
 
-    /// The model in an artifact that is made.
     pub(super) fn made(&self, key: Digest) -> Result<Arc<Model>, TrialError> {
         let file = ModelFile::from_htz(&self.work.artifact(key).open()?)?;
         let path = file.path.clone();
@@ -275,7 +256,7 @@ impl<'a> Bench<'a> {
         Ok(Arc::new(model))
     }
 
-    /// Measures as much of a model as a setting says.
+    /// Measures a model at a setting of the active fraction.
     pub(super) fn evaluate_at(
         &self,
         model: &Arc<Model>,
@@ -306,7 +287,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The tail energy of all layers before a search for a gauge and behind it.
+    /// Returns the tail energy of all layers before and after the gauge search.
     pub(super) fn tail(&self, candidate: &Candidate) -> (f64, f64) {
         let trials = self.trials.borrow();
         let found = trials.get(candidate.trial).and_then(|trial| trial.tail);
@@ -318,7 +299,7 @@ impl<'a> Bench<'a> {
         self.work.artifact(key).discard();
     }
 
-    /// Of two candidates the one with the smaller KL divergence; the other's artifact goes.
+    /// Returns the candidate with the smaller KL divergence and discards the other.
     pub(super) fn better(&self, one: Candidate, other: Candidate) -> Candidate {
         let (best, beaten) = match other.distance.kl < one.distance.kl {
             true => (other, one),

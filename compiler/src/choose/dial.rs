@@ -1,4 +1,4 @@
-//! What an elastic artifact is at parts of its bytes.
+//! Quality of an elastic artifact at several active fractions.
 
 use htc_formats::htz::DialPoint;
 use htc_loader::dial::{Dial, Fraction, Setting};
@@ -14,11 +14,11 @@ use crate::measure::Distance;
 use crate::request::Limit;
 use crate::system::clock::StageClock;
 
-/// Points of a dial that are measured: both ends, and those between at equal distances.
+/// Number of measured active fractions: both ends and equidistant points between.
 pub const DIAL_POINTS: usize = 5;
 
-/// Tunes the scales of an artifact with refinements for all of it and for its bases, on what decides, in so many steps
-/// and within a limit of all of it.
+/// Tunes the scales of an artifact with refinements on the validation split, within a limit for the
+/// whole.
 ///
 /// # Errors
 /// [`TrialError`].
@@ -48,10 +48,10 @@ pub fn tune_whole(
     Ok(())
 }
 
-/// Measures all of an artifact with refinements on the windows that decide, or finds that it was.
+/// Measures a whole artifact with refinements on the validation split, reusing earlier results.
 ///
 /// # Errors
-/// [`TrialError`], where there are too few windows for a limit as well.
+/// [`TrialError`], also with too few windows for a limit.
 pub fn measure_whole(
     inputs: &Inputs,
     built: &Built,
@@ -69,8 +69,8 @@ pub fn measure_whole(
     Ok(bench.measure_built(built, &windows)?.1)
 }
 
-/// Measures what was chosen at parts of its bytes, on the windows that decided nothing, and writes that and its quality
-/// into it.
+/// Measures the chosen artifact at several active fractions on the test split and records the
+/// results in it.
 ///
 /// # Errors
 /// [`TrialError`].
@@ -112,7 +112,7 @@ pub fn measure_dial(
             chosen.quality = Some(found.0);
         }
     }
-    // A perplexity may be beyond all numbers.
+    // Perplexity may overflow.
     if points
         .iter()
         .all(|point| point.perplexity_ratio.is_finite())
@@ -123,7 +123,6 @@ pub fn measure_dial(
     Ok(())
 }
 
-/// The settings that are measured, from the bases alone to all of it.
 fn settings(dial: &Dial) -> Vec<Setting> {
     let setting = |refinements| Setting {
         refinements,
@@ -136,7 +135,7 @@ fn settings(dial: &Dial) -> Vec<Setting> {
         let part = step as f64 / (DIAL_POINTS - 1) as f64;
         let between = Fraction::new(first + (1.0 - first) * part);
         let between = between.and_then(|fraction| dial.at(fraction));
-        // Large matrices may leave nothing between two points.
+        // Large matrices may leave no setting between two points.
         if let Ok(between) = between
             && between.refinements < all
             && found

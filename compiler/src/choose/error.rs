@@ -1,4 +1,4 @@
-//! Why no candidate is chosen.
+//! Errors of the selection.
 
 use std::path::PathBuf;
 
@@ -13,28 +13,28 @@ use crate::request::{GaugeKind, Limit, TreatmentError};
 use crate::system::show::interval;
 use crate::tune::TuneError;
 
-/// Why no candidate is chosen.
+/// Error returned when no candidate can be chosen.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialError {
-    /// A gauge makes the model worse.
+    /// The requested gauge measures worse than none.
     #[error(
         "`gauge` {gauge}: it changes the tail energy from {:.4} to {:.4}, but on held-out text it is worse than none (KL divergence {found:.5} against {none:.5} nats, perplexity {found_ratio:.4} against {none_ratio:.4} of the source's); leave it out, or take it all the same with `keep_gauge`", tail.0, tail.1
     )]
     Worse {
-        /// The gauge.
+        /// Requested gauge.
         gauge: GaugeKind,
-        /// The tail energy without it and with it, in its coordinates.
+        /// Tail energy without and with the gauge, in its coordinates.
         tail: (f64, f64),
-        /// Its KL divergence.
+        /// KL divergence with the gauge.
         found: f64,
-        /// That of none.
+        /// KL divergence without a gauge.
         none: f64,
-        /// Its perplexity over the source's.
+        /// Perplexity ratio with the gauge.
         found_ratio: f64,
-        /// That of none.
+        /// Perplexity ratio without a gauge.
         none_ratio: f64,
     },
-    /// No ratio holds the limit.
+    /// No ratio is within the limit.
     #[error(
         "{}: the upper end of the 95 % interval is not within it at any ratio; the closest is {ratio:.2}, with {:.4} times the perplexity{} and a KL divergence of {:.5} nats{}; allow more, measure on more text (`held_out`, `calibration_tokens`), or try `factor_type` f16 or fewer `slots`",
         limit.asked(),
@@ -44,40 +44,40 @@ pub enum TrialError {
         interval(found.kl_interval, 5)
     )]
     Limit {
-        /// The limit.
+        /// Requested limit.
         limit: Limit,
-        /// The closest ratio.
+        /// Ratio of the closest candidate.
         ratio: f64,
-        /// What was measured there.
+        /// Measurement of that candidate.
         found: Box<Distance>,
     },
-    /// There is too little to measure on.
+    /// Too few held-out windows.
     #[error(
         "{what}: {needed} held-out windows are needed to decide it and to report what came of it, the texts hold {found}; give a longer text, another one with `held_out`, or a smaller `context`"
     )]
     FewHeldOut {
-        /// What was to be decided.
+        /// Name of the decision.
         what: String,
-        /// Windows held out.
+        /// Number of held-out windows.
         found: usize,
-        /// Windows that are needed.
+        /// Number of required windows.
         needed: usize,
     },
-    /// A model does not execute.
+    /// A model cannot be evaluated.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
-    /// A model does not open.
+    /// A model cannot be loaded.
     #[error("{}: {error}", path.display())]
     Load {
-        /// The model.
+        /// Path of the model.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         error: LoadError,
     },
     /// A candidate has no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Weights cannot be treated so.
+    /// The treatment is impossible.
     #[error(transparent)]
     Treatment(#[from] TreatmentError),
     /// A candidate cannot be made.
@@ -86,10 +86,10 @@ pub enum TrialError {
     /// Scales cannot be tuned.
     #[error(transparent)]
     Tune(#[from] TuneError),
-    /// What was measured cannot be noted down.
+    /// Measurements cannot be written.
     #[error(transparent)]
     Note(#[from] HtzError),
-    /// Somebody asked for an end.
+    /// The work was cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }

@@ -1,4 +1,4 @@
-//! The smallest artifact that holds a limit.
+//! Search for the smallest artifact within a limit.
 
 use super::Planner;
 use super::TrialError;
@@ -9,15 +9,14 @@ use crate::plan::Method;
 use crate::request::Limit;
 
 impl Limit {
-    /// Whether a candidate holds it: with the upper end of its 95 % interval, since a search over a
-    /// dozen candidates would else find the one that chance favours. Without an interval nothing is
-    /// known to hold.
+    /// Returns true if a candidate is within the limit at the upper end of its 95 % interval, since
+    /// the minimum over a dozen candidates is biased by chance. Without an interval it is not.
     ///
-    /// A perplexity counts over all positions, which say as much about it as twice as many windows by their second
-    /// halves. It is to hold on text that the source itself would write, too, where its increase is the exponential of
-    /// the divergence: `E log p/q` over `p`. What a text's own tokens add to that is chance for the most part, and differs
-    /// from one kind of text to another; a divergence is known four times as well, and a search does not find the size at
-    /// which chance is kind.
+    /// The perplexity uses all positions, which carry as much information as twice the windows with
+    /// their second halves. It must also hold on text sampled from the source, where its increase
+    /// is the exponential of the divergence: `E log p/q` over `p`. The additional effect of the
+    /// actual tokens is mostly chance and differs between kinds of text; the divergence is known
+    /// about four times as precisely, so the search does not exploit chance.
     pub(crate) fn holds(self, found: &Distance) -> bool {
         let within = |limit: Option<f64>, interval: Option<Interval>| {
             let held = |limit| interval.is_some_and(|(_, upper)| upper <= limit);
@@ -32,8 +31,8 @@ impl Limit {
 }
 
 impl Bench<'_> {
-    /// The smallest artifact that holds the limit, by [`smallest`] over ratios in steps of a hundredth, of sizes of
-    /// files in finer ones. `ratio` is that of the start.
+    /// Returns the smallest artifact within the limit, by [`smallest`] over ratios in steps of a
+    /// hundredth, finer for file sizes. `ratio` is the start.
     pub(super) fn smallest(
         &self,
         planner: Planner,
@@ -69,20 +68,20 @@ impl Bench<'_> {
     }
 }
 
-/// What a search for a size asks of what it finds.
+/// Callbacks of the search for a size.
 pub struct Search<'a, C> {
-    /// Whether it holds the limit.
+    /// Returns true if a candidate is within the limit.
     pub holds: &'a dyn Fn(&C) -> bool,
-    /// Its bytes.
+    /// Returns the bytes of a candidate.
     pub bytes: &'a dyn Fn(&C) -> u64,
-    /// Leaves no trace of it.
+    /// Deletes a candidate.
     pub discard: &'a dyn Fn(&C),
 }
 
 impl<C> Search<'_, C> {
-    /// The smallest that holds, by bisection over ratios: what holds at a ratio is taken to hold at larger ones, and
-    /// sizes are sought near that of `start`, which is there. `at` makes what has a ratio; `None` where nothing is that small.
-    /// An error is what came of the whole, which does not hold either.
+    /// Finds the smallest candidate within the limit by bisection over ratios, assuming
+    /// monotonicity and starting near `start`. `at` makes the candidate of a ratio; `None` if no
+    /// candidate is that small. The inner error is the whole model if even that exceeds the limit.
     ///
     /// # Errors
     /// Those of `at`.
@@ -96,7 +95,7 @@ impl<C> Search<'_, C> {
         let started = (f64::from(whole) * ratio).round() as u32;
         let (mut fails, mut holds) = (0, started);
         let mut best = start;
-        // Larger ones until one holds it.
+        // Increase until the limit holds.
         while !(self.holds)(&best) {
             if holds >= whole {
                 return Ok(Err(best));
@@ -109,7 +108,7 @@ impl<C> Search<'_, C> {
             }
         }
         while holds - fails > 1 {
-            // Smaller ones until one does not, then between the two.
+            // Decrease until it fails, then bisect.
             let next = match fails {
                 0 if holds > stride => holds - stride,
                 _ => (fails + holds) / 2,
@@ -118,7 +117,7 @@ impl<C> Search<'_, C> {
             match at(next)? {
                 Some(found) if (self.holds)(&found) => {
                     holds = next;
-                    // Of two that hold it, the one of fewer bytes.
+                    // Of two within the limit, keep the smaller.
                     let (smaller, larger) = match (self.bytes)(&found) <= (self.bytes)(&best) {
                         true => (found, best),
                         false => (best, found),
@@ -137,12 +136,11 @@ impl<C> Search<'_, C> {
     }
 }
 
-/// Steps between which a search decides.
+/// Step sizes of the search.
 #[derive(Clone, Copy, Debug)]
 pub struct Steps {
-    /// Of the whole.
+    /// Steps in a ratio of 1.
     whole: u32,
-    /// Of the first guess to the next.
     stride: u32,
 }
 
@@ -151,7 +149,7 @@ const STEPS_OF_FACTORS: Steps = Steps {
     stride: 100,
 };
 
-/// Those of sizes of files.
+/// Steps for file sizes.
 pub const STEPS_OF_FILES: Steps = Steps {
     whole: 512,
     stride: 12,
@@ -164,8 +162,8 @@ mod tests {
 
     use super::*;
 
-    /// What is found where ratios of at least `least` can be made and those of at least `enough` hold, and the ratios
-    /// that were tried.
+    /// Search result and number of tried ratios, if ratios from `least` can be made and those from
+    /// `enough` hold.
     fn found(start: f64, least: f64, enough: f64) -> (Result<f64, f64>, usize) {
         let there = RefCell::new(vec![start]);
         let search = Search {
@@ -187,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_that_holds_is_found_from_either_side() {
+    fn search_finds_the_smallest_ratio_from_either_side() {
         let step = 1.0 / 512.0;
         for (start, least, enough) in [
             (0.25, 0.1, 0.3),

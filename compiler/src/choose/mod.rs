@@ -1,14 +1,13 @@
-//! Choosing by measuring: artifacts are made in the work folder, executed on text that was held out,
-//! and compared with the source there.
+//! Selection by measurement: candidates are made in the work folder and compared with the source on
+//! held-out text.
 //!
-//! What has no closed form is decided so: which gauge, and which ratio holds a limit. A
-//! candidate counts by its KL divergence from the source, which is paired token by token and so
-//! needs far less text than a difference of perplexities to tell two candidates apart.
+//! Gauges and the ratio for a limit have no closed form. Candidates are ranked by their KL
+//! divergence from the source: it is paired token by token and needs far less text than a
+//! difference of perplexities.
 //!
-//! Of many candidates the best on some text is too good there: it was taken because of what that text
-//! happens to say. So every other window that is held out decides, and the quality of what was chosen is
-//! measured on those between them, which decided nothing. Where nothing is to be decided, all of them tell the
-//! quality.
+//! The best of many candidates looks too good on the text that selected it. Every other held-out
+//! window therefore belongs to the validation split, which selects, and the others to the test
+//! split, which measures the quality of the result. Without a choice all windows measure quality.
 
 mod bench;
 mod dial;
@@ -45,59 +44,57 @@ pub use request::ChoiceRequest;
 pub(crate) use show::show_trials;
 use treatments::Deciding;
 
-/// The ratio at which treatments are compared before a limit is searched.
 const RATIO_OF_TREATMENTS: f64 = 0.8;
 
-/// The artifact that was chosen, complete in the work folder.
+/// Chosen artifact, complete in the work folder.
 #[derive(Debug)]
 pub struct Chosen {
-    /// Its plan.
+    /// Plan of the artifact.
     pub plan: Plan,
-    /// How its weights were treated.
+    /// Treatment of weights.
     pub treatment: Treatment,
-    /// The artifact.
+    /// Files of the artifact.
     pub built: Built,
-    /// What was measured on it, on windows that decided nothing; `None` where there are none.
+    /// Quality on the test split, if any.
     pub quality: Option<Evaluation>,
-    /// Held-out windows that decided.
+    /// Number of validation windows.
     pub choosing: usize,
-    /// All candidates, in the order in which they were measured; empty where there was no choice.
+    /// All candidates in the order of measurement; empty without a choice.
     pub trials: Vec<Trial>,
-    /// How its norms and rows were tuned; `None` where that was not asked for.
+    /// Tuning of norms and rows, if requested.
     pub tuning: Option<Tuning>,
-    /// The same of the bases of an elastic artifact, before that.
+    /// Earlier tuning of the bases of an elastic artifact.
     pub tuning_of_bases: Option<Tuning>,
-    /// What it is at parts of its bytes, from its bases alone on; empty where nothing is refined.
+    /// Quality at active fractions of the bytes, from the bases on; empty without refinements.
     pub dial: Vec<DialPoint>,
-    /// What was to be reached, as it is typed; `None` where there was no limit.
+    /// Requested limit, if any.
     pub limit: Option<String>,
-    /// What is to be said of the choice.
+    /// Notes on the choice.
     pub notes: Vec<String>,
 }
 
-/// The candidates, a line each; nothing where there was no choice.
+/// Formats one line per candidate; empty without a choice.
 impl fmt::Display for Chosen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         show_trials(f, &self.trials, self.limit.as_deref())
     }
 }
 
-/// Makes the plan of a ratio, or the plan that was asked for.
 type Planner<'a> = &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>;
 
-/// The plans that artifacts are made of.
+/// Callbacks that supply plans.
 #[derive(Clone, Copy)]
 pub struct Plans<'a> {
-    /// Of a ratio, or the plan that was asked for.
+    /// Returns the plan of a ratio, or the requested plan.
     pub at: &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>,
-    /// The ratio that is expected to hold the limit, where one is.
+    /// Estimated ratio for the limit, if any.
     pub start: Option<f64>,
-    /// Plans of the size of one, that are tried beside it.
+    /// Returns alternative plans of the same size.
     pub others: &'a dyn Fn(&Plan) -> Result<Vec<Plan>, PlanError>,
 }
 
-/// Makes the artifact that is wanted: of the treatments the one that measures best, of the ratios the
-/// smallest that holds the limit. Its quality is measured on what is left of the held-out text.
+/// Selects the treatment with the best measurement and the smallest ratio within the limit. Quality
+/// is measured on the test split.
 ///
 /// # Errors
 /// [`TrialError`].
@@ -189,8 +186,7 @@ pub fn choose(
     })
 }
 
-/// The candidate that measures best on the windows that decide, or the smallest that holds the limit
-/// there.
+/// Returns the best candidate on the validation split, or the smallest within the limit.
 fn decide(
     bench: &Bench,
     plans: Plans,
@@ -207,7 +203,7 @@ fn decide(
         }
         return Ok(best);
     }
-    // One window has no interval, which a limit is held by.
+    // A single window has no interval for the limit.
     if deciding.all.count() < 2 {
         return Err(too_few(wanted, held_out.count()));
     }
@@ -231,7 +227,7 @@ fn decide(
     Ok(best)
 }
 
-/// What is said of a limit that does not hold where nothing was decided.
+/// Returns the note on a limit that is exceeded on the test split when no choice was made.
 pub fn not_on_others(limit: Limit, quality: Option<&Evaluation>) -> String {
     let windows = quality.map_or(0, |quality| quality.chunks);
     format!(
@@ -240,7 +236,7 @@ pub fn not_on_others(limit: Limit, quality: Option<&Evaluation>) -> String {
     )
 }
 
-/// Two windows decide on a limit, since one has no interval, and one reports.
+/// A limit needs two validation windows for an interval, and one test window.
 pub(super) fn too_few(wanted: ChoiceRequest, found: usize) -> TrialError {
     TrialError::FewHeldOut {
         what: wanted.goal.limit.asked(),
@@ -249,7 +245,6 @@ pub(super) fn too_few(wanted: ChoiceRequest, found: usize) -> TrialError {
     }
 }
 
-/// The artifact where there is nothing to measure on.
 fn unmeasured(
     inputs: &Inputs,
     planner: Planner,

@@ -1,4 +1,4 @@
-//! Files in one type, beside which an artifact is to be seen.
+//! Files of a single type for comparison with the artifact.
 
 use super::bench::Bench;
 use super::request::ChoiceRequest;
@@ -10,8 +10,8 @@ use crate::plan::Plan;
 use crate::system::clock::StageClock;
 use crate::unit::UnitsError;
 
-/// Makes the artifacts of plans that give every matrix the same type, and measures each on the windows that what was
-/// chosen is measured on. They decide nothing, and none of them stays.
+/// Makes and measures the artifacts of single-type plans on the test split. They influence no
+/// choice and are deleted.
 ///
 /// # Errors
 /// [`TrialError`].
@@ -28,7 +28,7 @@ pub fn measure_plain(
     let (Some(windows), [_, ..]) = (windows, plans) else {
         return Ok(Vec::new());
     };
-    // What refinements follow is coded otherwise.
+    // Bases of an elastic artifact are coded differently.
     let inputs = &Inputs {
         to_be_refined: false,
         ..*inputs
@@ -38,7 +38,7 @@ pub fn measure_plain(
     for plan in plans {
         match bench.measure(plan, treatment, &windows) {
             Ok(found) => bench.discard(&found),
-            // A type that a matrix has no codes in is none to compare with.
+            // Skip types that a matrix cannot have.
             Err(TrialError::Make(MakeError::Units(UnitsError::Unit { error, .. }))) => {
                 let dtype = plan.uniform_type().map(|dtype| dtype.to_string());
                 let dtype = dtype.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What was measured on the artifact that was chosen, as the artifact says it itself.
+//! Quality record of the chosen artifact.
 
 use htc_formats::htz::{self, Digest, HtzError, QualityRecord};
 
@@ -8,8 +8,8 @@ use crate::calibrate::windows::Windows;
 use crate::measure::{Distance, Evaluation};
 
 impl Bench<'_> {
-    /// Writes what was measured on some windows into an artifact, beside which `choosing` others decided; gives
-    /// what is to be said where an artifact has no word for it.
+    /// Writes the quality on some windows into an artifact; `choosing` is the number of validation
+    /// windows. Returns a note if a value cannot be represented.
     pub(super) fn put_quality(
         &self,
         key: Digest,
@@ -20,7 +20,7 @@ impl Bench<'_> {
         let text = self.held_out_text();
         let record = record(text, windows, choosing, found);
         match self.put(key, Some(record)) {
-            // A perplexity may be beyond all numbers, and one of an earlier run must not stay.
+            // Perplexity may overflow; a record of an earlier run must be removed.
             Err(HtzError::Quality {
                 property, found, ..
             }) => {

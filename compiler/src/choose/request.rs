@@ -1,4 +1,4 @@
-//! What is asked for, and which candidates that makes.
+//! Request of a selection and its candidates.
 
 use crate::calibrate::Calibration;
 use crate::calibrate::windows::{HeldOut, Windows};
@@ -6,28 +6,28 @@ use crate::request::{
     BiasArg, GaugeKind, Goal, Shrinkage, ShrinkageArg, Treatment, TreatmentError, TreatmentRequest,
 };
 
-/// Gauges that are tried where none is asked for; of equal ones the first counts.
+/// Candidate gauges if none is requested; ties go to the first.
 const GAUGES: [GaugeKind; 3] = [GaugeKind::Whiten, GaugeKind::Activation, GaugeKind::None];
 
-/// What is asked for, and what there is to decide it by.
+/// Request of a selection and the available data.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ChoiceRequest {
-    /// Plans that are tried with the best treatment; zero counts as one.
+    /// Number of plans tried with the best treatment; zero counts as one.
     pub plans: usize,
-    /// How weights are to be treated; where it is silent, the best is found.
+    /// Requested treatment; missing parts are chosen by measurement.
     pub treatment: TreatmentRequest,
-    /// What is to be reached.
+    /// Quality goal.
     pub goal: Goal,
-    /// Whether there are activations.
+    /// True if activations are available.
     pub calibrated: bool,
-    /// Whether there is text to measure on.
+    /// True if held-out text is available.
     pub held_out: bool,
-    /// Steps that norms and rows are tuned in; 0 for none.
+    /// Tuning steps for norms and rows; 0 for none.
     pub tune: usize,
 }
 
 impl ChoiceRequest {
-    /// Treatments with the gauges that are compared; of equal ones the first counts.
+    /// Returns the treatments to compare; ties go to the first.
     pub(super) fn gauges(&self) -> Result<Vec<Treatment>, TreatmentError> {
         let first = self.treatment.resolve(self.calibrated)?;
         let open = self.treatment.gauge.is_none() && self.calibrated && self.held_out;
@@ -36,23 +36,21 @@ impl ChoiceRequest {
         Ok(gauges.iter().map(with).collect())
     }
 
-    /// Whether the best shrinkage is to be found.
     pub(super) fn tries_shrinkages(&self) -> bool {
         self.treatment.shrinkage == Some(ShrinkageArg::Auto)
     }
 
-    /// Whether biases are tried.
     pub(super) fn tries_biases(&self) -> bool {
         let open = matches!(self.treatment.bias, None | Some(BiasArg::Auto));
         open && self.calibrated && self.held_out
     }
 
-    /// Whether held-out text is to decide anything.
+    /// Returns true if held-out text is needed for a choice.
     pub fn decides(&self) -> bool {
         self.candidates() > 1 || (self.held_out && self.tune > 0)
     }
 
-    /// The held-out windows that the quality of what is chosen is measured on: those that decide nothing.
+    /// Returns the test split for the quality of the result.
     pub(super) fn reporting(&self, held_out: &HeldOut) -> Option<Windows> {
         match self.decides() {
             true => held_out.reporting(),
@@ -60,13 +58,13 @@ impl ChoiceRequest {
         }
     }
 
-    /// Whether the quality of what is chosen is measured.
+    /// Returns true if the quality of the result is measured.
     pub fn measures(&self, calibration: Option<&Calibration>) -> bool {
         let held_out = calibration.and_then(|found| found.held_out.as_ref());
         held_out.is_some_and(|held_out| self.reporting(held_out).is_some())
     }
 
-    /// Candidates that are made; of a search at most.
+    /// Returns the number of candidates; for a search the maximum.
     pub fn candidates(&self) -> usize {
         if !self.held_out {
             return 1;

@@ -1,4 +1,4 @@
-//! Candidates for people.
+//! Display of candidates.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::Trial;
 use crate::request::GaugeKind;
 use crate::system::show::{bytes_for_people, interval};
 
-/// Candidates for people, a line each; nothing where there was no choice.
+/// Formats one line per candidate; empty without a choice.
 pub(crate) fn show_trials(
     f: &mut fmt::Formatter<'_>,
     trials: &[Trial],

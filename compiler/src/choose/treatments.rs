@@ -1,4 +1,4 @@
-//! Which treatment of the weights measures best.
+//! Search for the treatment of weights with the best measurement.
 
 use super::TrialError;
 use super::bench::{Bench, Candidate};
@@ -7,17 +7,16 @@ use crate::calibrate::windows::Windows;
 use crate::plan::Plan;
 use crate::request::{GaugeKind, Shrinkage, Treatment};
 
-/// The windows that decide.
 #[derive(Debug)]
 pub(super) struct Deciding {
-    /// Of all texts.
+    /// Windows of all texts.
     pub all: Windows,
-    /// Of the texts behind the first; `None` where there are none.
+    /// Windows of the texts after the first, if any.
     pub elsewhere: Option<Windows>,
 }
 
 impl Bench<'_> {
-    /// The best shrinkage where that is wanted, the best gauge, then with biases or without.
+    /// Selects the shrinkage if requested, then the gauge, then bias correction.
     pub(super) fn best_treatment(
         &self,
         plan: &Plan,
@@ -40,8 +39,8 @@ impl Bench<'_> {
             let found = self.measure(plan, treatment, windows)?;
             best = self.better(best, found);
         }
-        // A gauge that follows from the weights alone is taken only where it gains: a smaller tail in its
-        // own coordinates is not a better model.
+        // A gauge from weights alone is used only if it measures better: a smaller tail in its
+        // coordinates does not imply a better model.
         if best.treatment.gauge.is_unproven() {
             let plain = Treatment {
                 gauge: GaugeKind::None,
@@ -71,8 +70,8 @@ impl Bench<'_> {
         Ok(best)
     }
 
-    /// The best of [`Shrinkage::TRIED`]. A shrinkage is for text that calibration did not see: where there are
-    /// texts behind the first, they decide on it.
+    /// Selects the best of [`Shrinkage::TRIED`]. Shrinkage matters for text unlike the calibration,
+    /// so the texts after the first are used if present.
     fn best_shrinkage(
         &self,
         plan: &Plan,

@@ -1,4 +1,4 @@
-//! Tuning of what was chosen, where it measures better.
+//! Tuning of the chosen candidate, kept if it measures better.
 
 use std::fmt;
 
@@ -15,13 +15,14 @@ use crate::request::Limit;
 use crate::system::clock::Stage;
 use crate::tune::{Course, Tuned, Tuning};
 
-/// What bases may lose at most when scales are tuned for all of an artifact, in parts of what they lose with scales of
-/// their own.
+/// Maximum loss of bases with scales tuned for the whole artifact, relative to the loss with
+/// separately tuned scales.
 const BASES_LOSE: f64 = 1.05;
 
 impl Bench<'_> {
-    /// Tunes the artifact of a candidate: what comes of it where it measures better on the windows that decide, and
-    /// holds the limit there, else the artifact as it was. The candidate is its trial then.
+    /// Tunes the artifact of a candidate. Returns the result and makes the candidate its trial if
+    /// it measures better on the validation split within the limit, else returns the artifact
+    /// unchanged.
     pub(super) fn tuned(
         &self,
         candidate: &mut Candidate,
@@ -59,8 +60,9 @@ impl Bench<'_> {
         }
     }
 
-    /// Tunes an artifact with refinements as a whole: what comes of it where all of it measures better on the windows
-    /// that decide, within the limit, and the bases alone lose at most [`BASES_LOSE`] there.
+    /// Tunes an artifact with refinements as a whole. The result is kept if the whole measures
+    /// better on the validation split within the limit and the bases alone lose at most
+    /// [`BASES_LOSE`].
     pub(super) fn tuned_whole(
         &self,
         (built, of_bases, before): (&Built, &Built, Option<&Tuning>),
@@ -95,8 +97,9 @@ impl Bench<'_> {
         Ok((None, Some(course)))
     }
 
-    /// How the scales of an artifact are tuned, and the artifact that has them where any step gained; `None` without a
-    /// calibration. Of one with refinements the bases count as well, of which the scales have as many steps behind them.
+    /// Runs the tuning. Returns its course and the tuned artifact if any step gained; `None`
+    /// without a calibration. With refinements, the bases count too, and their scales have already
+    /// had as many steps.
     fn course(
         &self,
         (built, bases): (&Built, Option<(&Built, usize)>),
@@ -143,7 +146,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Measures an artifact on windows, or finds that it was.
+    /// -
     pub(super) fn measure_built(
         &self,
         built: &Built,
@@ -159,7 +162,6 @@ impl Bench<'_> {
     }
 }
 
-/// For people, a line.
 impl fmt::Display for Tuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tuning {

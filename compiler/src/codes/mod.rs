@@ -1,8 +1,7 @@
-//! From weights and the second moment of what they read to codes: the types of GGUF with feedback.
+//! Coding of weights in GGUF block types with GPTQ error feedback.
 //!
-//! Scales are searched on the weights as feedback has moved them, with the importance of each column; codes
-//! are taken column by column, and what one loses of the outputs is put back by those behind it
-//! ([`crate::math::Feedback`]).
+//! Scales are searched on the weights after feedback, weighted by column importance. The output
+//! error of each column is compensated by later columns ([`crate::math::Feedback`]).
 
 use htc_formats::DType;
 use htc_formats::block::{BlockError, BlockFit, Near};
@@ -12,33 +11,32 @@ use thiserror::Error;
 use crate::math::codes::{Carried, RowFeedback};
 use crate::math::{BlockCode, FactoriseError, Feedback, Weight};
 
-/// Part of the mean of a second moment's diagonal that is added to all of it: what feedback moves into inputs
-/// that a text hardly excites counts where another text excites them.
+/// Damping relative to the mean diagonal of the second moment, for inputs that the calibration text
+/// hardly excites.
 pub const DAMPING: f64 = 0.02;
 
-/// The same of a matrix that is embedding and head: as an embedding all of its columns count alike.
+/// Damping of a tied embedding, whose columns are equally important for lookups.
 pub const DAMPING_WHERE_TIED: f64 = 0.3;
 
-/// How many times as much it is where what codes lose is coded in its turn. Feedback makes the errors of outputs
-/// smaller and those of weights larger, and it is the latter that a refinement has to code.
+/// Multiplier of the damping for bases with a refinement, which has to code weight errors.
 pub const DAMPING_OF_BASES: f64 = 5.0;
 
-/// Rows that are coded together where they do not make up for each other.
+/// Rows coded together without row feedback.
 pub const STRIP: usize = 64;
 
-/// Why rows were not coded.
+/// Error returned when rows cannot be coded.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum CodeError {
-    /// The format refuses.
+    /// The block codec failed.
     #[error(transparent)]
     Block(#[from] BlockError),
-    /// The arithmetic refuses.
+    /// The numerics failed.
     #[error(transparent)]
     Feedback(#[from] FactoriseError),
 }
 
-/// The damping for matrices that read the same, where they are not passed through.
+/// Returns the damping for a coded matrix.
 pub fn damping(matrix: Option<MatrixId>) -> f64 {
     match matrix {
         Some(MatrixId::Embedding) => DAMPING_WHERE_TIED,
@@ -46,12 +44,11 @@ pub fn damping(matrix: Option<MatrixId>) -> f64 {
     }
 }
 
-/// Whether a type has codes that feedback can choose.
+/// Returns true if a type supports error feedback.
 pub fn has_feedback(dtype: DType) -> bool {
     BlockFit::TYPES.contains(&dtype)
 }
 
-/// A type of GGUF.
 #[derive(Clone, Copy, Debug)]
 struct Ggml(DType);
 
@@ -87,21 +84,19 @@ impl BlockCode for Ggml {
     }
 }
 
-/// Codes the rows of a matrix in a type with feedback and sweeps, some after the other from the top, on the
-/// calling thread. Their codes do not depend on how many are given at a time, but for rounding where that is no number
-/// of whole [strips](STRIP).
+/// Coder of a matrix' rows with feedback and sweeps. The codes do not depend on the batching of
+/// rows, up to rounding unless batches are multiples of [`STRIP`].
 #[derive(Clone, Debug)]
 pub struct BlockCoder<'a> {
     dtype: DType,
     feedback: &'a Feedback,
     sweeps: usize,
     carried: Carried<'a>,
-    /// Rows that are coded.
     done: usize,
 }
 
 impl<'a> BlockCoder<'a> {
-    /// With feedback along columns, and along rows where they make up for each other.
+    /// Creates a coder with feedback along columns and, with `rows`, along rows.
     pub fn new(
         dtype: DType,
         feedback: &'a Feedback,
@@ -117,8 +112,7 @@ impl<'a> BlockCoder<'a> {
         }
     }
 
-    /// Codes the next rows of whole blocks: `bytes` become those of the rows, and `stored` the numbers that a
-    /// decoder makes of them.
+    /// Codes the next rows into `bytes`; `stored` receives the decoded values.
     ///
     /// # Errors
     /// [`CodeError`].
@@ -159,7 +153,6 @@ impl<'a> BlockCoder<'a> {
         Ok(())
     }
 
-    /// Codes rows that do not make up for each other.
     fn step(
         &mut self,
         exact: &[f32],
@@ -201,14 +194,13 @@ mod tests {
     use crate::math::random::Rng;
     use crate::math::{SecondMoment, dense_energies, weighted_dense_energies};
 
-    /// A second moment of `n` inputs of which each depends on the one before.
     fn moment(n: usize) -> Vec<f64> {
         let entry = |i: usize, j: usize| 0.9f64.powi(i.abs_diff(j) as i32);
         (0..n * n).map(|at| entry(at / n, at % n)).collect()
     }
 
     #[test]
-    fn every_type_decodes_to_what_was_counted_and_loses_less_than_alone() {
+    fn every_type_decodes_exactly_and_gains_by_feedback() {
         let (rows, cols) = (70, 512);
         let mut rng = Rng(3);
         let values: Vec<f32> = (0..rows * cols).map(|_| rng.normal() as f32).collect();
@@ -241,13 +233,12 @@ mod tests {
         }
     }
 
-    /// A second moment of `n` outputs' gradients that have much in common.
     fn outputs(n: usize) -> Vec<f64> {
         let entry = |i: usize, j: usize| if i == j { 1.0 } else { 0.7 };
         (0..n * n).map(|at| entry(at / n, at % n)).collect()
     }
 
-    /// `tr(H E C Eᵀ)` for the `H` of [`outputs`] and the `C` of [`moment`].
+    /// `tr(H E C Eᵀ)` for `H` of [`outputs`] and `C` of [`moment`].
     fn cost(rows: usize, cols: usize, errors: &[f32]) -> f64 {
         let (h, c) = (outputs(rows), moment(cols));
         let row = |r: usize| &errors[r * cols..][..cols];
@@ -268,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_make_up_for_those_above_however_many_are_given_at_a_time() {
+    fn row_feedback_gains_for_any_batching_of_rows() {
         let (rows, cols) = (160, 256);
         let mut rng = Rng(9);
         let values: Vec<f32> = (0..rows * cols).map(|_| rng.normal() as f32).collect();
@@ -312,14 +303,14 @@ mod tests {
             assert!(gain < 0.9, "{dtype}: {gain}");
             assert!(coded(Some(&outputs), STRIP).0 == together.0, "{dtype}");
             let some = coded(Some(&outputs), 7).1;
-            // Rounding decides between scales that lose as much here, and what they leave differs.
+            // Rounding decides between scales of equal loss here, so results differ.
             let parts = some / together.1;
             assert!((parts - 1.0).abs() < 0.03, "{dtype}: {parts}");
         }
     }
 
     #[test]
-    fn damping_of_bases_leaves_smaller_errors_of_weights_for_larger_ones_of_outputs() {
+    fn damping_of_bases_trades_output_errors_for_weight_errors() {
         let (rows, cols) = (64, 256);
         let mut rng = Rng(11);
         let values: Vec<f32> = (0..rows * cols).map(|_| rng.normal() as f32).collect();
@@ -356,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn wrong_lengths_and_huge_values_are_rejected() {
         let of = moment(256);
         let moment = SecondMoment {
             order: 256,

@@ -7,17 +7,16 @@ use htc_kernels::linear::{self, Linear, LinearError, ProductShape};
 
 use crate::math::{Algebra, FactoriseError, Gram, Leading, column_major};
 
-/// Rows of so many numbers that are brought to a device at a time: of 64 MiB, where rows are neither very wide nor very narrow.
+/// Returns the rows of length `width` per transfer to a device: 64 MiB, within 512 to 8192 rows.
 pub fn panel_rows(width: usize) -> usize {
     const BYTES: usize = 64 << 20;
     (BYTES / (size_of::<f64>() * width.max(1))).clamp(512, 8192)
 }
 
-/// What a device has for matrices, as factorisations ask for it.
+/// Adapter from a device's linear algebra to [`Algebra`].
 #[derive(Debug)]
 pub(super) struct OnDevice(pub Box<dyn Linear>);
 
-/// What a factorisation says where the device did not do it.
 fn refused(error: LinearError) -> FactoriseError {
     match error {
         LinearError::NoConvergence { order } => FactoriseError::NoConvergence { order },
@@ -28,7 +27,6 @@ fn refused(error: LinearError) -> FactoriseError {
 }
 
 impl OnDevice {
-    /// `X Y`, column-major.
     fn product(&self, x: MatRef<'_, f64>, y: MatRef<'_, f64>) -> Result<Vec<f64>, FactoriseError> {
         let shape = ProductShape {
             rows: x.nrows(),
@@ -48,7 +46,7 @@ impl Algebra for OnDevice {
         self.0.name()
     }
 
-    /// What the rows are multiplied with is brought to the device for each panel.
+    /// The right factor is transferred for each panel.
     fn panel(&self, width: usize) -> usize {
         panel_rows(width)
     }
@@ -156,7 +154,6 @@ pub(super) mod tests {
     use crate::math::Host;
     use crate::system::random::Rng;
 
-    /// A device whose linear algebra is the host's.
     #[derive(Debug)]
     pub(in crate::device) struct Plain;
 
@@ -182,7 +179,7 @@ pub(super) mod tests {
             for (to, value) in values.iter_mut().zip(found.values.iter().rev()) {
                 *to = *value;
             }
-            // What a device leaves of a matrix whose vectors nobody wants is not said.
+            // The content is unspecified without vectors.
             matrix.fill(f64::NAN);
             if vectors {
                 let ascending = Mat::from_fn(n, n, |i, j| found.vectors[(i, n - 1 - j)]);
@@ -264,9 +261,8 @@ pub(super) mod tests {
         assert!(difference < 1e-10, "{difference}");
     }
 
-    /// Of nothing symmetric, so that rows cannot be taken for columns.
     #[test]
-    fn matrices_reach_a_device_and_come_back_as_they_lie() {
+    fn device_algebra_matches_the_host() {
         let device = OnDevice(Box::new(Plain));
         let x = random(7, 5);
         let square = x.transpose() * &x;
@@ -292,7 +288,6 @@ pub(super) mod tests {
         assert_eq!(found.values, expected.values);
         assert_eq!(found.vectors, expected.vectors);
 
-        // A part of a matrix has gaps between its columns; a transposed one has rows for columns.
         let y = random(9, 4);
         let part = y.as_ref().submatrix(2, 1, 5, 3);
         for accumulate in [Accum::Replace, Accum::Add] {
@@ -318,7 +313,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn errors_keep_what_they_say() {
+    fn device_errors_keep_their_message() {
         let device = OnDevice(Box::new(Plain));
         let nothing = Mat::from_fn(3, 2, |_, _| f64::NAN);
         let error = device.right_singular(nothing, 1).unwrap_err();

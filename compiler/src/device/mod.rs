@@ -1,7 +1,5 @@
-//! Where a compilation executes models, whichever backend that is.
-//!
-//! The loader's backends are types. Stages that execute a model, to calibrate on it or to measure it, are long and have no use for
-//! one more parameter: they get a [`Device`] and ask it for a [`Sequence`].
+//! Execution of models during a compilation, with trait objects instead of the loader's backend
+//! types.
 
 mod algebra;
 
@@ -23,63 +21,63 @@ use htc_loader::{Backend, ExecError, Model, Session};
 use crate::math::{Algebra, Host};
 use algebra::OnDevice;
 
-/// Why the host multiplies and decomposes though a device could.
+/// Reason why the host does the linear algebra although the device could.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NoAlgebra {
-    /// Its libraries are not there, or do not start.
+    /// The libraries are missing or do not start.
     #[error(transparent)]
     Libraries(#[from] LinearError),
-    /// Matrices do not fit beside the model.
+    /// Device memory is insufficient for the matrices.
     #[error("that takes {needed} bytes of the device, of which {free} are free")]
     NoRoom {
-        /// Bytes of the model with the sums of a layer, or of a decomposition, whichever are more.
+        /// Required bytes.
         needed: u64,
-        /// Bytes that are free, but for what the libraries take.
+        /// Free bytes, without those of the libraries.
         free: u64,
     },
 }
 
-/// Bytes of a device that matrices of a model will take where it multiplies and decomposes them.
+/// Device memory for the linear algebra of a model, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Matrices {
-    /// Beside the model's sessions.
+    /// In addition to the sessions.
     pub sums: u64,
-    /// Where no session is.
+    /// While there is no session.
     pub decomposition: u64,
 }
 
-/// What executes models.
+/// Device that executes models.
 pub trait Device: Sync {
-    /// Its name, for people.
+    /// Returns the display name.
     fn name(&self) -> String;
 
-    /// What the last bits of its numbers depend on, as an artifact's provenance says it: instruction sets, and the GPU.
+    /// Returns a description of the arithmetic for the provenance: instruction set and GPU.
     fn arithmetic(&self) -> String;
 
-    /// Threads of the host.
+    /// Returns the host's threads.
     fn pool(&self) -> &Arc<Pool>;
 
-    /// Whether weights, keys and values lie in memory of its own, so that the host needs no room for them.
+    /// Returns true if weights and KV cache are in device memory instead of host memory.
     fn has_own_memory(&self) -> bool;
 
-    /// What multiplies and decomposes on the device itself; none where the host does.
+    /// Returns the device's linear algebra, if used.
     fn own_algebra(&self) -> Option<&dyn Algebra>;
 
-    /// Why the host does so though the device could, which somebody is to be told.
+    /// Returns the reason why the host does the linear algebra although the device could.
     fn no_algebra(&self) -> Option<&NoAlgebra>;
 
-    /// What multiplies and decomposes.
+    /// Returns the linear algebra: the device's, or the host's.
     fn algebra(&self) -> &dyn Algebra {
         self.own_algebra().unwrap_or(&Host)
     }
 
-    /// Models that no sequence reads give way to matrices: they are brought to the device again when they are read.
+    /// Unloads models without a sequence, to free device memory.
     fn make_room(&self);
 
-    /// A sequence that a model reads, of `context` positions at most.
+    /// Creates a sequence of at most `context` positions.
     ///
     /// # Errors
-    /// [`ExecError`] where there is no room for the model, its keys and its values.
+    /// [`ExecError`] if out of memory.
     fn sequence<'d>(
         &'d self,
         model: &Arc<Model>,
@@ -94,9 +92,9 @@ impl fmt::Debug for dyn Device + '_ {
     }
 }
 
-/// A [`Session`] of whichever backend.
+/// [`Session`] of any backend.
 pub trait Sequence {
-    /// Tokens of its model's vocabulary.
+    /// Returns the vocabulary size of the model.
     fn vocabulary(&self) -> usize;
     /// [`Session::batch`].
     fn batch(&self) -> usize;
@@ -107,27 +105,27 @@ pub trait Sequence {
     /// [`Session::forward`].
     ///
     /// # Errors
-    /// As there.
+    /// See there.
     fn forward(&mut self, tokens: &[u32]) -> Result<(), ExecError>;
     /// [`Session::logits`].
     ///
     /// # Errors
-    /// As there.
+    /// See there.
     fn logits(&mut self, start: usize, end: usize) -> Result<&[f32], ExecError>;
     /// [`Session::embed`].
     ///
     /// # Errors
-    /// As there.
+    /// See there.
     fn embed(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<(), ExecError>;
     /// [`Session::block`].
     ///
     /// # Errors
-    /// As there.
+    /// See there.
     fn block(&mut self, layer: usize, x: &mut [f32], tap: &mut dyn Tap) -> Result<(), ExecError>;
     /// [`Session::head_input`].
     ///
     /// # Errors
-    /// As there.
+    /// See there.
     fn head_input(&mut self, x: &mut [f32]) -> Result<(), ExecError>;
 }
 
@@ -169,21 +167,20 @@ impl<B: Backend> Sequence for Session<B> {
     }
 }
 
-/// A model, and where a backend reads it.
 type Loaded<B> = (Weak<Model>, Arc<Model<B>>);
 
-/// The device of an executor.
+/// Device of an executor.
 pub struct On<'e, E: Executor> {
     executor: &'e E,
     pool: Arc<Pool>,
-    /// Models that somebody still has, where the executor reads them: they are brought there once.
+    /// Models in use, which are loaded once.
     loaded: Mutex<Vec<Loaded<E::Backend>>>,
-    /// Decided once, before anything is computed: the bytes of an artifact depend on it.
+    /// Decided once: the bytes of an artifact depend on it.
     algebra: Result<Option<OnDevice>, NoAlgebra>,
 }
 
 impl<'e, E: Executor> On<'e, E> {
-    /// With the host's threads.
+    /// Creates a device without linear algebra.
     pub fn new(executor: &'e E, pool: &Arc<Pool>) -> Self {
         On {
             executor,
@@ -193,8 +190,6 @@ impl<'e, E: Executor> On<'e, E> {
         }
     }
 
-    /// The same for those who compress: with what multiplies and decomposes on the device itself, where it has that and there is
-    /// room for it beside `sessions`.
     fn compressing(
         executor: &'e E,
         pool: &Arc<Pool>,
@@ -219,7 +214,6 @@ impl<'e, E: Executor> On<'e, E> {
         }
     }
 
-    /// What the device holds of models that nobody has any more gives way.
     fn loaded(&self) -> MutexGuard<'_, Vec<Loaded<E::Backend>>> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.retain(|(of, _)| of.strong_count() > 0);
@@ -227,7 +221,6 @@ impl<'e, E: Executor> On<'e, E> {
     }
 
     fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<E::Backend>>, ExecError> {
-        // Room for the next is made first.
         let mut loaded = self.loaded();
         let known = loaded
             .iter()
@@ -237,7 +230,7 @@ impl<'e, E: Executor> On<'e, E> {
         }
         let found = self.executor.load(model);
         let found = found.map_err(|error| ExecError::Load(Box::new(error)))?;
-        // The processor reads the model itself, which would never give way to another.
+        // On the CPU an entry would keep the model alive.
         if Arc::as_ptr(&found).cast::<()>() != Arc::as_ptr(model).cast() {
             loaded.push((Arc::downgrade(model), Arc::clone(&found)));
         }
@@ -293,10 +286,10 @@ impl<E: Executor> Device for On<'_, E> {
     }
 }
 
-/// Does some work with the processor as the device, on so many threads.
+/// Runs `work` with the CPU as the device.
 ///
 /// # Errors
-/// Those of the work, and where the system gives no threads.
+/// Those of `work`, and if threads cannot be started.
 pub fn on_processor<T, E: From<PoolError>>(
     threads: usize,
     work: impl FnOnce(&dyn Device) -> Result<T, E>,
@@ -305,12 +298,12 @@ pub fn on_processor<T, E: From<PoolError>>(
     work(&On::new(&OnCpu(Arc::clone(&pool)), &pool))
 }
 
-/// Does some work on the device that was asked for. Of `sessions` of the model there has to be room on it, else the work is refused, or
-/// done by the processor where the choice was left: `told` gets to know why. Where there is none for `matrices`, too, the processor
-/// multiplies and decomposes them.
+/// Runs `work` on the chosen device. If `sessions` do not fit the choice fails, or falls back to
+/// the CPU if automatic; `told` receives the reason. If `matrices` do not fit, the host does the
+/// linear algebra.
 ///
 /// # Errors
-/// [`ChoiceError`] where there is no such device, or no room on it.
+/// [`ChoiceError`] if the device is missing or out of memory.
 pub fn on<T>(
     choice: DeviceChoice,
     pool: &Arc<Pool>,
@@ -390,12 +383,11 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_nobody_has_gives_way() {
+    fn dropped_models_are_unloaded() {
         gives_way(&OnCpu(Arc::new(Pool::new(1).unwrap())), 0);
         gives_way(&OnReference, 1);
     }
 
-    /// An executor with linear algebra, and so much room.
     struct Decomposes(Option<u64>);
 
     impl Executor for Decomposes {
@@ -423,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn matrices_have_the_room_of_models_that_nobody_reads() {
+    fn make_room_unloads_models_without_a_sequence() {
         let pool = Arc::new(Pool::new(1).unwrap());
         let on = On::compressing(&Decomposes(None), &pool, &[], Matrices::default());
         let (model, kv) = (demo(), KvOptions::new(KvType::F32));
@@ -440,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_decided_by_room_who_decomposes() {
+    fn free_memory_decides_on_device_algebra() {
         let (pool, model) = (Arc::new(Pool::new(1).unwrap()), demo());
         let kind = htc_loader::kv::KvKind::default();
         let session = Planned {
@@ -463,7 +455,6 @@ mod tests {
         };
         assert_eq!(decided(120, 20, 50), Ok("plain".to_owned()));
         assert_eq!(decided(119, 20, 50), Err(120));
-        // Where no session is.
         assert_eq!(decided(130, 20, 130), Ok("plain".to_owned()));
         assert_eq!(decided(129, 20, 130), Err(130));
         assert_eq!(decided(u64::MAX - 1, u64::MAX, 0), Err(u64::MAX));

@@ -1,5 +1,5 @@
-//! How long a compilation takes, estimated before its work: operations from the shapes, by the speed
-//! that a short trial of the same code has on this machine.
+//! Estimates of compilation time: operation counts from shapes, divided by the speed of a short
+//! benchmark of the same code on this machine.
 
 use std::time::Instant;
 
@@ -12,29 +12,28 @@ use super::stages;
 use crate::math::{Path, Weight, low_rank, low_rank_error};
 use crate::plan::{Form, UnitPlan};
 
-/// Order of the matrix that is multiplied and decomposed for the speed: large enough for full speed,
-/// small enough for a fraction of a second.
+/// Order of the benchmark matrix: large enough for full speed, small enough for a fraction of a
+/// second.
 const ORDER: usize = 384;
 
-/// Multiplications in matrix products that take as long as encoding a number without feedback, of the types that
-/// search for their scales, and measuring the error.
+/// Multiply-adds equivalent to encoding one element without feedback in types with a scale search,
+/// with error measurement.
 const ENCODING: f64 = 2000.0;
 
-/// What a unit takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Work {
-    /// Multiplications in matrix products.
+    /// Multiply-adds in matrix products.
     products: f64,
-    /// Cubes of the orders of the matrices that are decomposed.
+    /// Sum of the cubed orders of decomposed matrices.
     cubes: f64,
 }
 
-/// What a thread does in a second.
+/// Operations per second of one thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed(Work);
 
 impl Speed {
-    /// Multiplies and decomposes a small matrix on the calling thread.
+    /// Benchmarks the calling thread on a small matrix.
     pub fn measure() -> Speed {
         let values: Vec<f32> = (0..ORDER * ORDER)
             .map(|i| ((i * 7919) % 1013) as f32 / 1013.0 - 0.5)
@@ -53,7 +52,7 @@ impl Speed {
             let found = low_rank(weight, ORDER / 2, Path::Gram);
             std::hint::black_box(found.is_ok());
         });
-        // The Gram matrix and the factors are products.
+        // Subtract the products for the Gram matrix and the factors.
         let decomposition = (whole - 1.5 * product).max(0.1 * whole);
         Speed(Work {
             products,
@@ -61,23 +60,23 @@ impl Speed {
         })
     }
 
-    /// So many multiplications in products and so many cubes a second.
     #[cfg(test)]
     pub(super) const fn of(products: f64, cubes: f64) -> Speed {
         Speed(Work { products, cubes })
     }
 
-    /// Seconds for so many multiplications in matrix products on one thread.
+    /// Returns the seconds of `count` multiply-adds in matrix products on one thread.
     pub fn products(self, count: f64) -> f64 {
         count / self.0.products
     }
 
-    /// Seconds for decompositions of matrices whose orders' cubes sum to so much on one thread.
+    /// Returns the seconds of decompositions on one thread; `cubes` is the sum of the cubed orders.
     pub fn decompositions(self, cubes: f64) -> f64 {
         cubes / self.0.cubes
     }
 
-    /// Seconds for units on so many threads, each with second moments of its inputs or without.
+    /// Returns the seconds for units on several threads, with or without second moments of the
+    /// inputs.
     pub fn seconds<'a>(
         self,
         units: impl Iterator<Item = (&'a UnitPlan, bool)>,
@@ -94,7 +93,6 @@ impl Speed {
     }
 }
 
-/// The shortest of three runs, in seconds.
 fn best_of_three(run: impl Fn()) -> f64 {
     let seconds = (0..3).map(|_| {
         let begun = Instant::now();
@@ -104,9 +102,9 @@ fn best_of_three(run: impl Fn()) -> f64 {
     seconds.fold(f64::INFINITY, f64::min).max(1e-9)
 }
 
-/// Gram matrix and decomposition, the product with the vectors, and measuring the error. With a second
-/// moment the Gram matrix and the error of the output are products with it, and where a slot has more
-/// outputs than inputs the moment's root is decomposed.
+/// Returns the operations for Gram matrix, decomposition, product with the vectors, and error. With
+/// a second moment, the Gram matrix and the output error multiply with it, and its root is
+/// decomposed if there are more outputs than inputs.
 fn work(unit: &UnitPlan, calibrated: bool) -> Work {
     let rank = unit.rank().unwrap_or(0) as f64;
     let rows: f64 = unit.members.iter().map(|m| m.rows as f64).sum();
@@ -144,11 +142,13 @@ fn work(unit: &UnitPlan, calibrated: bool) -> Work {
     }
 }
 
-/// The part of a forward pass that products with weights take, beside attention, norms, and reading what comes out.
+/// Fraction of a forward pass in matrix products; the rest is attention, norms and output
+/// processing.
 const PRODUCTS: f64 = 0.6;
 
-/// Seconds for a forward pass of so many tokens through all blocks, and where they are asked for to their logits: the
-/// time of one product with a weight of the model, by their sizes. `None` where the model has no such weight.
+/// Returns the seconds of a forward pass of `tokens` through all blocks, optionally with logits:
+/// the time of one product with a weight of the model, scaled by size. `None` if the model has no
+/// such weight.
 pub fn forward_seconds(
     source: &ModelFile,
     tokens: usize,
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_units_but_not_one_unit() {
+    fn threads_do_not_split_a_unit() {
         let speed = Speed::of(1e9, 1e8);
         let seconds = |units: &[UnitPlan], threads, calibrated| {
             let units = units.iter().map(|unit| (unit, calibrated));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_speed_is_that_of_this_machine() {
+    fn measured_speed_is_plausible() {
         let speed = Speed::measure();
         for rate in [speed.0.products, speed.0.cubes] {
             assert!(rate.is_finite() && rate > 1e6, "{speed:?}");

@@ -1,4 +1,4 @@
-//! What matrices take where a device multiplies and decomposes them.
+//! Memory of matrix algebra on a device.
 
 use htc_formats::model::{HyperParameters, Site};
 use htc_loader::exec::BATCH;
@@ -6,7 +6,6 @@ use htc_loader::exec::BATCH;
 use crate::calibrate::site_width;
 use crate::device::{self, Matrices};
 
-/// Bytes of a number.
 const F64: u64 = 8;
 
 fn square(width: u64) -> u64 {
@@ -17,15 +16,16 @@ fn panel(width: usize) -> u64 {
     F64 * (device::panel_rows(width) * width) as u64
 }
 
-/// Bytes of the device, for a model that is calibrated on or not.
+/// Returns the device memory in bytes, with or without calibration.
 pub(crate) fn on_device(hyper: &HyperParameters, calibrated: bool, threads: usize) -> Matrices {
     let widths = Site::ALL.map(|site| site_width(hyper, site) as u64);
     let widest = widths.into_iter().fold(0, u64::max);
-    // Of a site each, and of the stream behind the layer; each with the vectors that are being added.
+    // One per activation point, one for the stream after the layer, each with the vectors to add.
     let squares = widths.into_iter().chain([hyper.width as u64]).map(square);
     let sums = squares.fold(0, u64::saturating_add);
     let vectors = (5 * F64 * BATCH as u64).saturating_mul(widest);
-    // Roots are of whatever is read; without a second moment the hidden layer is only the wider side of a weight.
+    // Roots are taken of any input; without a second moment the hidden layer is only the wider side
+    // of a weight.
     let order = match calibrated {
         true => widest,
         false => [Site::Attention, Site::AttentionOutput]
@@ -33,7 +33,7 @@ pub(crate) fn on_device(hyper: &HyperParameters, calibrated: bool, threads: usiz
             .into_iter()
             .fold(0, u64::max),
     };
-    // With its vectors, and what a library needs. A thread has two sums at a time at most, with a panel each.
+    // With vectors and library workspace. Each thread has at most two sums with a panel each.
     let decomposition = square(order).saturating_mul(4);
     let of_thread = square(hyper.width as u64).saturating_add(panel(hyper.width));
     let of_threads = of_thread.saturating_mul(2 * threads as u64);
@@ -46,7 +46,8 @@ pub(crate) fn on_device(hyper: &HyperParameters, calibrated: bool, threads: usiz
     }
 }
 
-/// Bytes of the host that a thread takes beside what it does where it multiplies itself: copies of a panel and of a square.
+/// Returns the host memory of a thread that multiplies on a device: copies of a panel and of a
+/// square.
 pub(super) fn copies(width: usize) -> u64 {
     (4 * panel(width)).saturating_add(square(width as u64).saturating_mul(2))
 }
@@ -57,7 +58,7 @@ mod tests {
     use crate::calibrate::tests::hyper;
 
     #[test]
-    fn matrices_are_counted_by_their_widths() {
+    fn memory_follows_the_widths() {
         let mut hyper = HyperParameters {
             width: 4096,
             ffn: 14_336,
@@ -69,10 +70,10 @@ mod tests {
         assert_eq!(without.sums, 0);
         let squares = 8 * (4 * 4096 * 4096 + 14_336 * 14_336);
         assert_eq!(with.sums, squares + 8 * 5 * 512 * 14_336);
-        // What only a root of the hidden layer's inputs takes.
+        // Only for the root of the hidden layer's inputs.
         let more = 4 * 8 * (14_336 * 14_336 - 4096 * 4096);
         assert_eq!(with.decomposition - without.decomposition, more);
-        // Two squares and two panels of 64 MiB for each thread.
+        // Two squares and two panels of 64 MiB per thread.
         let threads = on_device(&hyper, false, 5).decomposition - without.decomposition;
         assert_eq!(threads, 4 * 2 * (8 * 4096 * 4096 + (64 << 20)));
         assert_eq!(copies(4096), 4 * (64 << 20) + 2 * 8 * 4096 * 4096);

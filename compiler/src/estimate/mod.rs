@@ -1,4 +1,4 @@
-//! What a compilation will take, before any of its work.
+//! Estimates of the time, memory and size of a compilation.
 
 pub mod duration;
 pub(crate) mod matrices;
@@ -20,48 +20,48 @@ use crate::request::{CompileOptions, GaugeKind, Planning, Request, Treatment};
 use crate::unit::{kv_bases, place, truncated};
 use crate::{make, profile, tune};
 
-/// What a compilation is expected to take and to give.
+/// Estimated resources and result of a compilation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// Bytes of the artifact.
     pub bytes: u64,
-    /// Bytes of memory beside the mapped source, at most.
+    /// Upper bound of the memory in bytes, without the mapped source.
     pub peak_memory: u64,
-    /// Seconds that it takes, of its stages those that are estimated.
+    /// Total seconds of the estimated stages.
     pub seconds: f64,
-    /// Seconds of the stages, what the cache has counted as if it had not.
+    /// Seconds of the stages, without cached results.
     #[serde(default)]
     pub stages: StageSeconds,
 }
 
-/// What is estimated.
+/// Inputs of an estimate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected<'a> {
-    /// The model.
+    /// Source model.
     pub source: &'a ModelFile,
-    /// Its plan.
+    /// Plan of the compilation.
     pub plan: &'a Plan,
-    /// How its weights are treated.
+    /// Treatment of weights.
     pub treatment: Treatment,
-    /// Its activations.
+    /// Activation statistics, if any.
     pub calibration: Option<&'a Calibration>,
-    /// Candidates that are made.
+    /// Number of candidates.
     pub candidates: usize,
-    /// Steps in which norms and rows are tuned.
+    /// Tuning steps for norms and rows.
     pub tune: usize,
     /// Bytes of an artifact.
     pub bytes: u64,
     /// Bytes of the stored vocabulary.
     pub vocabulary: u64,
-    /// What this machine does in a second.
+    /// Speed of this machine.
     pub speed: Speed,
-    /// Whether models are executed in other memory than the host's.
+    /// Models are executed in device memory.
     pub elsewhere: bool,
-    /// Whether matrices are multiplied and decomposed on a device, which copies of them are brought to.
+    /// Matrix algebra runs on a device, with copies to it.
     pub algebra_elsewhere: bool,
 }
 
-/// Estimates what a compilation takes, from shapes and ranks and the speed of this machine.
+/// Returns the estimate from shapes, ranks and the speed of this machine.
 pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate {
     let Expected {
         source,
@@ -88,7 +88,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     let measured = if measures { plan.units() } else { &[] };
     let spectra = measured.iter().map(|u| spectrum(u, plan.request()));
     let spectra = threads as u64 * spectra.max().unwrap_or(0);
-    // Codes look at them, whoever made the plan.
+    // Codes need gradients for any plan.
     let goes_back = made_with_gradients(options) || plan.reads_gradients();
     let back = match (goes_back, calibration) {
         (true, Some(found)) => {
@@ -123,16 +123,16 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         sites(&source.hyper, context, threads, gauged) + sessions
     });
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
-    // What bases lack is looked at and coded once more, and measured at every point of the dial.
+    // Residuals of bases are evaluated and coded once more, and measured at every active fraction.
     let refined = options.planes > 1;
-    // With every candidate, where a limit decides on the size of all of it.
+    // With every candidate if a limit applies to the whole.
     let refinements = match (refined, options.goal.limit.is_none()) {
         (false, _) => 0.0,
         (true, true) => 1.0,
         (true, false) => candidates as f64,
     };
     let points = if refined { choose::DIAL_POINTS } else { 0 };
-    // Half of them decide, with every candidate; half report on the one that is taken.
+    // One half validates every candidate, the other tests the chosen one.
     let times = match candidates {
         1 => 1.0,
         many => 0.5 * (many + 1) as f64,
@@ -173,7 +173,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
             + (candidates + compared) as f64
                 * stages::bases(source, plan.request(), speed, threads),
         measure: held_out.map_or(0.0, |windows| {
-            // The source and the candidate.
+            // Source and candidate.
             let tokens = windows.count() * calibration.map_or(0, |found| found.context);
             2.0 * times * forward_seconds(source, tokens, threads, true).unwrap_or(0.0)
         }),
@@ -183,15 +183,15 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         (0, _) | (_, None) => 0,
         (_, Some(found)) => {
             let (hyper, context) = (&source.hyper, found.context);
-            // What both ends of an elastic artifact are executed with stays while the other is.
+            // State of both ends of an elastic artifact stays allocated.
             let ends = u64::from(options.planes);
             ends * gradient::needed_memory(hyper, &source.spec(), context)
                 + tune::memory(hyper, context)
         }
     };
     let peak_memory = calibrated + memory.max(tuning);
-    // Each of the C library's arenas keeps what its threads gave back, where stages with several threads
-    // follow one another: a third more than the above has been seen.
+    // Arenas of the C library retain freed memory between multi-threaded stages: a third was
+    // observed.
     let kept = match quantises && threads > 1 {
         true => peak_memory / 2,
         false => 0,
@@ -204,7 +204,6 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     }
 }
 
-/// Whether a plan is made from gradients.
 fn made_with_gradients(options: &CompileOptions) -> bool {
     match &options.planning {
         Planning::Make { request, .. } => request.method == Method::Quantise,
@@ -212,37 +211,36 @@ fn made_with_gradients(options: &CompileOptions) -> bool {
     }
 }
 
-/// What the program takes before it has work: code's data, stacks, the model's tables.
+/// Base memory: code's data, stacks, the model's tables.
 const BASE: u64 = 8 << 20;
-/// What a thread takes: its stack, and the packed panels of its matrix products.
+/// Memory per thread: stack, and packed panels of matrix products.
 const PER_THREAD: u64 = 4 << 20;
-/// Times the stored vocabulary that the vocabulary takes in memory: its texts, its merges, the
-/// form it is stored in.
+/// Memory of the vocabulary relative to its stored size: texts, merges, serialised form.
 const VOCABULARY: u64 = 4;
 
-/// What calibrated statistics take at most: second moments in f64 of the four sites of two layers,
-/// with their roots and the inverses of these; one more and a product for every thread. The hidden layer's moment is
-/// used without a root, and where no gauge keeps it once: what feedback makes of it belongs to its unit. While text
-/// flows there are the sums of one layer alone, and the activations of a batch.
+/// Returns an upper bound for calibration statistics: f64 second moments of the four activation
+/// points of two layers with roots and inverses; one more and a product per thread. The moment of
+/// the hidden layer has no root, and without a gauge is held once. During forward passes only the
+/// sums of one layer and the activations of a batch are in memory.
 fn sites(hyper: &HyperParameters, context: usize, threads: usize, gauged: bool) -> u64 {
     let square = |n: usize| 8 * (n as u64).pow(2);
     let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
     let hidden = square(hyper.ffn);
     let batch = 512 * 4 * (8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size);
-    // What is summed of a batch is copied first, with queries, keys and values head by head.
+    // Summed parts of a batch are copied first, with queries, keys and values by head.
     let summed = 4 * hyper.width + hyper.ffn + (hyper.heads + 3 * hyper.kv_heads) * hyper.head_size;
     let of_hidden = if gauged { 4 * hidden } else { hidden };
     2 * (2 * 3 * width + 3 * heads)
         + of_hidden
         + threads as u64 * 2 * width.max(heads).max(hidden)
         + (batch + 512 * 4 * summed) as u64
-        // Keys and values of all layers have room, though one layer at a time is executed.
+        // The KV cache covers all layers, though one at a time is executed.
         + 2 * 4 * (hyper.layers * hyper.kv_heads * hyper.head_size) as u64
             * context.max(512) as u64
 }
 
-/// What two models take that are executed side by side, with the logits of both: they are measured
-/// when no unit is factorised, but what was used then may be kept.
+/// Returns the memory of two models executed together, with logits. They run when no unit is
+/// factorised, but memory may be retained.
 fn sessions(hyper: &HyperParameters, context: usize) -> u64 {
     let width = 8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size;
     let kv = 2 * 4 * hyper.layers * hyper.kv_heads * hyper.head_size * context.max(512);
@@ -250,9 +248,9 @@ fn sessions(hyper: &HyperParameters, context: usize) -> u64 {
     2 * (512 * 4 * width + kv + logits) as u64
 }
 
-/// What searches for axiom gauges take at most, one for each thread, each of another layer: the layer's
-/// slots that are truncated in f32; for each the Gram matrix of its smaller side in f64, of which four
-/// more are at work at a time, or with the residual stream as its larger side a vector; two panels.
+/// Returns an upper bound for axiom gauge searches, one layer per thread: truncated projections in
+/// f32, for each the f64 Gram matrix of the smaller side (four more in use at a time), or a vector
+/// if the residual stream is the larger side; two panels.
 fn axiom(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u64 {
     let of_layer = |layer: usize| {
         let slots = truncated(plan, layer).map(|(_, member, _)| {
@@ -270,24 +268,23 @@ fn axiom(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u64 {
     largest * threads.min(hyper.layers) as u64
 }
 
-/// An upper estimate of the memory that a compilation takes beside the mapped source:
+/// Returns an upper bound of the memory of a compilation without the mapped source:
 ///
 /// ```text
 /// BASE + threads · PER_THREAD + VOCABULARY · vocabulary
 ///   + max( threads · largest spectrum,  threads · largest search of a gauge,  threads · largest unit + largest results in flight )
 /// ```
 ///
-/// where, with `q` and `l` the shorter and the longer side of a unit's weight and `r` its rank,
+/// With `q` and `l` the shorter and longer side of a unit's weight and `r` its rank,
 ///
-/// * a spectrum takes the weights in f32, and three matrices `q × q` of f64: the Gram matrix and what
-///   its reduction needs;
-/// * a unit takes the weights in f32; six matrices `q × q` of f64 for the eigenvectors, or with a
-///   singular value decomposition (the slot down) eight and the weights twice in f64; the factors
-///   four times, in f64 and f32 and encoded and decoded; two panels of 512 rows;
-/// * bases for the KV cache of a layer take eight matrices of f64 of the order of a head, and three times what is stored;
-/// * as many results of units as lie within the window of steps may wait to be written.
+/// * a spectrum needs the weights in f32 and three f64 matrices `q × q`: the Gram matrix and its reduction;
+/// * a unit needs the weights in f32; six f64 matrices `q × q` for eigenvectors, or with a singular value decomposition
+/// (`down`) eight and the weights twice in f64; the factors four times (f64, f32, encoded,
+/// decoded); two panels of 512 rows;
+/// * KV cache bases of a layer need eight f64 matrices of the order of a head, and three times the stored size;
+/// * the results within the window of steps may wait to be written.
 ///
-/// Stages do not overlap, and memory that one gave back serves the next.
+/// Stages do not overlap, and later stages reuse freed memory.
 fn peak_memory(
     (jobs, hyper): (&[Job], &HyperParameters),
     stages_before: u64,
@@ -314,7 +311,6 @@ fn peak_memory(
     BASE + threads_used * PER_THREAD + VOCABULARY * vocabulary + stages
 }
 
-/// Rows of all members, and their columns.
 fn shape(unit: &UnitPlan) -> (u64, u64) {
     let rows = unit.members.iter().map(|m| m.rows as u64).sum();
     (rows, unit.members.first().map_or(0, |m| m.cols as u64))
@@ -326,7 +322,7 @@ fn spectrum(unit: &UnitPlan, request: &Request) -> u64 {
         Method::PerSlot | Method::Quantise => rows.min(cols),
         Method::SharedBasis => cols,
     };
-    // Feedback of rotated inputs, that of others, and what the former is made of.
+    // Feedback of rotated and plain inputs, and the source of the former.
     let rotated = match stages::rotates(request) {
         true => 4 * 6 * cols * cols,
         false => 0,
@@ -343,7 +339,7 @@ fn working(unit: &UnitPlan) -> u64 {
         .any(|m| m.slot() == Some(htc_formats::model::Slot::Down));
     let decomposition = match unit.form {
         Form::Kept => return 0,
-        // Some rows at a time; the result is counted where it waits.
+        // In chunks of rows; results are counted while waiting.
         Form::Dense { .. } => return together(unit, CARRIED) + ENCODED + results(unit),
         Form::Bands { .. } => return banded(unit) + ENCODED + results(unit),
         Form::LowRank { .. } | Form::Residual { .. } if svd => {
@@ -353,7 +349,7 @@ fn working(unit: &UnitPlan) -> u64 {
         Form::SharedBasis { .. } => 8 * 6 * cols * cols,
     };
     let factors = rank * (rows + cols) * 4 * 8;
-    // The base as it will be read, its bytes, and what it lacks.
+    // Decoded base, its bytes, and the error.
     let base = match unit.form {
         Form::Residual { .. } => 3 * 4 * rows * cols,
         _ => 0,
@@ -361,9 +357,9 @@ fn working(unit: &UnitPlan) -> u64 {
     4 * rows * cols + base + decomposition + factors + panels(rows, cols)
 }
 
-/// All rows of a matrix, as they are and as they will be read some at a time; where rows make up for each other the
-/// second moment of the gradients at them twice in f32 and once in f64, and what they lose, carry, and are as
-/// stored; and two products of columns, with those of rotated ones and what these are made of.
+/// Returns the memory of all rows, original and decoded in chunks; with joint rows the second
+/// moment of their gradients twice in f32 and once in f64, with losses, carried errors and stored
+/// values; two column products, with those of rotated inputs and their sources.
 fn banded(unit: &UnitPlan) -> u64 {
     let (rows, cols) = shape(unit);
     let squares = match &unit.form {
@@ -373,11 +369,11 @@ fn banded(unit: &UnitPlan) -> u64 {
     4 * rows * cols + together(unit, CARRIED + 4) + 4 * squares * cols * cols
 }
 
-/// Numbers for each weight of rows that make up for each other: what they carry.
+/// Carried elements per weight of joint rows.
 const CARRIED: u64 = 1;
 
-/// What makes rows make up for each other: the second moment of the gradients at them, and so many numbers for each of
-/// their weights.
+/// Returns the memory of joint rows: the second moment of their gradients, and `numbers` elements
+/// per weight.
 fn together(unit: &UnitPlan, numbers: u64) -> u64 {
     let (_, cols) = shape(unit);
     let members = unit.members.iter();
@@ -395,10 +391,9 @@ fn panels(rows: u64, cols: u64) -> u64 {
     2 * 8 * 512 * rows.max(cols).min(rows.min(cols).max(512))
 }
 
-/// What the numbers of some rows take while they are encoded anew, as they are and as they will be read.
+/// Memory of encoding a chunk of rows, original and decoded.
 const ENCODED: u64 = 16 << 20;
 
-/// Bytes of the tensors that a unit stores.
 fn results(unit: &UnitPlan) -> u64 {
     unit.bytes_after()
 }

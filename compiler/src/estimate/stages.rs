@@ -1,8 +1,8 @@
-//! How long the stages of a compilation take, from shapes alone: for whoever wants to know before the first of them.
+//! Estimates of the duration of compilation stages from shapes alone, before the first stage.
 //!
-//! Each stage is counted in multiplications, and those by what a short trial of the same code does in a second on
-//! this machine ([`Speed`]). What a stage has beside its products is in constants, which are ratios of times that were
-//! measured on an AMD EPYC (AVX2) with one thread, by `examples/coding.rs` and by the stages of compilations of the demo model.
+//! Stages are counted in multiply-adds and divided by the speed of a short benchmark ([`Speed`]).
+//! The constants for other operations are ratios of times measured with one thread on an AMD EPYC
+//! (AVX2), by `examples/coding.rs` and by the stages of compilations of the demo model.
 
 use htc_formats::bands::Kind;
 use htc_formats::block::BlockFit;
@@ -21,14 +21,13 @@ use crate::{gradient, tune};
 /// Seconds of the stages of a compilation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageSeconds {
-    /// Letting text flow through the model, and with the method quantise back again.
+    /// Forward passes for calibration, and backward passes with the method quantise.
     pub calibrate: f64,
-    /// Measuring what each matrix would lose in each type; spectra, which other methods look at, are not
-    /// estimated.
+    /// Measuring the loss of each matrix in each type; spectra for other methods are not included.
     pub plan: f64,
-    /// Factorising or coding, and writing, all candidates.
+    /// Factorising or coding, and writing, of all candidates.
     pub factorise: f64,
-    /// Executing candidates on held-out text.
+    /// Evaluating candidates on held-out text.
     pub measure: f64,
     /// Tuning norms and rows.
     #[serde(default)]
@@ -36,32 +35,32 @@ pub struct StageSeconds {
 }
 
 impl StageSeconds {
-    /// All of them.
+    /// Returns the sum of all stages.
     pub fn total(self) -> f64 {
         self.calibrate + self.plan + self.factorise + self.measure + self.tune
     }
 }
 
-/// What is known of a compilation before any of its work.
+/// Properties of a compilation that are known in advance.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload<'a> {
-    /// The model.
+    /// Source model.
     pub source: &'a ModelFile,
-    /// Tokens that it is calibrated on; 0 without a calibration.
+    /// Calibration tokens; 0 without calibration.
     pub tokens: usize,
-    /// Of those, how many go back as well; 0 where none do.
+    /// Tokens with a backward pass; 0 without gradients.
     pub back: usize,
-    /// Threads that work.
+    /// Number of threads.
     pub threads: usize,
 }
 
-/// Parts of a thread's products in a second that sums of second moments make.
+/// Cost of second moments relative to matrix products.
 const MOMENTS: f64 = 1.0;
 
-/// Passes through all blocks that a gradient takes: forwards, forwards again and back.
+/// Passes of a gradient: forward, recomputation, backward.
 const PASSES: f64 = 3.0;
 
-/// Seconds that calibration and, where there are any, gradients take.
+/// Returns the seconds of calibration and gradients.
 pub fn calibration(work: Workload, speed: Speed) -> f64 {
     let Workload {
         source,
@@ -73,7 +72,7 @@ pub fn calibration(work: Workload, speed: Speed) -> f64 {
     let hyper = &source.hyper;
     let heads = hyper.heads * hyper.head_size;
     let square = |n: usize| (n as f64).powi(2);
-    // The lower triangles of what attention, O, gate and down read.
+    // Lower triangles of the inputs of attention, O, gate and down.
     let sites = 2.0 * square(hyper.width) + square(heads) + square(hyper.ffn);
     let moments = 0.5 * hyper.layers as f64 * sites * tokens as f64;
     let forward = forward_seconds(source, tokens, threads, false).unwrap_or(0.0);
@@ -85,7 +84,7 @@ pub fn calibration(work: Workload, speed: Speed) -> f64 {
     forward + speed.products(moments / MOMENTS + gradients) / threads.max(1) as f64
 }
 
-/// Weights of a slot; of the embedding and of the head none.
+/// Returns the weights of a projection; 0 for embedding and head.
 fn slot_weights(member: &Member) -> f64 {
     match member.matrix {
         MatrixId::Slot { .. } => (member.rows * member.cols) as f64,
@@ -93,7 +92,6 @@ fn slot_weights(member: &Member) -> f64 {
     }
 }
 
-/// Entries of the second moment of the gradients at a slot's outputs.
 fn gradient_sums(member: &Member) -> f64 {
     match member.matrix {
         MatrixId::Slot { .. } => (member.rows * gradient::outputs_together(member.rows)) as f64,
@@ -101,14 +99,14 @@ fn gradient_sums(member: &Member) -> f64 {
     }
 }
 
-/// Whether inputs are looked at rotated.
+/// Returns true if rotated inputs are evaluated.
 pub fn rotates(request: &Request) -> bool {
     request.method == Method::Quantise
         && request.rotation == RotationArg::On
         && !request.codes.bands().is_empty()
 }
 
-/// Seconds that the curves of all matrices take.
+/// Returns the seconds for the curves of all matrices.
 pub fn curves(
     source: &ModelFile,
     (effort, codes, rotates): (Work, CodeKinds, bool),
@@ -119,17 +117,17 @@ pub fn curves(
         let rows = member.rows.min(effort.sampled_rows) as f64;
         let types = curves::types(&member, codes).count() as f64;
         let cols = member.cols as f64;
-        // Every second of the codes of bands is measured.
+        // Every second code of column groups is measured.
         let bands = codes
             .bands()
             .into_iter()
             .filter(|code| code.bits() % 2 == 0);
         let searched: f64 = bands.clone().map(|code| search(code.kind())).sum();
-        // The error of the outputs in each type, and the moment's factor.
+        // The output error in each type, and the factor of the moment.
         let errors = 2.0 * rows * cols * cols;
         let measured = types + bands.count() as f64;
         let codings = types * coding(member.cols) + searched;
-        // The bound of factors, alone and with a basis in common.
+        // The bound of factors, separate and with a shared basis.
         let bounds = match codes.has_blocks() && member.slot().is_some() {
             true => 2.0 * bound::rows_for_bound(member.rows, member.cols) as f64 * cols * cols,
             false => 0.0,
@@ -141,11 +139,11 @@ pub fn curves(
     speed.products(products) / threads.max(1) as f64
 }
 
-/// Multiplications that take as long as searching the scales of a number, with feedback as well, trying its codes, and writing them: the
-/// mean over all types.
+/// Multiply-adds equivalent to the scale search of one element, with feedback, trial codes and
+/// writing: mean over all types.
 const SEARCH: f64 = 4500.0;
 
-/// The same of levels and of trellises.
+/// Returns the same for codebooks and trellises.
 fn search(kind: Kind) -> f64 {
     match kind {
         Kind::Levels => 600.0,
@@ -153,13 +151,12 @@ fn search(kind: Kind) -> f64 {
     }
 }
 
-/// For each column of a matrix the multiplications that feedback and sweeps take with every number.
+/// Multiply-adds per element and column for feedback and sweeps.
 const FEEDBACK: f64 = 3.6;
 
-/// The same of feedback alone: bands have no sweeps, but for levels by themselves.
+/// Same for feedback alone: column groups have no sweeps except codebooks.
 const FEEDBACK_OF_BANDS: f64 = 1.6;
 
-/// For each column what feedback takes with every number, in bands or in types of GGUF.
 fn feedback(is_banded: bool) -> f64 {
     match is_banded {
         true => FEEDBACK_OF_BANDS,
@@ -167,14 +164,14 @@ fn feedback(is_banded: bool) -> f64 {
     }
 }
 
-/// Multiplications that coding a number takes with feedback, in a matrix of so many columns and in a type of GGUF: the mean
-/// over all types.
+/// Returns the multiply-adds for coding one element with feedback in a GGUF type, in a matrix of
+/// `cols` columns: mean over all types.
 pub fn coding(cols: usize) -> f64 {
     SEARCH + FEEDBACK * cols as f64
 }
 
-/// Multiplications for the factor of the second moment, and for that of rotated inputs, where a matrix is the first that
-/// needs them.
+/// Returns the multiply-adds for the factor of the second moment, and of rotated inputs; only the
+/// first matrix with an input counts.
 fn factor(member: &Member, rotated: bool) -> f64 {
     let first = match member.matrix {
         MatrixId::Slot { slot, .. } => {
@@ -190,7 +187,7 @@ fn factor(member: &Member, rotated: bool) -> f64 {
     }
 }
 
-/// Multiplications for a unit that is coded with feedback; `None` for any other.
+/// Returns the multiply-adds for a unit coded with feedback; `None` for others.
 pub fn coded(unit: &UnitPlan) -> Option<f64> {
     let (of_number, is_banded) = match &unit.form {
         Form::Dense { weight } if BlockFit::TYPES.contains(weight) => (SEARCH, false),
@@ -209,7 +206,7 @@ pub fn coded(unit: &UnitPlan) -> Option<f64> {
     Some(all.sum())
 }
 
-/// Rows that make up for each other.
+/// Returns the number of rows with joint error feedback.
 fn rows_together(member: &Member) -> f64 {
     match member.matrix {
         MatrixId::Slot { .. } => gradient::outputs_together(member.rows) as f64,
@@ -217,15 +214,14 @@ fn rows_together(member: &Member) -> f64 {
     }
 }
 
-/// Multiplications for making rows make up for those above: the factor of the second moment of the gradients at
-/// them, and what is carried.
+/// Returns the multiply-adds of feedback across rows: the factor of the gradients' second moment,
+/// and the carried errors.
 fn along_rows(member: &Member) -> f64 {
     let (rows, cols) = (member.rows as f64, member.cols as f64);
     let together = rows_together(member);
     rows * together * (together + 0.5 * cols)
 }
 
-/// Multiplications for the scales of columns that fit all codes.
 fn fit_of_columns(member: &Member) -> f64 {
     let (rows, cols) = (member.rows as f64, member.cols as f64);
     match member.cols > WIDEST_FIT {
@@ -234,26 +230,26 @@ fn fit_of_columns(member: &Member) -> f64 {
     }
 }
 
-/// The same of one matrix, and what its error takes.
 fn coded_member(member: &Member, (of_number, feedback): (f64, f64), rotated: bool) -> f64 {
     let (numbers, cols) = ((member.rows * member.cols) as f64, member.cols as f64);
     numbers * (of_number + (feedback + 2.0) * cols) + factor(member, rotated)
 }
 
-/// Seconds that a tuning of so many steps takes.
+/// Returns the seconds of tuning.
 pub fn tuning(source: &ModelFile, steps: usize, speed: Speed, threads: usize) -> f64 {
     let hyper = &source.hyper;
     let members = plan::matrices(hyper, &OfSource(source));
     let weights: f64 = members.iter().map(slot_weights).sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
     let (stepped, measured) = tune::positions(steps);
-    // Of a step the source's pass beside the artifact's gradient; of a measurement half of the logits, of both.
+    // Per step the source's forward pass and the artifact's gradient; half of the tokens are
+    // measured with logits.
     let step = (1.0 + PASSES) * weights + 3.0 * logits;
     let products = stepped as f64 * step + measured as f64 * (weights + logits);
     speed.products(products) / threads.max(1) as f64
 }
 
-/// Seconds that bases for the KV cache of all layers take, where they are asked for.
+/// Returns the seconds for the bases of a KV cache, if requested.
 pub(super) fn bases(source: &ModelFile, request: &Request, speed: Speed, threads: usize) -> f64 {
     match request.kv_bases {
         KvBasesArg::On => {
@@ -263,10 +259,10 @@ pub(super) fn bases(source: &ModelFile, request: &Request, speed: Speed, threads
     }
 }
 
-/// Candidates for the file of a limit, mostly.
 const SEARCHED: f64 = 7.0;
 
-/// How many times as long tuning takes as that of one model: bases are tuned alone, then both ends at once.
+/// Returns the cost of tuning relative to one model: bases are tuned alone, then both ends
+/// together.
 pub(super) fn tunings(options: &CompileOptions) -> f64 {
     match options.planes {
         2 => 3.0,
@@ -274,8 +270,8 @@ pub(super) fn tunings(options: &CompileOptions) -> f64 {
     }
 }
 
-/// What is expected of a compilation with the method quantise before any of its work; `None` of others, and of
-/// plans that are read.
+/// Returns the estimate before any work with the method quantise; `None` for other methods and for
+/// plans from files.
 pub(crate) fn before(
     source: &ModelFile,
     options: &CompileOptions,
@@ -300,7 +296,7 @@ pub(crate) fn before(
         threads,
     };
     let members = plan::matrices(&source.hyper, &OfSource(source));
-    // As if each had what takes longest of what it may have.
+    // Assume the slowest permitted code for every matrix.
     let is_banded = !codes.bands().is_empty();
     let kinds = codes.bands().into_iter().map(|code| search(code.kind()));
     let longest = kinds.fold(SEARCH, f64::max);
@@ -309,12 +305,12 @@ pub(crate) fn before(
         .map(|member| coded_member(member, (longest, feedback(is_banded)), rotates));
     let once = speed.products(coded.sum()) / threads.max(1) as f64
         + bases(source, request, speed, threads);
-    // With the best of one type, or what a search tries.
+    // Including the best single type, or the search.
     let candidates = match options.goal.limit.is_none() {
         true => 2.0,
         false => SEARCHED,
     };
-    // Half as much as is calibrated on is held out at most, of which half decides.
+    // At most half of the calibration tokens are held out, half of those for validation.
     let held_out = (candidates + 1.0 + compared) * 0.5 * tokens as f64 / 2.0;
     let measure = forward_seconds(source, held_out as usize, threads, true);
     Some(StageSeconds {
@@ -335,7 +331,6 @@ mod tests {
     use super::*;
     use crate::request::Effort;
 
-    /// A million multiplications a second.
     const SPEED: Speed = Speed::of(1e6, 1e3);
 
     fn unit(slot: Slot, form: Form) -> UnitPlan {
@@ -355,25 +350,23 @@ mod tests {
         Form::Dense { weight }
     }
 
-    /// But for the rounding of sums.
     fn close(found: f64, expected: f64) -> bool {
         (found / expected - 1.0).abs() < 1e-12
     }
 
     #[test]
-    fn what_coding_takes_is_a_sum_of_its_parts() {
+    fn coding_cost_is_the_sum_of_its_parts() {
         assert!(close(coding(256), 5421.6) && close(coding(1024), 8186.4));
-        // Of K nothing but its numbers, their error and the rows above: 8 rows that make up for each other.
+        // K: only elements, error and feedback of 8 joint rows.
         let numbers = 8.0 * 256.0 * (4500.0 + (3.6 + 2.0) * 256.0);
         let rows = 8.0 * 8.0 * (8.0 + 0.5 * 256.0);
         let of = |slot, form| coded(&unit(slot, form));
         let of_k = of(Slot::K, dense(DType::Q4K)).unwrap();
         assert!(close(of_k, numbers + rows), "{of_k}");
-        // Q is the first that reads its inputs, and pays for their factor.
+        // Q is the first projection with this input and includes the factor.
         let factor = 256.0_f64.powi(3);
         let of_q = of(Slot::Q, dense(DType::Q8_0)).unwrap();
         assert!(close(of_q, of_k + factor), "{of_q}");
-        // What is not coded takes nothing of this.
         for form in [dense(DType::F16), Form::Kept] {
             assert_eq!(of(Slot::Q, form), None);
         }
@@ -397,7 +390,7 @@ mod tests {
         assert!(curves(normal, CodeKinds::All, false, SPEED, 1) > trellis);
         let levels = |rotates| curves(normal, CodeKinds::Levels, rotates, SPEED, 1);
         assert!(levels(true) > levels(false));
-        // Every step takes as long as every other, beside what is measured.
+        // All steps take equal time.
         let tuning = |steps| tuning(&source, steps, SPEED, 1);
         assert_eq!(tuning(0), 0.0);
         let [first, second] = [40, 60].map(|steps| tuning(steps) - tuning(steps - 20));

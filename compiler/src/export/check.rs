@@ -1,4 +1,4 @@
-//! Whether what was written is read as the artifact is.
+//! Checks that an exported model reads as the artifact does.
 
 use htc_formats::model::{HyperParameters, RopePairs};
 use htc_formats::vocab::{TokenKind, Vocabulary};
@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::ExportError;
 
-/// Compares the hyper-parameters of an output, whose heads are in the order `pairs`.
 pub(super) fn hyper(
     artifact: &HyperParameters,
     pairs: RopePairs,
@@ -31,8 +30,8 @@ pub(super) fn hyper(
     })
 }
 
-/// Compares the tokens of an output, and what they stand for. A folder has no words for tokens that are never
-/// produced, which are ordinary ones that nothing makes, and for several unknown ones, which are control tokens.
+/// Compares the vocabulary of an output. A folder cannot mark tokens as unused, which become normal
+/// ones, or several tokens as unknown, which become control tokens.
 pub(super) fn vocabulary(expected: &Vocabulary, found: &Vocabulary) -> Result<(), ExportError> {
     let kind = |kind: &TokenKind| match kind {
         TokenKind::Unused => TokenKind::Normal,

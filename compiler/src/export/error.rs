@@ -1,4 +1,4 @@
-//! Why an export fails.
+//! Errors of an export.
 
 use std::path::PathBuf;
 
@@ -13,48 +13,48 @@ use thiserror::Error;
 
 use crate::event::Cancelled;
 
-/// Why an export fails. Each message is one line with the file concerned; an option is called as the
-/// library calls it, in backticks.
+/// Errors of an export. Each message is one line with the file concerned. Options are named as in
+/// the library, in backticks.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// The artifact is unreadable, or the place of the output cannot be written to.
+    /// The artifact is unreadable, or the output's location is not writable.
     #[error(transparent)]
     Htz(#[from] HtzError),
-    /// What was written does not open again.
+    /// The output does not open again.
     #[error("what was written does not open again: {0}")]
     Reopened(String),
-    /// What was written says something else than the artifact.
+    /// The output reads differently from the artifact.
     #[error("what was written would be read otherwise: {what} is {found}, expected {expected}")]
     Differs {
-        /// What is read otherwise.
+        /// The item that differs.
         what: String,
-        /// What the artifact has.
+        /// Value in the artifact.
         expected: String,
-        /// What the output has.
+        /// Value in the output.
         found: String,
     },
     /// The output is the artifact itself.
     #[error("{}: this is the artifact that is read; give another name", .0.display())]
     SameFile(PathBuf),
-    /// There is a folder already that holds something.
+    /// The output folder exists and is not empty.
     #[error("{}: exists already and is not empty; give another name, or replace it with `overwrite`", .0.display())]
     FolderExists(PathBuf),
-    /// A folder that would be replaced holds what no export writes.
+    /// A folder to be replaced has files that no export writes.
     #[error("{}: holds {other:?}, which is no file of a model; it is not replaced, give another name", path.display())]
     FolderForeign {
         /// The folder.
         path: PathBuf,
-        /// What is in it.
+        /// A foreign file in it.
         other: String,
     },
-    /// The place of a folder is taken by a file.
+    /// The output folder is a file.
     #[error("{}: is no folder; give another name", .0.display())]
     NotAFolder(PathBuf),
-    /// The container has no words for the model.
+    /// The container cannot express the model.
     #[error("the artifact cannot be stated so: {0}")]
     State(#[from] StateError),
-    /// The container has no place for a tensor.
+    /// The container has no name for a tensor.
     #[error(
         "{role} has no place in {container} of an architecture {architecture:?}{}",
         if role.to_string().ends_with(".bias") { "; compile it again with `bias` off" } else { "" }
@@ -67,57 +67,57 @@ pub enum ExportError {
         /// The model's architecture.
         architecture: String,
     },
-    /// The artifact lacks a tensor.
+    /// A tensor is missing from the artifact.
     #[error("{0} is missing; the artifact is damaged, compile it again")]
     Missing(Role),
-    /// Rows do not decode, or have no code in the type asked for.
+    /// Rows do not decode, or have no code in the requested type.
     #[error("{tensor}: {error}")]
     Block {
         /// The tensor of the output.
         tensor: String,
-        /// What the codec says.
+        /// Error of the codec.
         error: BlockError,
     },
-    /// A number is beyond a type.
+    /// A value exceeds the range of a type.
     #[error("{tensor}: a number of magnitude {value:e} is beyond {dtype}; give `as` bf16 or f32")]
     Overflow {
         /// The tensor of the output.
         tensor: String,
-        /// The number.
+        /// The value.
         value: f32,
         /// The type.
         dtype: DType,
     },
-    /// A type that folders cannot have.
+    /// The type is not supported in folders.
     #[error("`as` {0}: weights in a folder are f32, f16 or bf16; give one of these")]
     NotAFloat(DType),
-    /// A type that a GGUF cannot have.
+    /// The type is not supported in GGUF.
     #[error("{0} is no type of a GGUF")]
     NoType(DType),
-    /// A matrix in bands does not decode.
+    /// A matrix in column groups does not decode.
     #[error("{role}: {error}")]
     Bands {
         /// The matrix.
         role: Role,
-        /// What the decoder says.
+        /// Error of the decoder.
         error: BandsError,
     },
-    /// There is nothing for an adapter.
+    /// The artifact has no factors for an adapter.
     #[error(
         "`lora`: no matrix of the artifact has factors that an adapter could hold; leave it out"
     )]
     NoFactors,
-    /// The file system has not as much room.
+    /// The disk space does not suffice.
     #[error("{}: no space: {needed} bytes are needed, {free} are free there; free some, or give another name", path.display())]
     NoSpace {
         /// The output.
         path: PathBuf,
         /// Bytes of the output.
         needed: u64,
-        /// What is free.
+        /// Free bytes.
         free: u64,
     },
-    /// The output is no file that can be written.
+    /// The output cannot be written as GGUF.
     #[error(transparent)]
     Gguf(#[from] WriteError),
     /// Weights of a folder cannot be written.
@@ -125,27 +125,27 @@ pub enum ExportError {
     Safetensors {
         /// The file.
         path: PathBuf,
-        /// What the library says.
+        /// Error of the library.
         problem: String,
     },
-    /// The system refuses to write.
+    /// A file cannot be written.
     #[error("{}: cannot be written: {source}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// The system gives no thread to work with.
+    /// A thread cannot be started.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),
-    /// Somebody asked for an end; nothing is left.
+    /// The export was cancelled; no output is left.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
 
 impl ExportError {
-    /// A codec's complaint about a tensor.
+    /// Returns a conversion of codec errors that adds the tensor's name.
     pub(super) fn of_block(tensor: &str) -> impl FnOnce(BlockError) -> ExportError {
         let tensor = tensor.to_owned();
         |error| ExportError::Block { tensor, error }

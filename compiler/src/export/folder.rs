@@ -1,4 +1,4 @@
-//! An artifact as a folder that transformers loads: a configuration, a tokenizer, and safetensors.
+//! Exports an artifact as a folder for transformers: configuration, tokenizer and safetensors.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -23,10 +23,9 @@ use super::{ExportError, check};
 use crate::event::Event;
 use crate::system::disk;
 
-/// Bytes of the weights in a file, unless a single tensor has more.
+/// Maximum bytes of weights per file, unless a single tensor has more.
 const SHARD: u64 = 4 << 30;
 
-/// A folder that is to be written.
 pub(super) struct ModelFolder<'a> {
     pub path: &'a Path,
     pub overwrite: bool,
@@ -34,11 +33,11 @@ pub(super) struct ModelFolder<'a> {
     pub outputs: &'a [Output<'a>],
 }
 
-/// Whether a folder may be written to a place: there is none, or an empty one, or one of an earlier export
-/// that is to be replaced.
+/// Checks that a folder may be written: it is missing, empty, or that of an earlier export and may
+/// be replaced.
 ///
 /// # Errors
-/// Those that say why not.
+/// The reason why it may not.
 pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), ExportError> {
     let failed = |source| ExportError::Write {
         path: path.to_owned(),
@@ -47,7 +46,7 @@ pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), Expo
     let (parent, name) = Folder::of(path).map_err(failed)?;
     match parent.find(&name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // Found now rather than after the work.
+            // Fails early if the parent folder is not writable.
             return parent.temporary_folder().map(|_| ()).map_err(failed);
         }
         Err(error) => return Err(failed(error)),
@@ -67,7 +66,6 @@ pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), Expo
     }
 }
 
-/// Whether a file is one that an export writes.
 fn is_of_export(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let weights = name.starts_with("model") && name.ends_with(".safetensors");
@@ -75,12 +73,12 @@ fn is_of_export(name: &OsStr) -> bool {
 }
 
 impl ModelFolder<'_> {
-    /// Bytes of the weights.
+    /// Returns the bytes of the weights.
     pub fn length(&self) -> u64 {
         self.outputs.iter().map(Output::bytes).sum()
     }
 
-    /// Writes the folder beside its place, opens it again, and gives it its name.
+    /// Writes a temporary folder, checks it, and renames it.
     pub fn write(&self, producer: &Producer<'_>, model: &ModelFile) -> Result<(), ExportError> {
         let failed = |source| ExportError::Write {
             path: self.path.to_owned(),
@@ -109,15 +107,14 @@ impl ModelFolder<'_> {
         reopen(fresh.folder().path(), model)?;
         producer.watch.check()?;
         if !self.overwrite {
-            // An empty folder gives way; one that holds something by now stays, and the name is taken.
+            // Fails for a folder that is no longer empty; the rename then reports it.
             let _ = parent.remove_folder(&name);
         }
         fresh.persist(&name, self.overwrite).map_err(failed)?;
-        // The files are on the disk; their folder's name follows when the system sees fit.
+        // The files are synced; the folder's name is not.
         Ok(())
     }
 
-    /// Writes the weights into one file or several, and gives the index of several.
     fn weights(
         &self,
         fresh: &TemporaryFolder<'_>,
@@ -142,7 +139,6 @@ impl ModelFolder<'_> {
         Ok((all > 1).then_some(entries))
     }
 
-    /// The tensors of each file.
     fn shards(&self) -> Vec<Vec<&Output<'_>>> {
         let mut shards = vec![Vec::new()];
         let mut bytes = 0;
@@ -188,7 +184,7 @@ impl ModelFolder<'_> {
             problem: error.to_string(),
         })?;
         let finish = || -> io::Result<()> {
-            // The library makes files for their owner alone.
+            // The library creates files that only their owner can read.
             let mode = fs::metadata(path.with_file_name(CONFIG))?.permissions();
             fs::set_permissions(path, mode)?;
             File::open(path)?.sync_all()
@@ -204,12 +200,11 @@ fn pretty(map: &Map<String, Value>) -> String {
     format!("{:#}\n", Value::Object(map.clone()))
 }
 
-/// Reads what was written as whoever opens it does, and compares it with the artifact.
 fn reopen(path: &Path, model: &ModelFile) -> Result<(), ExportError> {
     let opened = ModelFile::open_folder(path);
     let opened = opened.map_err(|error| ExportError::Reopened(error.to_string()))?;
     let mut found = opened.hyper;
-    // Neither is in a configuration: the name, and factors that only LongRoPE can state.
+    // A configuration states neither the name, nor rotary factors outside of LongRoPE.
     found.name.clone_from(&model.hyper.name);
     if model.hyper.forward.long_rope.is_none() {
         found.forward.long_rope = None;
@@ -222,12 +217,11 @@ fn reopen(path: &Path, model: &ModelFile) -> Result<(), ExportError> {
     }
 }
 
-/// A tensor that is made when it is written.
 struct Lazy<'a> {
     output: &'a Output<'a>,
     shape: Vec<usize>,
     producer: &'a Producer<'a>,
-    /// Why one was not made: the library has no way to be told.
+    /// First error: the library's interface cannot return one.
     failure: &'a RefCell<Option<ExportError>>,
 }
 

@@ -1,4 +1,4 @@
-//! An artifact as GGUF, and its factors as an adapter beside it.
+//! Exports an artifact as GGUF, and optionally its factors as a LoRA adapter.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -17,13 +17,12 @@ use super::{ExportError, check};
 use crate::event::Event;
 use crate::system::disk;
 
-/// Version of the block formats, which llama.cpp wants to know of quantised files.
+/// Version of the block formats, which llama.cpp requires in quantised files.
 const QUANTIZATION_VERSION: u32 = 2;
 
-/// Bytes after which what is written is forced to the disk, so that the end does not take long.
+/// Bytes between syncs to disk, so that the last one is quick.
 const FORCED: u64 = 64 << 20;
 
-/// A GGUF that is to be written.
 pub(super) struct GgufFile<'a> {
     pub path: &'a Path,
     pub overwrite: bool,
@@ -31,7 +30,6 @@ pub(super) struct GgufFile<'a> {
     pub outputs: &'a [Output<'a>],
 }
 
-/// The entries of a model.
 pub(super) fn of_model(file: &ModelFile) -> Result<Vec<(String, Value)>, ExportError> {
     let mut entries = architecture::gguf_metadata(&file.hyper)?;
     entries.push((
@@ -48,14 +46,13 @@ pub(super) fn of_model(file: &ModelFile) -> Result<Vec<(String, Value)>, ExportE
     Ok(entries)
 }
 
-/// The entries of an adapter.
 pub(super) fn of_adapter(file: &ModelFile) -> Vec<(String, Value)> {
     let text = |text: &str| Value::String(text.to_owned());
     let entries = [
         ("general.architecture", text(&file.hyper.architecture)),
         ("general.type", text("adapter")),
         ("adapter.type", text("lora")),
-        // No alpha: the products count as they are, whatever their rank.
+        // Alpha 0 disables scaling by the rank.
         ("adapter.lora.alpha", Value::F32(0.0)),
         (
             "general.quantization_version",
@@ -86,12 +83,12 @@ impl<'a> GgufFile<'a> {
         Ok(writer)
     }
 
-    /// Bytes of the file.
+    /// Returns the bytes of the file.
     pub fn length(&self) -> Result<u64, ExportError> {
         Ok(self.writer()?.file_length()?)
     }
 
-    /// Writes the file beside its place, opens it again, and gives it its name.
+    /// Writes a temporary file, checks it, and renames it.
     pub fn write(
         &self,
         producer: &Producer<'_>,
@@ -113,7 +110,6 @@ impl<'a> GgufFile<'a> {
         Ok(())
     }
 
-    /// Writes everything into a file, forces it to the disk and reads it again.
     fn fill(
         &self,
         file: &File,
@@ -150,7 +146,6 @@ impl<'a> GgufFile<'a> {
     }
 }
 
-/// Reads what was written as whoever opens it does, and compares it with the artifact.
 fn reopen(bytes: &[u8], model: &ModelFile) -> Result<(), ExportError> {
     let unreadable = |error: &dyn std::fmt::Display| ExportError::Reopened(error.to_string());
     let contents = Contents::parse(bytes).map_err(|error| unreadable(&error))?;
@@ -166,7 +161,6 @@ fn reopen(bytes: &[u8], model: &ModelFile) -> Result<(), ExportError> {
     }
 }
 
-/// Forces what goes through to the disk every so many bytes.
 struct Forcing<'a> {
     file: &'a File,
     since: u64,

@@ -1,10 +1,10 @@
-//! An artifact as a file of other programs: a GGUF for llama.cpp, a folder for transformers.
+//! Exports an artifact to other formats: GGUF for llama.cpp, or a folder for transformers.
 //!
-//! Matrices that are stored in a type that the container has stay as they are, block for block; all other
-//! forms are decoded, row by row, and encoded in the type that was asked for. The products of factors are
-//! made in float64 and rounded once. Where heads rotate in another order in the container, rows of queries
-//! and keys move. What the container cannot say is refused or told, never left out silently, and what was
-//! written is read again and compared before it takes its name. One tensor is in memory at a time.
+//! Matrices in a type of the container are copied block by block. All other forms are decoded row
+//! by row and encoded in the requested type. Products of factors are computed in float64 and
+//! rounded once. Rows of queries and keys are permuted if the container has another rotary layout.
+//! Properties that the container cannot express are refused or reported. The output is read again
+//! and compared before it is renamed. One tensor is in memory at a time.
 
 mod check;
 mod error;
@@ -37,32 +37,32 @@ use crate::event::{Event, Watch};
 use crate::system::disk;
 use crate::system::show::name_of;
 
-/// The type that matrices are encoded in where none is asked for.
+/// Default type of encoded matrices.
 pub const DEFAULT_TYPE: DType = DType::F16;
 
-/// What to export, and to where.
+/// Options of [`export`].
 #[derive(Clone, Debug)]
 pub struct ExportOptions {
     /// The artifact.
     pub artifact: PathBuf,
-    /// What is written.
+    /// The output.
     pub target: ExportTarget,
-    /// The type of matrices that are decoded.
+    /// Type of encoded matrices.
     pub dtype: DType,
-    /// Threads that encode.
+    /// Number of threads that encode.
     pub threads: usize,
-    /// Replace what exists.
+    /// Replaces an existing output.
     pub overwrite: bool,
 }
 
-/// What an artifact becomes.
+/// Output of an export.
 #[derive(Clone, Debug)]
 pub enum ExportTarget {
-    /// A GGUF.
+    /// A GGUF file.
     Gguf {
         /// The model.
         path: PathBuf,
-        /// The factors of matrices, as an adapter; else their products are in the model.
+        /// Optional file for the factors as an adapter; otherwise their products are in the model.
         lora: Option<PathBuf>,
     },
     /// A folder with safetensors.
@@ -72,10 +72,10 @@ pub enum ExportTarget {
     },
 }
 
-/// Writes an artifact as another container.
+/// Exports an artifact.
 ///
 /// # Errors
-/// [`ExportError`]; nothing is left then.
+/// [`ExportError`]; no output is left then.
 pub fn export(options: &ExportOptions, watch: Watch) -> Result<ExportReport, ExportError> {
     let artifact = Htz::open(&options.artifact)?;
     let file = ModelFile::from_htz(&artifact)?;
@@ -94,7 +94,6 @@ pub fn export(options: &ExportOptions, watch: Watch) -> Result<ExportReport, Exp
     }
 }
 
-/// An export on its way.
 struct Job<'a> {
     options: &'a ExportOptions,
     file: &'a ModelFile,
@@ -136,7 +135,7 @@ impl Job<'_> {
         );
         self.check_room(path, lengths.0 + lengths.1.unwrap_or(0))?;
         self.begin(&outputs);
-        // The adapter first: a model without it may be none.
+        // The adapter first: the model alone may be useless.
         if let Some(adapter) = &adapter {
             adapter.write(&self.producer, None)?;
         }
@@ -183,7 +182,6 @@ impl Job<'_> {
         Ok(self.report(Naming::HuggingFace, &outputs, files))
     }
 
-    /// The configuration of a folder.
     fn config(&self) -> Result<HuggingFaceConfig, ExportError> {
         let file = self.file;
         let mut hyper = file.hyper.clone();
@@ -219,7 +217,6 @@ impl Job<'_> {
         Ok(HuggingFaceConfig::new(&hyper, &facts)?)
     }
 
-    /// The type that all matrices of a folder have; f32 where they have several.
     fn common_type(&self) -> Result<DType, ExportError> {
         let slots = (0..self.file.hyper.layers)
             .flat_map(|layer| Slot::ALL.map(|slot| MatrixId::Slot { layer, slot }));
@@ -241,7 +238,6 @@ impl Job<'_> {
         Ok(common.unwrap_or(DType::F32))
     }
 
-    /// Refuses a place that cannot be written to, before the work is done.
     fn check_file(&self, path: &Path) -> Result<(), ExportError> {
         if disk::same_place(&self.options.artifact, path) {
             return Err(ExportError::SameFile(path.to_owned()));

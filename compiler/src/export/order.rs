@@ -1,23 +1,22 @@
-//! The order of the dimensions of query and key heads.
+//! Rotary layout of query and key heads.
 //!
-//! GGUF files of Llama have rotated pairs side by side, everybody else in halves. An artifact keeps the
-//! order of its source; where the output has the other one, the rows of what makes queries and keys move.
+//! GGUF files of Llama store rotated pairs as neighbours, all other formats in halves. An artifact
+//! keeps the layout of its source; for the other one, rows of queries and keys are permuted.
 
 use htc_formats::model::{HyperParameters, Role, RopePairs, Slot};
 
-/// Where each row of an output comes from, head by head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeadOrder {
     /// Rows of a head.
     pub head: usize,
-    /// Leading rows of a head that are rotated.
     rotated: usize,
     from: RopePairs,
     to: RopePairs,
 }
 
 impl HeadOrder {
-    /// The order of the rows, or of the entries of a vector, of a role; `None` where they stay.
+    /// Returns the permutation of the rows, or of the entries of a vector, of a role; `None` for
+    /// none.
     pub fn of(role: Role, hyper: &HyperParameters, to: RopePairs) -> Option<HeadOrder> {
         let rotates = match role {
             Role::Linear { slot, .. } => matches!(slot, Slot::Q | Slot::K),
@@ -33,7 +32,7 @@ impl HeadOrder {
         })
     }
 
-    /// The row that stands at `row` of the output.
+    /// Returns the stored row for `row` of the output.
     pub fn source(&self, row: usize) -> usize {
         let (first, place) = (row - row % self.head, row % self.head);
         if place >= self.rotated {
@@ -51,7 +50,7 @@ impl HeadOrder {
             }
     }
 
-    /// Puts rows of `size` entries, which begin with a head, into the order of the output.
+    /// Permutes rows of `size` entries, starting at the beginning of a head.
     pub fn apply<T: Copy>(&self, rows: &mut [T], size: usize) {
         let stored = rows.to_vec();
         for (row, out) in rows.chunks_exact_mut(size).enumerate() {
@@ -66,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_of_pairs_and_back() {
+    fn head_permutation_round_trips() {
         let to = |from, to| HeadOrder {
             head: 6,
             rotated: 4,
@@ -76,7 +75,7 @@ mod tests {
         let (halves, adjacent) = (RopePairs::Halves, RopePairs::Adjacent);
         let mut rows: Vec<usize> = (0..24).collect();
         to(halves, adjacent).apply(&mut rows, 2);
-        // As llama.cpp's converter puts them: the first of each half, then the second.
+        // As llama.cpp's converter does: the first of each half, then the second.
         assert_eq!(rows[..12], [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11]);
         assert_eq!(rows[12..14], [12, 13]);
         to(adjacent, halves).apply(&mut rows, 2);

@@ -1,4 +1,4 @@
-//! What is written: the tensors of an output, and what each is made of.
+//! Tensors of an output and the stored tensors they are made from.
 
 use htc_formats::DType;
 use htc_formats::architecture::{NamedTensor, Naming, tensor_names};
@@ -10,43 +10,37 @@ use super::order::HeadOrder;
 use super::rows::{Matrix, Rows, Stored};
 use super::types;
 
-/// A tensor of an output.
 #[derive(Debug)]
 pub(super) struct Output<'a> {
     pub name: String,
     pub rows: usize,
     pub cols: usize,
     pub dtype: DType,
-    /// One under the other.
+    /// Concatenated along the rows.
     pub pieces: Vec<Piece<'a>>,
 }
 
-/// Rows of a tensor of an output.
 #[derive(Debug)]
 pub(super) struct Piece<'a> {
     pub rows: usize,
     pub content: Content<'a>,
-    /// How its rows, or the entries of a vector, move.
+    /// Permutation of its rows, or of the entries of a vector.
     pub order: Option<HeadOrder>,
 }
 
-/// Where rows come from.
+/// Source of rows.
 #[derive(Debug)]
 pub(super) enum Content<'a> {
-    /// Bytes as they are stored, of the output's type.
+    /// Stored bytes that are already in the output's type.
     Stored(Stored<'a>),
-    /// Numbers of a matrix in any form, encoded anew.
     Matrix(Matrix<'a>),
-    /// Numbers of a tensor, encoded anew.
     Numbers(Stored<'a>),
-    /// Numbers of a vector, to each of which a number is added.
     Vector(Stored<'a>, f32),
-    /// Nothing but zeros.
     Zeros,
 }
 
 impl<'a> Content<'a> {
-    /// The tensors of the artifact that are read for it.
+    /// Returns the tensors of the artifact that it reads.
     pub fn tensors(&self) -> Result<Vec<Stored<'a>>, ExportError> {
         Ok(match self {
             Content::Stored(stored) | Content::Numbers(stored) | Content::Vector(stored, _) => {
@@ -59,12 +53,12 @@ impl<'a> Content<'a> {
 }
 
 impl Output<'_> {
-    /// Bytes of it.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.dtype.matrix_bytes(self.rows, self.cols).unwrap_or(0) as u64
     }
 
-    /// Whether it is a vector, which has one dimension.
+    /// Returns true for a vector, which has one dimension.
     pub fn is_vector(&self) -> bool {
         matches!(
             self.pieces.first().map(|piece| &piece.content),
@@ -79,32 +73,31 @@ impl Output<'_> {
             ))
     }
 
-    /// Whether its matrices are stored as in the artifact.
+    /// Returns true if all of it is copied from the artifact.
     pub fn is_stored(&self) -> bool {
         let stored = |piece: &Piece| matches!(piece.content, Content::Stored(_));
         self.pieces.iter().all(stored)
     }
 }
 
-/// What a container wants.
+/// Requirements of a container.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub naming: Naming,
-    /// The container in messages.
+    /// Name of the container in messages.
     pub container: &'static str,
-    /// The order of the rows of queries and keys.
+    /// Rotary layout of queries and keys.
     pub pairs: RopePairs,
-    /// Whether norms are stored less one.
+    /// Set if norms are stored minus one.
     pub norms_less_one: bool,
-    /// Slots with a bias in every layer, of zeros where the model has none.
+    /// Projections with a bias in every layer; zeros if the model has none.
     pub biases: Vec<Slot>,
-    /// The type that is encoded to.
+    /// Type of encoded matrices.
     pub dtype: DType,
-    /// Whether factors go into an adapter.
+    /// Set if factors go into an adapter.
     pub lora: bool,
 }
 
-/// All that is written.
 #[derive(Debug, Default)]
 pub(super) struct Outputs<'a> {
     /// The model, in the order of execution.
@@ -113,7 +106,6 @@ pub(super) struct Outputs<'a> {
     pub adapter: Vec<Output<'a>>,
 }
 
-/// The tensors of an output.
 pub(super) fn outputs<'a>(
     file: &'a ModelFile,
     wanted: &Wanted,
@@ -135,7 +127,6 @@ pub(super) fn outputs<'a>(
     Ok(outputs)
 }
 
-/// Refuses tensors that the container has no name for.
 fn check_places(
     file: &ModelFile,
     wanted: &Wanted,
@@ -144,10 +135,9 @@ fn check_places(
     let named = |role: Role| names.iter().any(|tensor| tensor.roles.contains(&role));
     for tensor in &file.tensors {
         let place = match tensor.role {
-            // What stays behind is told.
             Role::Basis { .. } | Role::KvBasis { .. } | Role::KvEnergies { .. } => continue,
             Role::Refinement { matrix } => matrix.weight(),
-            // Numbers of the configuration.
+            // Part of the configuration.
             Role::RopeFactors | Role::LongRopeFactors if wanted.naming == Naming::HuggingFace => {
                 continue;
             }
@@ -199,7 +189,7 @@ impl<'a> Planner<'a, '_> {
         let less_one = self.wanted.norms_less_one && !bias && !rope;
         let dtype = match (self.wanted.naming, stored.tensor.dtype) {
             (Naming::HuggingFace, dtype @ (DType::F16 | DType::BF16)) if !less_one => dtype,
-            // llama.cpp adds and multiplies vectors of float32 only.
+            // llama.cpp supports only f32 vectors.
             _ => DType::F32,
         };
         let add = if less_one { -1.0 } else { 0.0 };
@@ -236,14 +226,12 @@ impl<'a> Planner<'a, '_> {
         }
     }
 
-    /// A matrix, or several in one tensor.
     fn matrix(&self, named: &NamedTensor, outputs: &mut Outputs<'a>) -> Result<(), ExportError> {
         let mut matrices = Vec::with_capacity(named.roles.len());
         for &role in &named.roles {
             let id = MatrixId::of(role).map(|(id, _)| id);
             match id.and_then(|id| Matrix::find(self.file, id)) {
                 Some(matrix) => matrices.push(matrix),
-                // A head that is the embedding.
                 None if !named.required => return Ok(()),
                 None => return Err(ExportError::Missing(role)),
             }
@@ -286,7 +274,6 @@ impl<'a> Planner<'a, '_> {
         Ok(())
     }
 
-    /// The type that all matrices of a tensor are stored in, where they may stay so.
     fn common_type(&self, matrices: &[Matrix<'a>]) -> Result<Option<DType>, ExportError> {
         let mut common = None;
         for matrix in matrices {
@@ -304,8 +291,8 @@ impl<'a> Planner<'a, '_> {
         Ok(common)
     }
 
-    /// What stands in the model for a matrix whose factors go into an adapter; `None` where they
-    /// cannot.
+    /// Returns the model's part of a matrix whose factors go into an adapter; `None` without
+    /// factors.
     fn base(&self, matrix: &Matrix<'a>) -> Result<Option<(DType, Piece<'a>)>, ExportError> {
         let (dtype, content) = match matrix.form {
             Form::Dense => return Ok(None),
@@ -333,7 +320,6 @@ impl<'a> Planner<'a, '_> {
         )))
     }
 
-    /// The factors of a matrix, as they are stored.
     fn adapter(
         &self,
         named: &NamedTensor,
@@ -370,7 +356,7 @@ impl<'a> Planner<'a, '_> {
 }
 
 impl<'a> Content<'a> {
-    /// What gives its numbers, where they are encoded anew.
+    /// Returns the decoder of its rows, if they are encoded.
     pub fn rows(&self) -> Result<Option<Rows<'a>>, ExportError> {
         Ok(match self {
             Content::Matrix(matrix) => Some(matrix.rows()?),

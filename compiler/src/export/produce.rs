@@ -1,4 +1,4 @@
-//! The bytes of a tensor of an output, a portion at a time.
+//! Produces the bytes of an output's tensors in portions.
 
 use std::ops::Range;
 
@@ -13,25 +13,23 @@ use super::rows::{Rows, Stored};
 use crate::event::Watch;
 use crate::system::ordered;
 
-/// Numbers that are encoded at a time, about: between two portions somebody may ask for an end, which
-/// must not take long.
+/// Approximate number of values encoded at a time; short enough to react to cancellation.
 const ENCODED: usize = 1 << 17;
 
-/// Bytes that are copied at a time, about.
+/// Approximate number of bytes copied at a time.
 const COPIED: usize = 1 << 22;
 
-/// Makes tensors of an artifact.
 pub(super) struct Producer<'a> {
     pub artifact: &'a Htz,
     pub threads: usize,
     pub watch: Watch<'a>,
 }
 
-/// Takes the bytes of a tensor in their order.
+/// Consumer of the bytes of a tensor, in order.
 pub(super) type Sink<'a> = dyn FnMut(&[u8]) -> Result<(), ExportError> + 'a;
 
 impl Producer<'_> {
-    /// Hands the bytes of a tensor over, which is compared with the artifact's digests before.
+    /// Verifies the digests of a tensor's sources and passes its bytes to the sink.
     pub fn tensor(&self, output: &Output<'_>, sink: &mut Sink<'_>) -> Result<(), ExportError> {
         for piece in &output.pieces {
             for stored in piece.content.tensors()? {
@@ -112,7 +110,7 @@ impl Producer<'_> {
         Ok(())
     }
 
-    /// Decodes and encodes on all threads; the bytes do not depend on how many there are.
+    /// Decodes and encodes on all threads; the bytes do not depend on the number of threads.
     fn encode(
         &self,
         output: &Output<'_>,
@@ -141,7 +139,6 @@ impl Producer<'_> {
     }
 }
 
-/// Stretches of whole heads, or of rows, of about so many entries.
 fn portions(
     entries: usize,
     rows: usize,
@@ -155,7 +152,6 @@ fn portions(
         .map(move |row| row..rows.min(row + step))
 }
 
-/// Numbers in the type of an output.
 fn encode(output: &Output<'_>, values: &[f32]) -> Result<Vec<u8>, ExportError> {
     let dtype = output.dtype;
     let bytes = values.len() / dtype.block_len() * dtype.block_bytes();

@@ -1,4 +1,4 @@
-//! What an export did, for programs and people.
+//! Report of an export, for programs and people.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,47 +12,46 @@ use serde::Serialize;
 use super::output::{Content, Output, Outputs};
 use crate::system::show::bytes_for_people;
 
-/// What an export did.
+/// Report of an export.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExportReport {
-    /// The artifact's name, without its folder.
+    /// File name of the artifact, without its folder.
     pub artifact: String,
     /// `gguf` or `safetensors`.
     pub format: &'static str,
     /// The model's architecture.
     pub architecture: String,
-    /// What was written, without folders.
+    /// The outputs, without their folders.
     pub files: Vec<Written>,
-    /// The matrices by what became of them and by type; vectors are not counted.
+    /// Matrices by handling and type; vectors are not counted.
     pub matrices: Vec<Sum>,
-    /// What is to be known of the output.
+    /// Notes on limitations of the output.
     pub notes: Vec<String>,
 }
 
-/// A file or folder that was written.
+/// An output file or folder.
 #[derive(Clone, Debug, Serialize)]
 pub struct Written {
-    /// Its name.
+    /// File name.
     pub name: String,
-    /// Its bytes; of a folder those of the weights.
+    /// Size in bytes; for a folder that of the weights.
     pub bytes: u64,
 }
 
-/// Matrices of one kind.
+/// Sum over matrices of one kind.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sum {
-    /// `stored` as in the artifact, `decoded` and encoded anew, `zeros` in the place of factors, or a
-    /// factor of the `adapter`.
+    /// `stored` (copied), `decoded` (and encoded), `zeros` (in place of factors), or `adapter` (a
+    /// factor).
     pub how: &'static str,
-    /// The type in the output.
+    /// Type in the output.
     pub dtype: DType,
-    /// How many tensors.
+    /// Number of tensors.
     pub tensors: usize,
-    /// Their bytes.
+    /// Their size in bytes.
     pub bytes: u64,
 }
 
-/// The matrices of an output by kind.
 pub(super) fn sums(outputs: &Outputs<'_>) -> Vec<Sum> {
     let mut sums: BTreeMap<(&'static str, &'static str), Sum> = BTreeMap::new();
     let mut add = |how, output: &Output<'_>| {
@@ -80,7 +79,6 @@ pub(super) fn sums(outputs: &Outputs<'_>) -> Vec<Sum> {
     sums.into_values().collect()
 }
 
-/// What is to be known of an output.
 pub(super) fn notes(
     file: &ModelFile,
     outputs: &Outputs<'_>,
@@ -131,7 +129,6 @@ pub(super) fn notes(
     notes
 }
 
-/// What programs that read GGUF do otherwise.
 fn of_gguf(file: &ModelFile) -> Vec<String> {
     let mut notes = Vec::new();
     if let Ok(vocabulary) = &file.vocabulary {
@@ -139,7 +136,7 @@ fn of_gguf(file: &ModelFile) -> Vec<String> {
         notes.extend(lost.iter().map(|what| format!("GGUF cannot say {what}")));
     }
     let hyper = &file.hyper;
-    // The only ones for which it reads the entry and goes by it.
+    // llama.cpp reads and applies the entry only for these.
     let windowed = ["gemma2", "gemma3"].contains(&hyper.architecture.as_str());
     if let (Some(window), false) = (&hyper.forward.sliding_window, windowed) {
         notes.push(format!(

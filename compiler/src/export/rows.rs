@@ -1,4 +1,4 @@
-//! Rows of a matrix as numbers, in whatever form an artifact stores it.
+//! Decodes rows of a matrix in any stored form.
 
 use std::ops::Range;
 
@@ -11,7 +11,6 @@ use htc_formats::source::{ModelFile, ModelTensor};
 
 use super::ExportError;
 
-/// A tensor where it lies in the artifact.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stored<'a> {
     pub tensor: &'a ModelTensor,
@@ -19,19 +18,19 @@ pub(super) struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// The tensor of a role.
+    /// Returns the tensor of a role, if any.
     pub fn find(file: &'a ModelFile, role: Role) -> Option<Stored<'a>> {
         let tensor = file.tensor(role)?;
         let bytes = file.bytes(tensor);
         Some(Stored { tensor, bytes })
     }
 
-    /// As [`find`](Stored::find), of a tensor that must be there.
+    /// Returns the tensor of a role, or an error if it is missing.
     pub fn get(file: &'a ModelFile, role: Role) -> Result<Stored<'a>, ExportError> {
         Stored::find(file, role).ok_or(ExportError::Missing(role))
     }
 
-    /// The bytes of some rows; `None` where a row has none of its own.
+    /// Returns the bytes of some rows; `None` for types without separate rows.
     pub fn row_bytes(&self, rows: Range<usize>) -> Option<&'a [u8]> {
         let row = self.tensor.dtype.row_bytes(self.tensor.cols)?;
         self.bytes.get(rows.start * row..rows.end * row)
@@ -53,7 +52,6 @@ impl<'a> Stored<'a> {
         decoded.map_err(ExportError::of_block(&role.to_string()))
     }
 
-    /// All of it as float64.
     fn matrix(&self) -> Result<Mat<f64>, ExportError> {
         let (rows, cols) = (self.tensor.rows, self.tensor.cols);
         let mut matrix = Mat::zeros(rows, cols);
@@ -68,7 +66,6 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// A matrix of the model.
 #[derive(Debug)]
 pub(super) struct Matrix<'a> {
     pub id: MatrixId,
@@ -79,7 +76,7 @@ pub(super) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// The matrix in the form that it is stored in; `None` where nothing of it is there.
+    /// Returns a matrix in its stored form; `None` if it is not stored.
     pub fn find(file: &'a ModelFile, id: MatrixId) -> Option<Matrix<'a>> {
         let has = |part| {
             id.role(part)
@@ -95,15 +92,15 @@ impl<'a> Matrix<'a> {
         })
     }
 
-    /// A tensor of its own.
+    /// Returns the tensor of a part.
     pub fn part(&self, part: Part) -> Result<Stored<'a>, ExportError> {
         let missing = ExportError::Missing(self.id.weight());
         let role = self.id.role(part).ok_or(missing)?;
         Stored::get(self.file, role)
     }
 
-    /// Its factors `(B, A)` of `B A`; `None` of a dense matrix. Those of a base with a residual are what
-    /// the base lacks.
+    /// Returns the factors `(B, A)` of `B A`; `None` for a dense matrix. For a base with a low-rank
+    /// residual they are those of the residual.
     pub fn factors(&self) -> Result<Option<(Stored<'a>, Stored<'a>)>, ExportError> {
         Ok(match self.form {
             Form::Dense => None,
@@ -121,7 +118,7 @@ impl<'a> Matrix<'a> {
         })
     }
 
-    /// What is stored as a dense matrix: all of it, or the base of a residual.
+    /// Returns the dense tensor: the whole matrix, or the base of a residual.
     pub fn dense(&self) -> Result<Option<Stored<'a>>, ExportError> {
         match self.form {
             Form::Dense | Form::Residual => self.part(Part::Weight).map(Some),
@@ -129,12 +126,12 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// What a dense matrix lacks, where that is stored.
+    /// Returns the coded residual of a dense matrix, if any.
     pub fn refinement(&self) -> Option<Stored<'a>> {
         Stored::find(self.file, Role::Refinement { matrix: self.id })
     }
 
-    /// The type of a matrix that is stored dense and as nothing else.
+    /// Returns the type of a matrix that is a single dense tensor.
     pub fn stored_type(&self) -> Result<Option<DType>, ExportError> {
         Ok(match self.form {
             Form::Dense if self.refinement().is_some() => None,
@@ -143,7 +140,7 @@ impl<'a> Matrix<'a> {
         })
     }
 
-    /// The tensors that it is made of, a basis that it shares among them.
+    /// Returns all tensors of the matrix, including a shared basis.
     pub fn tensors(&self) -> Result<Vec<Stored<'a>>, ExportError> {
         let factors = self.factors()?;
         let factors = factors.into_iter().flat_map(|(b, a)| [b, a]);
@@ -156,7 +153,7 @@ impl<'a> Matrix<'a> {
             .collect())
     }
 
-    /// What gives its rows; decodes the factor that all of them need.
+    /// Returns a decoder of the rows; decodes the factor that all rows need.
     pub fn rows(&self) -> Result<Rows<'a>, ExportError> {
         let product = match self.factors()? {
             None => None,
@@ -171,19 +168,16 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Gives rows of a matrix.
 #[derive(Debug)]
 pub(super) struct Rows<'a> {
     dense: Option<Stored<'a>>,
-    /// What that lacks.
     refinement: Option<Stored<'a>>,
-    /// `B` where it lies, and `A`.
     product: Option<(Stored<'a>, Mat<f64>)>,
     cols: usize,
 }
 
 impl<'a> Rows<'a> {
-    /// What gives the rows of a tensor.
+    /// Returns a decoder of the rows of a tensor.
     pub fn of_tensor(stored: Stored<'a>) -> Rows<'a> {
         Rows {
             dense: Some(stored),
@@ -193,7 +187,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Some rows: what is dense, and the product of the factors in float64, rounded once.
+    /// Decodes some rows; products of factors are computed in float64 and rounded once.
     pub fn decode(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), ExportError> {
         if let Some(dense) = &self.dense {
             dense.decode(rows.clone(), out)?;

@@ -1,8 +1,8 @@
-//! Which type a tensor of a GGUF has.
+//! Types of tensors in a GGUF.
 
 use htc_formats::DType;
 
-/// Whether llama.cpp multiplies with matrices of a type, so that they may stay as they are stored.
+/// Returns true if llama.cpp multiplies with matrices of a type, so that they can be copied.
 pub(super) fn is_executed(dtype: DType) -> bool {
     match dtype {
         DType::F64
@@ -10,19 +10,16 @@ pub(super) fn is_executed(dtype: DType) -> bool {
         | DType::I16
         | DType::I32
         | DType::I64
-        // Codes of this program's own.
+        // Codes of this project.
         | DType::Bands
-        // Types of intermediate results only.
         | DType::Q8_1
         | DType::Q8K => false,
-        // Without blocks there are no rows to take.
         dtype => dtype.row_bytes(dtype.block_len()).is_some(),
     }
 }
 
-/// The type that rows of `cols` numbers have where `asked` was asked for: that, or where a row is no
-/// whole number of its blocks the next that fits, never one of fewer bits; by the table of
-/// `llama-quantize`.
+/// Returns `asked` if rows of `cols` values are whole blocks of it, else the next fitting type with
+/// no fewer bits, by the table of `llama-quantize`.
 pub(super) fn fitting(asked: DType, cols: usize) -> DType {
     if asked.row_bytes(cols).is_some() {
         return asked;
@@ -40,8 +37,8 @@ pub(super) fn fitting(asked: DType, cols: usize) -> DType {
     }
 }
 
-/// The smallest type for a matrix of zeros that every backend of llama.cpp multiplies with; bytes of zero
-/// decode to zeros in it.
+/// Returns the smallest type for a matrix of zeros that every backend of llama.cpp supports; zero
+/// bytes decode to zeros in it.
 pub(super) fn of_zeros(cols: usize) -> DType {
     match DType::Q2K.row_bytes(cols) {
         Some(_) => DType::Q2K,
@@ -56,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_type_that_does_not_fit_gives_way_to_one_of_no_fewer_bits() {
+    fn fallback_types_have_no_fewer_bits() {
         let bits = |dtype: DType| dtype.block_bytes() as f64 / dtype.block_len() as f64;
         for &asked in block::writable() {
             for cols in [256, 512, 288, 32, 48, 17] {
@@ -74,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_bytes_of_zero() {
+    fn zero_bytes_decode_to_zeros() {
         for cols in [256, 96, 24] {
             let dtype = of_zeros(cols);
             let mut values = vec![1.0; cols];

@@ -1,3 +1,3 @@
-//! Where the layers of a model differ: the layer that is probed first, and its spectra.
+//! Geometry of stored layers: the probe of their spectra.
 
 pub mod probe;

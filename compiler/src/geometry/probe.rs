@@ -1,13 +1,10 @@
-//! The spectrum of a layer as it is stored: written into an artifact when it is sealed, and computed
-//! again by `htc verify --probe`.
+//! Spectrum of a stored layer: written when an artifact is sealed, and recomputed by `htc verify
+//! --probe`.
 //!
-//! The weight of component `j` is `|a_j| |b_j|` where factors are stored (row `j` of `A`, column `j`
-//! of `B`), `|p_j| |w_j|` where a slot shares a basis (row `j` of the basis, column `j` of what the
-//! slot stores), and the norm of row `j` of a dense slot; of a base with a residual both, the rows
-//! first. Factors that were made without a gauge are
-//! singular vectors between which the singular value is shared out, so that their weights are the
-//! singular values to the rounding of what is stored. Norms are blind to signs and to the order of
-//! the numbers inside a vector: a probe finds what changes them, and no more.
+//! The weight of component `j` is `|a_j| |b_j|` for factors, `|p_j| |w_j|` for a shared basis, and
+//! the norm of row `j` for a dense projection; a base with a residual has both. Factors without a
+//! gauge have the singular values as weights, up to rounding. Norms do not detect changes of signs
+//! or of the order within a vector.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,38 +18,37 @@ use thiserror::Error;
 
 use crate::system::ordered;
 
-/// Relative difference of two numbers that are the same but for the order of additions.
+/// Relative tolerance for different orders of addition.
 pub const TOLERANCE: f64 = 1e-9;
 
-/// Numbers of a tensor that one thread takes at a time, about. Sums over columns are added in
-/// portions of it, so that their order does not depend on the number of threads.
+/// Approximate numbers per job; independent of the number of threads, as is the order of sums.
 const PORTION: usize = 1 << 20;
 
-/// Why spectra cannot be computed.
+/// Error returned when spectra cannot be computed.
 #[derive(Debug, Error)]
 pub enum ProbeError {
-    /// The bytes of a tensor do not decode.
+    /// The blocks of a tensor do not decode.
     #[error("tensor {tensor}: {source}; copy the file again or compile it anew")]
     Block {
-        /// What it does in the model.
+        /// Tensor role.
         tensor: Role,
-        /// What the codec says.
+        /// Codec error.
         source: BlockError,
     },
-    /// The bytes of a matrix in bands do not decode.
+    /// The column groups of a matrix do not decode.
     #[error("tensor {tensor}: {source}; copy the file again or compile it anew")]
     Bands {
-        /// What it does in the model.
+        /// Tensor role.
         tensor: Role,
-        /// What the codec says.
+        /// Codec error.
         source: BandsError,
     },
-    /// The system gives no thread to work with.
+    /// No thread can be started.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),
 }
 
-/// The geometry record of an artifact before the numbers of its spectra are known.
+/// Returns the geometry record of an artifact with zero spectra.
 pub fn draft(
     hyper: &HyperParameters,
     tensors: &[TensorEntry],
@@ -85,8 +81,8 @@ pub fn draft(
     }
 }
 
-/// The spectra of the seven slots of a layer, from the tensors that an artifact holds and their
-/// bytes; the number of threads does not change a bit of them.
+/// Computes the spectra of a layer's seven projections; the result does not depend on the number of
+/// threads.
 ///
 /// # Errors
 /// [`ProbeError`].
@@ -118,7 +114,7 @@ pub fn spectra<'a>(
     ordered::for_each(
         threads,
         portions.len(),
-        // A result is small beside what it is made from.
+        // Results are small.
         threads.saturating_mul(4),
         |portion| {
             let (index, row, step) = portions[portion];
@@ -179,7 +175,7 @@ pub fn spectra<'a>(
     Ok(Slot::ALL.into_iter().map(spectrum).collect())
 }
 
-/// Whether two spectra are the same, but for the order of additions.
+/// Returns true if two spectra are equal up to the order of additions.
 pub fn agree(one: &SpectrumRecord, other: &SpectrumRecord) -> bool {
     let near = |a: f64, b: f64| a == b || (a - b).abs() <= TOLERANCE * a.abs().min(b.abs());
     one.components == other.components
@@ -187,14 +183,12 @@ pub fn agree(one: &SpectrumRecord, other: &SpectrumRecord) -> bool {
         && near(one.energy, other.energy)
 }
 
-/// Which vectors of a tensor belong to the components.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Axis {
     Rows,
     Columns,
 }
 
-/// `None` for a tensor that is no part of a spectrum.
 fn axis(role: Role) -> Option<Axis> {
     match role {
         Role::Basis { .. } => Some(Axis::Rows),
@@ -207,7 +201,6 @@ fn axis(role: Role) -> Option<Axis> {
     }
 }
 
-/// The squared norms of some rows in bands, which are no part of factors.
 fn of_bands(entry: &TensorEntry, bytes: &[u8], rows: Range<usize>) -> Result<Vec<f64>, BandsError> {
     let Some(codes) = &entry.codes else {
         return Ok(Vec::new());
@@ -221,7 +214,6 @@ fn of_bands(entry: &TensorEntry, bytes: &[u8], rows: Range<usize>) -> Result<Vec
     .collect()
 }
 
-/// The squared norms of some rows, or of the columns of these rows.
 fn squares(dtype: DType, cols: usize, bytes: &[u8], axis: Axis) -> Result<Vec<f64>, BlockError> {
     let row_bytes = dtype
         .row_bytes(cols)
@@ -250,8 +242,7 @@ fn squares(dtype: DType, cols: usize, bytes: &[u8], axis: Axis) -> Result<Vec<f6
     Ok(sums)
 }
 
-/// The squared norm of a row of q8_0, several times as fast as by decoding: the squares of a block's
-/// codes are added as integers, exactly, before they meet the scale.
+/// Squared codes are summed exactly as integers, which is faster than decoding.
 fn q8_squared_norm(row: &[u8], scales: &mut Q8Scales) -> Result<f64, BlockError> {
     let (blocks, _) = row.as_chunks::<Q8_BYTES>();
     for (bytes, block) in scales.bytes.chunks_exact_mut(2).zip(blocks) {
@@ -266,10 +257,9 @@ fn q8_squared_norm(row: &[u8], scales: &mut Q8Scales) -> Result<f64, BlockError>
     Ok(energies.sum())
 }
 
-/// Bytes of a block of q8_0: a scale of two bytes and 32 codes.
+/// A scale of two bytes and 32 codes.
 const Q8_BYTES: usize = 34;
 
-/// Room for the scales of a row.
 struct Q8Scales {
     bytes: Vec<u8>,
     values: Vec<f32>,
@@ -285,7 +275,6 @@ impl Q8Scales {
     }
 }
 
-/// `Σ x²`, in as many sums as vectors hold.
 fn squared_norm(values: &[f32]) -> f64 {
     const LANES: usize = 16;
     let (whole, rest) = values.as_chunks::<LANES>();

@@ -1,5 +1,4 @@
-//! From the plan to the artifact's draft: which tensors it holds, in which order, and what is
-//! said of every slot.
+//! Layout of the artifact: its tensors, their order, and the plan's records.
 
 use htc_formats::DType;
 use htc_formats::htz::{
@@ -18,19 +17,18 @@ use crate::plan::{Budget, Form, Plan, Request, UnitPlan};
 use crate::request::{GaugeKind, Shrinkage, SinkProtection, Treatment};
 use crate::unit::{kv_bases, stored_tensors};
 
-/// A step of writing the artifact; the steps are in the order of execution.
+/// Step of writing the artifact, in execution order.
 #[derive(Clone, Copy, Debug)]
 pub enum Job<'a> {
-    /// A tensor goes through in its source format.
+    /// Copies a tensor in its source format.
     PassThrough(&'a ModelTensor),
-    /// What a unit stores is made: its factors, or its numbers in another type.
+    /// Computes the tensors of a unit: factors, or values in another type.
     Make(&'a UnitPlan),
-    /// Bases for the KV cache of a layer are found in what calibration saw.
+    /// Computes the KV cache bases of a layer from the calibration.
     KvBases(usize),
 }
 
-/// The steps for a source and a plan; with `biases` every factorised slot gets one, which its own goes
-/// into.
+/// Returns the steps of writing; with `biases` every factorised projection gets a bias.
 pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> Vec<Job<'a>> {
     let bases = 0..if plan.has_kv_bases() {
         source.hyper.layers
@@ -50,8 +48,7 @@ pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> Vec<Job<
         .collect()
 }
 
-/// The unit that replaces a tensor of the source, and the tensor's matrix; `None` for what passes
-/// through.
+/// Returns the unit that replaces a source tensor, and its matrix.
 fn replaced(plan: &Plan, role: Role) -> Option<(&UnitPlan, MatrixId)> {
     let (matrix, Part::Weight) = MatrixId::of(role)? else {
         return None;
@@ -60,7 +57,6 @@ fn replaced(plan: &Plan, role: Role) -> Option<(&UnitPlan, MatrixId)> {
     (unit.form != Form::Kept).then_some((unit, matrix))
 }
 
-/// Whether a tensor is the bias of a factorised slot.
 fn is_corrected(plan: &Plan, role: Role) -> bool {
     match MatrixId::of(role) {
         Some((matrix, Part::Bias)) => plan.unit_of(matrix).is_some_and(|u| u.rank().is_some()),
@@ -68,8 +64,7 @@ fn is_corrected(plan: &Plan, role: Role) -> bool {
     }
 }
 
-/// The tensors of the artifact in the order of execution. A unit's tensors may have others
-/// between them: with Q and V sharing a basis, K stands where it always does.
+/// A unit's tensors need not be adjacent: if Q and V share a basis, K is between them.
 fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
     let mut entries = Vec::new();
     let kept = |tensor: &&ModelTensor| !(biases && is_corrected(plan, tensor.role));
@@ -111,8 +106,7 @@ fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
     entries
 }
 
-/// `blk.0.attn_q.weight` becomes `blk.0.attn_q.a`; a basis has no tensor of its own in the
-/// source and is called by its role, and so are bases for a KV cache.
+/// `blk.0.attn_q.weight` becomes `blk.0.attn_q.a`; bases are named by role.
 fn factor_name(source: &ModelFile, role: Role) -> String {
     let found = MatrixId::of(role);
     let found = found.and_then(|(m, part)| Some((source.tensor(m.weight())?, part)));
@@ -126,8 +120,8 @@ fn factor_name(source: &ModelFile, role: Role) -> String {
     }
 }
 
-/// Everything about the artifact that is known before the first factor is; with room for its quality where
-/// that is to be `measured`. `order` names that of what is stored, where it is another; `linear_algebra` what decomposes.
+/// Creates the manifest before factorisation, with space for the quality if `measured`. `order` is
+/// the digest of the channel permutation.
 pub fn draft(
     source: &ModelFile,
     source_sha256: Digest,
@@ -183,13 +177,12 @@ pub fn draft(
     }
 }
 
-/// Leaves room for what a tuning says in the artifact where one may follow.
+/// Reserves space for the tuning record if `tuned`.
 pub fn reserve_tuning(mut draft: Manifest, tuned: bool) -> Manifest {
     draft.provenance.tuning = tuned.then(TuningRecord::draft);
     draft
 }
 
-/// What the artifact says of its calibration.
 fn calibration_record(calibration: &Calibration, gauge: GaugeKind) -> CalibrationRecord {
     CalibrationRecord {
         text_sha256: calibration.text_digest(),
@@ -199,7 +192,6 @@ fn calibration_record(calibration: &Calibration, gauge: GaugeKind) -> Calibratio
     }
 }
 
-/// What the artifact says of the treatment, where the record of a calibration has no word for it.
 fn treatment_record(treatment: &Treatment) -> Option<TreatmentRecord> {
     let Treatment {
         gauge,
@@ -217,7 +209,7 @@ fn treatment_record(treatment: &Treatment) -> Option<TreatmentRecord> {
     })
 }
 
-/// What the artifact says of its plan; errors are not measured yet.
+/// Creates the record of a plan, without errors.
 pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
     let hyper = &source.hyper;
     let mut slots = Vec::with_capacity(hyper.layers * Slot::ALL.len());
@@ -249,7 +241,7 @@ pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
             Budget::Rank(n) => BudgetRecord::Rank(n),
             Budget::FullRank => BudgetRecord::Full,
             Budget::Ratio(r) => BudgetRecord::Ratio(r),
-            // A manifest knows no other budgets, so it says what they came to.
+            // A manifest has no other kinds of budget.
             Budget::Parameters(_)
             | Budget::Bytes(_)
             | Budget::MeanRank(_)
@@ -267,7 +259,6 @@ pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
     }
 }
 
-/// How the budget was shared out, where there is anything to say.
 fn allocation(plan: &Plan) -> Option<AllocationRecord> {
     let Request {
         budget, allocation, ..
@@ -286,8 +277,7 @@ fn allocation(plan: &Plan) -> Option<AllocationRecord> {
     })
 }
 
-/// Where the error of a matrix is written down; [`draft`] makes a record for each slot of each layer, in
-/// order.
+/// Returns the error field of a matrix.
 pub fn error_of(plan: &mut PlanRecord, matrix: MatrixId) -> Option<&mut Option<f64>> {
     match matrix {
         MatrixId::Slot { layer, slot } => {
@@ -329,7 +319,7 @@ fn matrix_record(source: &ModelFile, plan: &Plan, matrix: MatrixId) -> MatrixRec
     let unit = plan.unit_of(matrix);
     let form = unit.map_or(&Form::Kept, |unit| &unit.form);
     let stored = form.stored(weight.map_or(DType::F32, |tensor| tensor.dtype));
-    // What the matrix stores of its own; a shared basis is counted apart.
+    // Tensors of this matrix; shared bases are counted separately.
     let own = stored.tensors(matrix, (rows, cols));
     let sum = |of: fn(&StoredTensor) -> u64| own.iter().map(of).sum();
     MatrixRecord {

@@ -1,4 +1,4 @@
-//! Why an artifact cannot be made.
+//! Errors of making an artifact.
 
 use htc_formats::bands::BandsError;
 use htc_formats::block::BlockError;
@@ -9,32 +9,32 @@ use crate::event::Cancelled;
 use crate::geometry::probe::ProbeError;
 use crate::unit::UnitsError;
 
-/// Why an artifact cannot be made.
+/// Errors of making an artifact.
 #[derive(Debug, Error)]
 pub enum MakeError {
-    /// A unit cannot be made.
+    /// A unit failed.
     #[error(transparent)]
     Units(#[from] UnitsError),
-    /// The spectra of what is stored cannot be computed.
+    /// The spectra of the stored weights cannot be computed.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// The rows of a matrix in bands cannot be multiplied.
+    /// The rows of a matrix in column groups cannot be scaled.
     #[error("{tensor}: {source}")]
     Bands {
         /// The matrix.
         tensor: String,
-        /// Why.
+        /// The reason.
         source: BandsError,
     },
-    /// The rows of a matrix in blocks cannot be multiplied.
+    /// The rows of a matrix in blocks cannot be scaled.
     #[error("{tensor}: {source}")]
     Block {
         /// The matrix.
         tensor: String,
-        /// Why.
+        /// The reason.
         source: BlockError,
     },
-    /// Bases for a KV cache are found in what calibration saw.
+    /// Bases for a KV cache require a calibration.
     #[error(
         "`kv_bases` on: the bases are found on text; calibrate with `calibration`, or leave `kv_bases` out"
     )]
@@ -45,7 +45,7 @@ pub enum MakeError {
 }
 
 impl MakeError {
-    /// Whether numbers have no code in the type of their matrix, which others may have.
+    /// Returns true if values have no code in the type of their matrix; other values may have one.
     pub fn has_no_code(&self) -> bool {
         match self {
             MakeError::Bands { source, .. } => matches!(source, BandsError::Scale { .. }),

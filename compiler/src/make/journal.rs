@@ -1,8 +1,8 @@
-//! What is finished of an artifact, sealed with a secret of the user.
+//! Journal of the finished parts of an artifact, sealed with a secret of the user.
 //!
-//! A line of the journal is its seal and what it says, as JSON. A seal covers the line, every line
-//! before it and the key of the artifact: a line that was changed, moved or laid there by somebody else
-//! is not believed, nor is any behind it.
+//! A line of the journal is a seal followed by JSON. A seal covers its line, every line before it
+//! and the key of the artifact. A line that was changed, moved or added by somebody else is
+//! rejected, with all lines after it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -20,35 +20,28 @@ use crate::event::{Event, Watch};
 use crate::system::disk;
 use crate::system::secret::Secret;
 
-/// Bytes of a journal beyond which it is none.
 const MAX_JOURNAL: u64 = 256 << 20;
 
-/// Bytes of a note beyond which it is none.
 const MAX_NOTE: u64 = 16 << 20;
 
-/// What the first seal of a journal begins with.
 const BEGIN: &[u8] = b"htc journal 1\n";
 
-/// What a journal says, line by line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line<T> {
-    /// The next tensor is complete; its digest.
     Tensor(Digest),
-    /// A step is done, and this was found.
     Step(usize, T),
-    /// The artifact is complete; the digest of its header and manifest.
     Complete(Digest),
 }
 
-/// What an earlier run left behind of an artifact.
+/// State of an artifact left by an earlier run.
 #[derive(Debug)]
 pub struct Left<T> {
-    /// Digests of the tensors that were complete.
+    /// Digests of the complete tensors.
     pub tensors: Vec<Digest>,
-    /// Steps that were done, and what was found.
+    /// Finished steps with their measurements.
     pub steps: Vec<(usize, T)>,
-    /// Where the artifact was complete, the digest of its header and manifest.
+    /// Digest of header and manifest, if the artifact was complete.
     pub complete: Option<Digest>,
 }
 
@@ -62,7 +55,7 @@ impl<T> Default for Left<T> {
     }
 }
 
-/// An artifact that is made, or made already.
+/// An artifact in a work folder, complete or unfinished.
 #[derive(Clone, Copy, Debug)]
 pub struct Artifact<'a> {
     work: &'a Work,
@@ -86,17 +79,17 @@ impl<'a> Artifact<'a> {
         self.work.folder()
     }
 
-    /// Its name when it is complete.
+    /// Returns its file name when complete.
     pub fn complete(&self) -> OsString {
         self.name("htz")
     }
 
-    /// The name of the file where it grows.
+    /// Returns its file name while unfinished.
     pub fn partial(&self) -> OsString {
         self.name("partial")
     }
 
-    /// Writes it anew, whatever there is of it: what is copied in a moment is not gone on with.
+    /// Starts writing the artifact from the beginning. Copies are quick and are not resumed.
     ///
     /// # Errors
     /// [`HtzError`].
@@ -114,7 +107,7 @@ impl<'a> Artifact<'a> {
         Ok(writer)
     }
 
-    /// Opens it when it is complete.
+    /// Opens the complete artifact.
     ///
     /// # Errors
     /// [`HtzError`].
@@ -127,8 +120,8 @@ impl<'a> Artifact<'a> {
         Htz::of_map(MappedFile::of_file(path, &file)?)
     }
 
-    /// Whether it is complete, undamaged, and the one whose header and manifest have this digest. Where
-    /// it is not, what lies under its name is the unfinished file.
+    /// Returns true if the artifact is complete, undamaged, and its header and manifest have this
+    /// digest. Otherwise renames the complete file to the unfinished one.
     pub fn is_complete(&self, head: Option<Digest>) -> bool {
         let (complete, partial) = (self.complete(), self.partial());
         if self.folder().find(&complete).is_err() {
@@ -139,7 +132,6 @@ impl<'a> Artifact<'a> {
             Ok(Some(Digest::of(artifact.head())) == head)
         });
         let sound = sound.unwrap_or(false);
-        // Its tensors are taken over one by one, as far as they are what the journal says.
         if !sound
             && self
                 .folder()
@@ -151,8 +143,8 @@ impl<'a> Artifact<'a> {
         sound
     }
 
-    /// What the journal says, and the journal to go on with. What is written in half behind the last
-    /// whole line is cut off, and so is what is not sealed with the user's secret, which is told.
+    /// Reads the journal and opens it for appending. Truncates a partial last line, and lines that
+    /// are not sealed with the user's secret; warns about the latter.
     ///
     /// # Errors
     /// [`HtzError::Io`].
@@ -214,7 +206,7 @@ impl<'a> Artifact<'a> {
         watch.tell(Event::Warning(&said));
     }
 
-    /// What was measured on it on the windows of a digest.
+    /// Returns the measurements of the artifact on the windows with the given digest.
     pub fn measured<T: DeserializeOwned>(&self, windows: Digest) -> Option<T> {
         let name = self.name(&format!("{windows}.json"));
         let mut text = Vec::new();
@@ -224,7 +216,7 @@ impl<'a> Artifact<'a> {
         serde_json::from_slice(said).ok()
     }
 
-    /// Notes down what was measured on it.
+    /// Stores measurements of the artifact.
     ///
     /// # Errors
     /// [`HtzError::Io`].
@@ -239,15 +231,14 @@ impl<'a> Artifact<'a> {
             .map_err(|source| failure("write", &self.path(&name), source))
     }
 
-    /// Bytes that a stage keeps of its work on it under a name, as they were sealed; `None` where there are none, or
-    /// more than `most`.
+    /// Returns the state that a stage stored under a name, if its seal is valid; `None` if there is
+    /// none, or it exceeds `most` bytes.
     pub fn state(&self, name: &str, most: usize) -> Option<Vec<u8>> {
         let file = self
             .folder()
             .read(&self.name(&format!("{name}.state")))
             .ok()?;
         let mut bytes = Vec::new();
-        // The seal, a space, and one byte more than there may be.
         let most = most as u64 + 2 * 32 + 2;
         file.take(most).read_to_end(&mut bytes).ok()?;
         let about: [&[u8]; 3] = [b"htc state 1\n", &self.key.0, name.as_bytes()];
@@ -255,7 +246,7 @@ impl<'a> Artifact<'a> {
         Some(said.to_vec())
     }
 
-    /// Keeps bytes of a stage's work on it under a name, in the place of those before.
+    /// Stores a stage's state under a name and replaces the previous state.
     ///
     /// # Errors
     /// [`HtzError::Io`].
@@ -267,43 +258,39 @@ impl<'a> Artifact<'a> {
             .map_err(|source| failure("write", &self.path(&file), source))
     }
 
-    /// What a note is about.
     fn noted<'b>(&'b self, windows: &'b Digest) -> [&'b [u8]; 3] {
         [b"htc note 1\n", &self.key.0, &windows.0]
     }
 
-    /// Forgets the artifact's bytes and keeps what was measured on it.
+    /// Removes the artifact but keeps its measurements.
     pub fn discard(&self) {
         let _ = self.folder().remove(&self.complete());
     }
 }
 
-/// A seal and what it seals, on a line without its end.
 fn seal(secret: &Secret, about: &[&[u8]], said: &[u8]) -> (Digest, Vec<u8>) {
     let seal = secret.seal(&[about, &[said]].concat());
     (seal, [seal.to_string().as_bytes(), b" ", said].concat())
 }
 
-/// What is sealed on a line, and the seal; `None` where it is not this seal.
 fn sealed<'a>(secret: &Secret, about: &[&[u8]], line: &'a [u8]) -> Option<(Digest, &'a [u8])> {
     let (_, said) = line.split_at_checked(2 * 32 + 1)?;
     let (expected, as_written) = seal(secret, about, said);
     (as_written == line).then_some((expected, said))
 }
 
-/// The journal of an artifact that is made.
+/// Journal of an artifact.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     file: File,
     secret: Secret,
     key: Digest,
-    /// That of the last line.
     seal: Digest,
 }
 
 impl Journal {
-    /// The next tensor is complete.
+    /// Records that the next tensor is complete.
     ///
     /// # Errors
     /// [`HtzError::Io`].
@@ -311,7 +298,7 @@ impl Journal {
         self.line(&Line::<()>::Tensor(digest))
     }
 
-    /// A step is done.
+    /// Records that a step is done.
     ///
     /// # Errors
     /// [`HtzError::Io`].
@@ -319,7 +306,7 @@ impl Journal {
         self.line(&Line::Step(step, found))
     }
 
-    /// The artifact is complete; the digest of its header and manifest.
+    /// Records that the artifact is complete, with the digest of its header and manifest.
     ///
     /// # Errors
     /// [`HtzError::Io`].
@@ -327,7 +314,7 @@ impl Journal {
         self.line(&Line::<()>::Complete(head))
     }
 
-    /// Begins anew with what is left.
+    /// Rewrites the journal with the given state.
     ///
     /// # Errors
     /// [`HtzError::Io`].
@@ -377,13 +364,13 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_goes_on_behind_its_last_whole_line() {
+    fn journal_resumes_after_its_last_complete_line() {
         let folder = tempfile::tempdir().unwrap();
         let work = work(folder.path());
         let artifact = work.artifact(digest(0));
         let (left, mut journal) = read(&artifact);
         assert!(left.tensors.is_empty() && left.steps.is_empty());
-        // Numbers come back to the last bit.
+        // Numbers are preserved to the last bit.
         let found = vec![0.1 + 0.2, 1e-308, 5e300];
         journal.tensor(digest(1)).unwrap();
         journal.step(3, &found).unwrap();
@@ -401,9 +388,8 @@ mod tests {
         }
     }
 
-    /// Lines that are changed, moved, of another artifact or without a seal.
     #[test]
-    fn only_lines_that_are_sealed_in_their_order_are_believed() {
+    fn only_lines_sealed_in_sequence_are_accepted() {
         let folder = tempfile::tempdir().unwrap();
         let work = work(folder.path());
         let artifact = work.artifact(digest(0));
@@ -433,7 +419,6 @@ mod tests {
         let other = work.artifact(digest(9));
         fs::write(other.path(&other.name("journal")), &text).unwrap();
         assert_eq!(read(&other).0.tensors.len(), 0);
-        // The same for what was measured.
         artifact.note(digest(5), &0.5).unwrap();
         let note = artifact.path(&artifact.name(&format!("{}.json", digest(5))));
         let sealed = fs::read_to_string(&note).unwrap();

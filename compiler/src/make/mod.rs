@@ -1,4 +1,4 @@
-//! One artifact from one plan: factorised and sealed, from where an earlier run was interrupted.
+//! Makes one artifact from one plan, resuming after an interruption.
 
 mod error;
 mod journal;
@@ -40,53 +40,52 @@ pub use tuned::Change;
 pub use with_source::WithSource;
 use work::Work;
 
-/// Changes with every change of what is computed from the same source and request: what was made with
-/// another arithmetic is not gone on with.
+/// Version of the arithmetic. It changes whenever the same source and request give other results;
+/// work of another version is not resumed.
 pub const ARITHMETIC_VERSION: u32 = 8;
 
-/// What every artifact of a compilation is made from.
+/// Inputs shared by all artifacts of a compilation.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// The model.
     pub source: &'a ModelFile,
-    /// Its digest.
+    /// Digest of the model.
     pub digest: Digest,
-    /// Its activations.
+    /// Statistics of its activations.
     pub calibration: Option<&'a Calibration>,
-    /// What errors at the outputs of its matrices cost, where codes are chosen by that.
+    /// Costs of errors at the outputs of its matrices, if codes are chosen by them.
     pub gradients: Option<&'a Gradients>,
-    /// The order in which it is stored, where that is another.
+    /// Channel permutation, if any.
     pub order: Option<&'a Order>,
-    /// The layer that the artifact names for a probe.
+    /// Layer that the artifact records for probes.
     pub depth_sink: DepthSinkRecord,
-    /// What lies behind its tensors: its vocabulary, and kernels that were compiled for GPUs.
+    /// Sections after the tensors: the vocabulary, and compiled GPU kernels.
     pub sections: &'a [Section],
-    /// Whether the quality of the one that is chosen will be measured and written into it, for which all
-    /// have room.
+    /// Reserves space in the artifact for the quality that is measured on the chosen candidate.
     pub measured: bool,
-    /// Whether the one that is chosen will be tuned, which all have room to say.
+    /// Reserves space in the artifact for the record of tuning the chosen candidate.
     pub tuned: bool,
-    /// Whether what its matrices lose is to be coded beside them, where a byte gains enough by that.
+    /// Set for bases whose residuals will be coded where that pays per byte.
     pub to_be_refined: bool,
-    /// What executes models; its host's threads factorise.
+    /// Device that executes models; the threads of its pool factorise.
     pub device: &'a dyn Device,
 }
 
-/// An artifact that lies complete in the work folder.
+/// A complete artifact in the work folder.
 #[derive(Clone, Debug)]
 pub struct Built {
-    /// What distinguishes it.
+    /// Key in the work folder.
     pub key: Digest,
-    /// What it says of its plan, with the errors.
+    /// Plan record with the measured errors.
     pub record: PlanRecord,
-    /// What was found of its units.
+    /// Measurements of its units.
     pub treated: TreatmentReport,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
 impl Inputs<'_> {
-    /// Threads that factorise.
+    /// Returns the number of threads that factorise.
     pub fn threads(&self) -> usize {
         self.device.pool().threads()
     }
@@ -95,7 +94,7 @@ impl Inputs<'_> {
         ModelTreatment::new(treatment, self.calibration, self.device.algebra())
     }
 
-    /// The artifact's manifest before its first tensor.
+    /// Returns the artifact's manifest before its first tensor.
     pub fn draft(&self, plan: &Plan, treatment: Treatment) -> Manifest {
         let (source, calibration) = (self.source, self.calibration);
         let mut draft = layout::draft(
@@ -117,13 +116,13 @@ impl Inputs<'_> {
         draft
     }
 
-    /// A digest of everything that the bytes of the artifact of a plan depend on.
+    /// Returns a digest of everything that the bytes of a plan's artifact depend on.
     pub fn key(&self, plan: &Plan, treatment: Treatment) -> Digest {
         self.key_of(&self.draft(plan, treatment), treatment, plan)
     }
 
     fn key_of(&self, draft: &Manifest, treatment: Treatment, plan: &Plan) -> Digest {
-        // Every field is named: one that is added must be thought of here.
+        // Destructured so that added fields must be considered here.
         let Inputs {
             source,
             digest,
@@ -132,11 +131,10 @@ impl Inputs<'_> {
             depth_sink,
             sections,
             to_be_refined,
-            // In the manifest.
             order: _,
             measured: _,
             tuned: _,
-            // Of what executes, its linear algebra; the rest is in the key of the calibration.
+            // Only the name of its linear algebra; the rest is in the calibration's key.
             device,
         } = self;
         let Treatment {
@@ -148,7 +146,6 @@ impl Inputs<'_> {
         let calibration = calibration.map(|found| {
             let Calibration {
                 key,
-                // In the manifest.
                 arithmetic: _,
                 layers: _,
                 head: _,
@@ -166,8 +163,8 @@ impl Inputs<'_> {
         let gradients = gradients.map(|found| found.key);
         let container = source.container;
         let effort = plan.request().effort;
-        // Plan, hyper-parameters and provenance are in the manifest, and the vocabulary with its chat
-        // template is in the section of the tokenizer.
+        // The manifest has the plan, hyper-parameters and provenance; the tokenizer section has the
+        // vocabulary with its chat template.
         let manifest = serde_json::to_string(draft).unwrap_or_default();
         let entries: Vec<_> = sections.iter().map(Section::entry).collect();
         let section = serde_json::to_string(&entries).unwrap_or_default();
@@ -182,10 +179,10 @@ impl Inputs<'_> {
         Digest::of(named.as_bytes())
     }
 
-    /// Makes the artifact of a plan, or finds it complete.
+    /// Makes the artifact of a plan, or returns the complete one.
     ///
     /// # Errors
-    /// [`MakeError`]; what is finished stays in the work folder.
+    /// [`MakeError`]; finished work stays in the work folder.
     pub fn build(
         &self,
         plan: &Plan,
@@ -210,7 +207,7 @@ impl Inputs<'_> {
             let geometry = draft.geometry.clone();
             let mut writer = HtzWriter::resume(work.folder(), &name, &partial, draft, sections)?;
             let taken = writer.take_over(&left.tensors)?;
-            // The journal may say more than the file holds, or be of a file that is gone.
+            // The journal may list more tensors than the file has, or belong to a lost file.
             if taken < left.tensors.len() {
                 left.tensors.truncate(taken);
                 journal.rewrite(&left)?;
@@ -259,11 +256,11 @@ impl Inputs<'_> {
         })
     }
 
-    /// Writes what was measured on the complete artifact of a key into it, or takes out what an earlier run
-    /// has written; the whole of it is complete then.
+    /// Writes measured quality into the complete artifact of a key, or removes that of an earlier
+    /// run. The artifact is then final.
     ///
     /// # Errors
-    /// [`HtzError::Quality`] where it is no quality that an artifact can say, and failures of the system.
+    /// [`HtzError::Quality`] for an invalid quality, and failures of the system.
     pub fn put_quality(
         &self,
         key: Digest,
@@ -277,10 +274,10 @@ impl Inputs<'_> {
         journal.complete(Digest::of(artifact.open()?.head()))
     }
 
-    /// Writes what the complete artifact of a key is at parts of its bytes into it.
+    /// Writes the points of the active fraction into the complete artifact of a key.
     ///
     /// # Errors
-    /// [`HtzError::Dial`] where the points are none of it, and failures of the system.
+    /// [`HtzError::Dial`] for points that do not match the artifact, and failures of the system.
     pub fn put_dial(
         &self,
         key: Digest,
@@ -294,8 +291,8 @@ impl Inputs<'_> {
         journal.complete(Digest::of(artifact.open()?.head()))
     }
 
-    /// Makes what is not done, units on several threads, and writes it in order; gives what was found of
-    /// the units.
+    /// Makes the missing units on several threads and writes them in order; returns their
+    /// measurements.
     fn write_missing(
         &self,
         plan: &Plan,
@@ -346,7 +343,6 @@ impl Inputs<'_> {
     }
 }
 
-/// The unit that a step makes.
 fn made(job: Job<'_>) -> Option<&UnitPlan> {
     match job {
         Job::Make(unit) => Some(unit),
@@ -354,37 +350,27 @@ fn made(job: Job<'_>) -> Option<&UnitPlan> {
     }
 }
 
-/// What a step made.
 enum Made {
-    /// What passes through, and what is done already.
     Nothing,
-    /// A unit's tensors, and what was found of it.
     Unit(Factors),
-    /// Tensors of which nothing is to be said.
     Tensors(Vec<(Role, Vec<u8>)>),
 }
 
-/// The steps on their way into the file.
 struct Writing<'a> {
     jobs: &'a [Job<'a>],
-    /// The steps that an earlier run did.
     done: Vec<bool>,
-    /// Whether units have biases that correct them.
     biases: bool,
     source: Ordered<'a>,
-    /// The tensors that an earlier run wrote.
     written: Vec<Role>,
     writer: &'a mut HtzWriter,
     journal: &'a mut Journal,
-    /// Tensors that are made but whose turn to be written has not come.
+    /// Finished tensors that wait for their turn.
     ready: BTreeMap<Role, Cow<'a, [u8]>>,
-    /// What was found of the units that were made.
     found: Vec<(usize, Found)>,
     watch: Watch<'a>,
 }
 
 impl Writing<'_> {
-    /// Takes the next step's tensors and writes those whose turn has come.
     fn step(&mut self, index: usize, made: Made) -> Result<(), MakeError> {
         let job = self.jobs[index];
         match (job, made) {
@@ -419,7 +405,7 @@ impl Writing<'_> {
                 self.journal.tensor(entry.sha256)?;
             }
         }
-        // Made once more because another of the unit's tensors was missing.
+        // Already written, but made again because another tensor of the unit was missing.
         let written = &self.written;
         self.ready.retain(|role, _| !written.contains(role));
         match job {
@@ -433,8 +419,8 @@ impl Writing<'_> {
     }
 }
 
-/// Lets every thread search the axiom gauge of a layer, of those that are wanted; units that asked for one would wait for each
-/// other.
+/// Searches the axiom gauges of all wanted layers, one layer per thread. Units that requested them
+/// lazily would wait for each other.
 fn search_axioms(
     treatment: &ModelTreatment,
     source: &ModelFile,
@@ -452,7 +438,7 @@ fn search_axioms(
     ordered::for_each(
         threads,
         layers.len(),
-        // A gauge takes no room.
+        // Gauges need little memory.
         layers.len(),
         |index| {
             let layer = layers[index];
@@ -463,8 +449,8 @@ fn search_axioms(
     )
 }
 
-/// The spectra of all layers, from the tensors that lie in the unfinished file: whichever run wrote
-/// them, they are the same.
+/// Computes the spectra of all layers from the tensors in the unfinished file. They do not depend
+/// on the run that wrote them.
 fn stored_spectra(
     writer: &HtzWriter,
     layers: usize,
@@ -484,7 +470,6 @@ fn stored_spectra(
     Ok(spectra)
 }
 
-/// Enters the errors of the units' members.
 fn fill_in(record: &mut PlanRecord, jobs: &[Job], found: &BTreeMap<usize, Found>) {
     for (&index, found) in found {
         let Some(Job::Make(unit)) = jobs.get(index) else {
@@ -498,7 +483,6 @@ fn fill_in(record: &mut PlanRecord, jobs: &[Job], found: &BTreeMap<usize, Found>
     }
 }
 
-/// The tensors that a step makes.
 fn roles(job: Job, biases: bool) -> Vec<Role> {
     match job {
         Job::PassThrough(tensor) => vec![tensor.role],
@@ -510,8 +494,8 @@ fn roles(job: Job, biases: bool) -> Vec<Role> {
     }
 }
 
-/// Results that may wait: those of one layer, or more where so many threads would not find work
-/// within one.
+/// Returns the number of results that may wait to be written: those of one layer, or more if the
+/// threads would not find enough work within one.
 pub fn window(jobs: &[Job], layers: usize, threads: usize) -> usize {
     let units = jobs.iter().filter(|j| matches!(j, Job::Make(_)));
     let distance = jobs.len().div_ceil(units.count().max(1));

@@ -1,4 +1,4 @@
-//! An artifact with what its matrices lack as planes of their own.
+//! Adds residuals to an artifact as separate planes.
 
 use htc_formats::DType;
 use htc_formats::htz::{
@@ -17,14 +17,14 @@ use crate::request::Treatment;
 use crate::system::ordered;
 use crate::unit::{self, Found, UnitsError};
 
-/// Refinements that are made before their turn to be written comes, for each thread.
+/// Residuals per thread that may wait to be written.
 const AHEAD: usize = 2;
 
 impl Inputs<'_> {
-    /// Bytes of the artifact that an artifact with these refinements is.
+    /// Returns the bytes of the artifact with these residuals.
     ///
     /// # Errors
-    /// What a reader would find wrong with it.
+    /// Those of a reader of the resulting manifest.
     pub fn refined_bytes(
         &self,
         base: &Manifest,
@@ -35,7 +35,8 @@ impl Inputs<'_> {
         HtzWriter::length_of(draft, self.sections)
     }
 
-    /// The manifest of an artifact with refinements before they are made, with room for so many points of its dial.
+    /// Returns the manifest with residuals before they are made, with space for `points` active
+    /// fractions.
     fn refined_draft(
         &self,
         base: &Manifest,
@@ -70,15 +71,16 @@ impl Inputs<'_> {
             (false, _) | (_, []) => Vec::new(),
             (true, _) => vec![DialPoint::default(); points],
         };
-        // Of bases that were tuned that stays of record until all of it is.
+        // The record of tuning the bases stays until the whole is tuned.
         match draft.provenance.tuning {
             Some(_) => draft,
             None => layout::reserve_tuning(draft, self.tuned),
         }
     }
 
-    /// Makes the artifact that has these refinements, with room for so many points of its dial, and is else as one
-    /// that is complete; or finds it. The other stays. What is written when that is interrupted is written anew.
+    /// Makes a copy of a complete artifact with these residuals and space for `points` active
+    /// fractions, or returns the existing one. The original stays. An interrupted copy is started
+    /// again.
     ///
     /// # Errors
     /// [`MakeError`].
@@ -119,7 +121,6 @@ impl Inputs<'_> {
         })
     }
 
-    /// Codes what a base lacks, on several threads, and writes it in order.
     fn write_refinements(
         &self,
         base: &ModelFile,

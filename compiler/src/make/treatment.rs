@@ -1,4 +1,4 @@
-//! What became of the slots that were factorised: errors, gauges, sinks.
+//! Report of factorised projections: errors, gauges, sinks.
 
 use htc_formats::model::{MatrixId, Slot};
 use serde::{Deserialize, Serialize};
@@ -7,109 +7,109 @@ use crate::math::random_coverage;
 use crate::plan::{Member, UnitPlan};
 use crate::unit::{Found, Norm};
 
-/// A slot that was factorised.
+/// Measurements of a factorised projection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredSlot {
-    /// Index of the block.
+    /// Index of the layer.
     pub layer: usize,
-    /// Which of the seven.
+    /// The projection.
     pub slot: Slot,
-    /// `‖W − Ŵ‖_F / ‖W‖_F`, of what is stored.
+    /// `‖W − Ŵ‖_F / ‖W‖_F`, after storing.
     pub error: f64,
-    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, of what is stored; absent without one.
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, after storing; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_error: Option<f64>,
-    /// The smallest error that the rank allows, before storing, in the norm of [`norm`](Self::norm);
-    /// for slots that share a basis that of all of them. Absent where channels are exempt.
+    /// Smallest error possible at the rank, before storing, in the norm of [`norm`](Self::norm);
+    /// for a shared basis that of all its projections. Absent with exempt channels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<f64>,
-    /// What [`predicted`](Self::predicted) is measured in.
+    /// Norm of [`predicted`](Self::predicted).
     pub norm: Norm,
 }
 
-/// The embedding or the head, in factors or encoded anew.
+/// Measurements of the embedding or the head, factorised or encoded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredMatrix {
-    /// Which of them.
+    /// The matrix.
     pub matrix: MatrixId,
-    /// `‖W − Ŵ‖_F / ‖W‖_F`, of what is stored.
+    /// `‖W − Ŵ‖_F / ‖W‖_F`, after storing.
     pub error: f64,
-    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, of what is stored; absent without one, and for an
-    /// embedding that is not the head as well.
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, after storing; absent without one, and for
+    /// an embedding that is not also the head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_error: Option<f64>,
-    /// The smallest error that the rank allows, before storing, in the norm of [`norm`](Self::norm). Absent
-    /// where it is no truncation.
+    /// Smallest error possible at the rank, before storing, in the norm of [`norm`](Self::norm).
+    /// Absent if it is no truncation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted: Option<f64>,
-    /// What [`predicted`](Self::predicted) is measured in.
+    /// Norm of [`predicted`](Self::predicted).
     pub norm: Norm,
 }
 
-/// The search for the axiom gauge of a layer.
+/// Search for the axiom gauge of a layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AxiomSearch {
-    /// Index of the block.
+    /// Index of the layer.
     pub layer: usize,
-    /// Tail energy of the layer's slots at their ranks, without a gauge.
+    /// Tail energy of the layer's projections at their ranks, without a gauge.
     pub before: f64,
-    /// The same under the gauge, in its coordinates.
+    /// Tail energy under the gauge, in its coordinates.
     pub after: f64,
-    /// The tail energy before the first and after every iteration.
+    /// Tail energy before the first and after every iteration.
     pub trace: Vec<f64>,
 }
 
-/// How the factors of a unit meet the direction of the first position.
+/// Coverage of the sink direction by the factors of a unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SinkCoverage {
-    /// Index of the block.
+    /// Index of the layer.
     pub layer: usize,
-    /// The slots that the factors belong to.
+    /// Projections of the factors.
     pub slots: Vec<Slot>,
-    /// How much of the direction they cover without help, 0 to 1.
+    /// Coverage of the direction without protection, 0 to 1.
     pub coverage: f64,
-    /// The largest part of it that a single component has.
+    /// Largest coverage by a single component.
     pub largest: f64,
-    /// The threshold: how much of any direction a basis of this rank in random directions covers, `(k/d)^½`.
-    /// Factors below it avoid the direction and are completed, unless they reproduce it nevertheless.
+    /// Threshold: coverage of any direction by a random basis of this rank, `(k/d)^½`. Factors
+    /// below it miss the direction and are completed, unless they reproduce it nevertheless.
     pub random: f64,
-    /// Whether a component was given up for it, which is the first then.
+    /// Set if the direction replaced a component; it is then the first.
     pub appended: bool,
 }
 
 /// Input channels that the factors of a unit keep exact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExemptChannels {
-    /// Index of the block.
+    /// Index of the layer.
     pub layer: usize,
-    /// The slots that the factors belong to.
+    /// Projections of the factors.
     pub slots: Vec<Slot>,
-    /// The channels, ascending, in the order in which they are stored.
+    /// The channels, ascending, in stored order.
     pub channels: Vec<usize>,
 }
 
-/// What became of all slots that were factorised, in the order of execution.
+/// Measurements of all factorised projections, in the order of execution.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TreatmentReport {
-    /// One for every slot.
+    /// One per projection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured: Vec<MeasuredSlot>,
-    /// One for each matrix outside of blocks that is not kept as it is.
+    /// One per matrix outside of layers that is not kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured_matrices: Vec<MeasuredMatrix>,
-    /// One for every layer with an axiom gauge.
+    /// One per layer with an axiom gauge.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub axiom: Vec<AxiomSearch>,
-    /// One for every decomposition that must not miss a direction.
+    /// One per decomposition with sink protection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sinks: Vec<SinkCoverage>,
-    /// One for every unit with exact channels.
+    /// One per unit with exact channels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exempt: Vec<ExemptChannels>,
 }
 
 impl TreatmentReport {
-    /// Takes in a unit; units come in the order of execution.
+    /// Adds a unit; units come in the order of execution.
     pub(crate) fn add(&mut self, unit: &UnitPlan, factors: &Found) {
         let Some(layer) = unit.layer() else {
             self.add_outside(unit, factors);
@@ -145,7 +145,6 @@ impl TreatmentReport {
                 channels: factors.exempt.clone(),
             });
         }
-        // Every unit of a layer says the same.
         let is_new = self.axiom.last().is_none_or(|known| known.layer != layer);
         if let Some(trace) = factors.axiom.as_ref().filter(|_| is_new)
             && let (Some(&before), Some(&after)) = (trace.first(), trace.last())
@@ -159,7 +158,6 @@ impl TreatmentReport {
         }
     }
 
-    /// Takes in a unit outside of blocks.
     fn add_outside(&mut self, unit: &UnitPlan, factors: &Found) {
         let members = unit.members.iter().zip(&factors.errors).enumerate();
         self.measured_matrices
@@ -172,7 +170,7 @@ impl TreatmentReport {
             }));
     }
 
-    /// The errors of the outputs of slots, where they are measured.
+    /// Returns the output errors of projections, if measured.
     pub(crate) fn output_errors(&self) -> Vec<(Slot, f64)> {
         let errors = self.measured.iter();
         errors
@@ -180,13 +178,13 @@ impl TreatmentReport {
             .collect()
     }
 
-    /// The lowest and the highest threshold of [`sinks`](Self::sinks).
+    /// Returns the lowest and highest threshold of [`sinks`](Self::sinks).
     pub(crate) fn sink_thresholds(&self) -> [f64; 2] {
         let of = || self.sinks.iter().map(|sink| sink.random);
         [of().fold(f64::INFINITY, f64::min), of().fold(0.0, f64::max)]
     }
 
-    /// For people, a line each.
+    /// Formats the report as lines of text.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.axiom.is_empty() {

@@ -1,4 +1,4 @@
-//! An artifact with other numbers in some of its tensors.
+//! Copies an artifact with changed tensors.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,12 +12,12 @@ use super::{Built, Inputs, MakeError, stored_spectra};
 use crate::event::Watch;
 use crate::unit::Found;
 
-/// How a tensor differs from what it was.
+/// Change of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Other bytes.
+    /// Replaces the bytes.
     Bytes(Vec<u8>),
-    /// The same codes, and rows multiplied by these factors.
+    /// Keeps the codes and multiplies rows by these factors.
     Rows(Vec<f32>),
 }
 
@@ -32,7 +32,6 @@ impl Change {
         }
     }
 
-    /// What becomes of the bytes of a tensor.
     fn of(&self, entry: &TensorEntry, bytes: &[u8]) -> Result<Vec<u8>, MakeError> {
         let factors = match self {
             Change::Bytes(bytes) => return Ok(bytes.clone()),
@@ -60,8 +59,8 @@ impl Change {
 }
 
 impl Inputs<'_> {
-    /// Makes the artifact that has these changes and is else as one that is complete, or finds it; the other
-    /// stays. Where it has refinements there is room for so many points of its dial.
+    /// Makes a copy of a complete artifact with these changes, or returns the existing one. The
+    /// original stays. With residuals there is space for `points` active fractions.
     ///
     /// # Errors
     /// [`MakeError`].
@@ -99,7 +98,7 @@ impl Inputs<'_> {
                 writer.write_tensor(entry.role, &changed)?;
                 watch.check()?;
             }
-            // Rows that are longer or shorter have other spectra.
+            // Scaled rows change the spectra.
             if let Some(mut geometry) = untuned.manifest().geometry.clone() {
                 let layers = self.source.hyper.layers;
                 geometry.spectra = stored_spectra(&writer, layers, self.threads())?;

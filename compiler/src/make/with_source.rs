@@ -1,4 +1,4 @@
-//! An artifact with the weights of its source behind its own.
+//! Adds the weights of the source to an artifact.
 
 use std::collections::BTreeSet;
 
@@ -10,22 +10,23 @@ use super::{Built, Inputs, MakeError};
 use crate::event::{Event, Watch};
 use crate::unit::Found;
 
-/// An artifact in the work folder that has its source's weights, too.
+/// An artifact in the work folder that includes its source's weights.
 #[derive(Clone, Copy, Debug)]
 pub struct WithSource {
-    /// What distinguishes it.
+    /// Key in the work folder.
     pub key: Digest,
     /// Bytes of the file.
     pub file: u64,
-    /// Bytes of the source's tensors, those that are not the artifact's, too.
+    /// Bytes of the source's tensors that differ from the artifact's.
     pub source: u64,
-    /// Bytes of the source's tensors that are the artifact's, too, and are stored once.
+    /// Bytes of the source's tensors that are identical to the artifact's and are stored once.
     pub shared: u64,
 }
 
 impl Inputs<'_> {
-    /// Copies an artifact that is complete, its quality and its dial among it, and puts the source's weights behind it, a tensor at a
-    /// time; or finds that done. The other stays. What is written when that is interrupted is written anew.
+    /// Copies a complete artifact, with its quality and active fractions, and appends the source's
+    /// weights tensor by tensor; or returns the existing copy. The original stays. An interrupted
+    /// copy is started again.
     ///
     /// # Errors
     /// [`MakeError`].
@@ -37,7 +38,7 @@ impl Inputs<'_> {
     ) -> Result<WithSource, MakeError> {
         let source = self.source;
         let base = work.artifact(built.key).open()?;
-        // What was measured on the other is in its head, and not in its key.
+        // The measurements are in the header, but not in the key.
         let named = format!("with source {} {}", built.key, Digest::of(base.head()));
         let key = Digest::of(named.as_bytes());
         let record = SourceRecord::of(source, &base);

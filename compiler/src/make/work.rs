@@ -1,12 +1,11 @@
-//! The folder beside an artifact where its compilation keeps what is finished, so that the same
-//! command goes on where it ended, however it ended.
+//! Work folder next to an artifact. It keeps the finished parts of a compilation so that the same
+//! command resumes after any interruption.
 //!
-//! An artifact that is made grows in the file `KEY.partial`; `KEY.journal` says which of its
-//! tensors are complete and what was measured on its units; complete it is `KEY.htz`. The key is a
-//! digest of everything that its bytes depend on, so that another command never goes on with it.
-//! What the journal says is sealed with a secret of the user, and nothing is taken over whose digest is
-//! another than the journal's: what somebody else laid there is not gone on with. The folder goes away
-//! with the end of the compilation, and stays where that fails.
+//! A growing artifact is `KEY.partial`; `KEY.journal` lists its complete tensors and the
+//! measurements of its units; a complete one is `KEY.htz`. The key is a digest of everything that
+//! its bytes depend on, so that another command never resumes from it. The journal is sealed with a
+//! secret of the user, and only tensors whose digest matches it are reused; files of other users
+//! are ignored. The folder is removed at the end of the compilation and stays if it fails.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -24,41 +23,38 @@ use crate::system::secret::Secret;
 use crate::system::show::bytes_for_people;
 use crate::system::{disk, lock};
 
-/// Bytes of an artifact's name that stand in the name of its folder.
 const NAME_BYTES: usize = 100;
 
-/// What the name of a work folder ends with.
 const SUFFIX: &str = ".htc-work";
 
-/// Held by the process that compiles.
 const LOCK: &str = "lock";
 
-/// How often a folder is opened that the process before is just removing.
 const ATTEMPTS: usize = 8;
 
-/// Work that nobody went on with for so long is removed by the next compilation in the same folder.
+/// Age at which abandoned work is removed by the next compilation in the same folder.
 pub const SWEPT_AFTER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// The work folder of an artifact. It is removed when it is dropped, unless it is to be kept.
+/// Work folder of an artifact. Dropping it removes the folder, unless [`keep`](Self::keep) was
+/// called.
 #[derive(Debug)]
 pub struct Work {
     parent: Folder,
     name: OsString,
     folder: Arc<Folder>,
     secret: Secret,
-    /// Why nobody can go on with what is left here.
+    /// Reason why this work cannot be resumed.
     forgotten: Option<String>,
     stays: bool,
     _lock: File,
 }
 
 impl Work {
-    /// The folder for the artifact `output`; where there is one, what it holds is gone on with. Old
-    /// ones beside it that nobody went on with are removed.
+    /// Opens or creates the work folder for the artifact `output`. Removes old abandoned work
+    /// folders next to it.
     ///
     /// # Errors
-    /// [`HtzError::NotWritable`] or [`HtzError::Io`] where it cannot be made, is not of this user, or
-    /// another process holds it.
+    /// [`HtzError::NotWritable`] or [`HtzError::Io`] if it cannot be created, belongs to another
+    /// user, or is locked by another process.
     pub fn open(output: &Path, watch: Watch) -> Result<Work, HtzError> {
         let path = disk::folder_of(output);
         let name = name_of(output);
@@ -85,14 +81,13 @@ impl Work {
                 error => failure("use", &place, error.into_io()),
             })?;
             let file = match folder.edit(OsStr::new(LOCK)) {
-                // The process before is just removing it.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 file => file.map_err(|error| failure("use", &place.join(LOCK), error))?,
             };
             if !lock::take(&file, Duration::ZERO, || {}, || false).map_err(not_made)? {
                 return Err(held());
             }
-            // The lock of a folder that has lost its name holds nobody back.
+            // The lock of a removed folder excludes nobody.
             if !parent.holds(&name, &folder) || folder.find(OsStr::new(LOCK)).is_err() {
                 continue;
             }
@@ -117,8 +112,8 @@ impl Work {
         Err(held())
     }
 
-    /// Leaves the folder to the next run, where something is finished that the next run can go on with;
-    /// says whether it is so.
+    /// Leaves the folder for the next run if it has finished work that can be resumed; returns true
+    /// then.
     pub fn keep(mut self) -> bool {
         let finished = || -> io::Result<bool> {
             let names = self.folder.names()?;
@@ -129,17 +124,17 @@ impl Work {
         self.stays
     }
 
-    /// Where the next run finds what is finished, if it can go on with that.
+    /// Returns the folder if its work can be resumed by the next run.
     pub fn kept(&self) -> Option<&Path> {
         self.forgotten.is_none().then(|| self.path())
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Its handle.
+    /// Returns the handle.
     pub fn folder(&self) -> &Arc<Folder> {
         &self.folder
     }
@@ -148,17 +143,16 @@ impl Work {
         &self.secret
     }
 
-    /// Why nobody can go on with what is left here, if it is so.
     pub(super) fn forgotten(&self) -> Option<&str> {
         self.forgotten.as_deref()
     }
 
-    /// The artifact of a key: complete, or as far as it came.
+    /// Returns the artifact of a key, complete or unfinished.
     pub fn artifact(&self, key: Digest) -> Artifact<'_> {
         Artifact::new(self, key)
     }
 
-    /// Bytes that lie in the folder already.
+    /// Returns the bytes that an existing work folder occupies.
     pub fn bytes(output: &Path) -> u64 {
         let Ok(parent) = Folder::open(disk::folder_of(output)) else {
             return 0;
@@ -171,30 +165,29 @@ impl Work {
 impl Drop for Work {
     fn drop(&mut self) {
         if !self.stays {
-            // What cannot be removed is in nobody's way.
             let _ = remove(&self.parent, &self.name, &self.folder);
         }
     }
 }
 
-/// A work folder that nobody works in.
+/// A work folder that no process uses.
 #[derive(Debug)]
 pub struct Idle {
     folder: Folder,
-    /// Its name.
+    /// File name.
     pub name: OsString,
     /// Bytes in it.
     pub bytes: u64,
-    /// When something in it was last written to.
+    /// Time of the last write in it.
     pub modified: Option<SystemTime>,
     _lock: File,
 }
 
 impl Idle {
-    /// The work folders of this user in a folder.
+    /// Returns this user's unused work folders in a folder.
     ///
     /// # Errors
-    /// What the system says.
+    /// Failures of the system.
     pub fn all(parent: &Folder) -> io::Result<Vec<Idle>> {
         let names = parent.names()?;
         let of_work = names.iter().filter(|name| is_work(name));
@@ -218,24 +211,23 @@ impl Idle {
         })
     }
 
-    /// Removes it.
+    /// Removes the work folder.
     ///
     /// # Errors
-    /// What the system says.
+    /// Failures of the system.
     pub fn remove(&self, parent: &Folder) -> io::Result<()> {
         remove(parent, &self.name, &self.folder)
     }
 }
 
-/// Whether something was last written to so long ago.
+/// Returns true if the last write is at least `age` ago.
 pub fn is_older(modified: Option<SystemTime>, age: Duration) -> bool {
     let passed = modified.and_then(|at| SystemTime::now().duration_since(at).ok());
     passed.is_some_and(|passed| passed >= age)
 }
 
-/// Removes old work folders but one, and tells of them.
 fn sweep(parent: &Folder, but: &OsStr, watch: Watch) {
-    // A folder that cannot be listed keeps what it has.
+    // A folder that cannot be listed is left alone.
     let names = parent.names().unwrap_or_default();
     let others = names.iter().filter(|name| is_work(name) && *name != but);
     for found in others.filter_map(|name| Idle::open(parent, name)) {
@@ -251,11 +243,10 @@ fn sweep(parent: &Folder, but: &OsStr, watch: Watch) {
     }
 }
 
-/// Removes a work folder by its handle: the files that work folders have, and then the folder where
-/// nothing else is in it.
+/// Removes a work folder by its handle: its known files, then the folder if it is empty.
 fn remove(parent: &Folder, name: &OsStr, folder: &Folder) -> io::Result<()> {
     for file in folder.names()?.iter().filter(|name| is_of_work(name)) {
-        // The lock last: until then nobody else works here.
+        // The lock is removed last: it excludes other processes until then.
         if file != LOCK {
             folder.remove(file)?;
         }
@@ -272,7 +263,6 @@ fn is_work(name: &OsStr) -> bool {
     name.starts_with(b".") && name.ends_with(SUFFIX.as_bytes())
 }
 
-/// Whether a file of a work folder says what is finished.
 fn is_finished(name: &OsStr) -> bool {
     let extension = Path::new(name).extension();
     extension.is_some_and(|of| {
@@ -290,7 +280,6 @@ fn is_of_work(name: &OsStr) -> bool {
         || name.as_encoded_bytes().ends_with(UNFINISHED.as_bytes())
 }
 
-/// The name of the work folder of an artifact, which lies beside it.
 fn name_of(output: &Path) -> OsString {
     let name = output.file_name().unwrap_or_default().to_string_lossy();
     let name = if name.len() <= NAME_BYTES {
@@ -324,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_belongs_to_one_and_goes_away() {
+    fn work_folder_is_exclusive_and_removed_on_drop() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("a.htz");
         let count = || fs::read_dir(folder.path()).unwrap().count();
@@ -338,12 +327,10 @@ mod tests {
         assert_eq!(work.artifact(digest(1)).measured::<f64>(digest(3)), None);
         drop(work);
         assert_eq!(count(), 0);
-        // Only what is finished is worth being kept.
         assert!(!open(&output).unwrap().keep());
         assert_eq!(count(), 0);
     }
 
-    /// What is not of a work folder stays, and so does the folder then.
     #[cfg(unix)]
     #[test]
     fn only_files_of_a_work_folder_are_removed() {
@@ -362,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn old_work_is_swept_and_told_of() {
+    fn old_work_is_removed_and_reported() {
         let scratch = tempfile::tempdir().unwrap();
         let path = |name: &str| scratch.path().join(name);
         let made = |name: &str, age: Duration| {
@@ -374,7 +361,7 @@ mod tests {
             }
             work
         };
-        // Every folder that is opened sweeps those before it: what is old comes last.
+        // Opening a folder sweeps the others, so the old one comes last.
         let _held = made("held.htz", 2 * SWEPT_AFTER);
         assert!(made("new.htz", SWEPT_AFTER / 2).keep());
         assert!(made("old.htz", 2 * SWEPT_AFTER).keep());
@@ -388,9 +375,8 @@ mod tests {
         assert_eq!(names, [".held.htz.htc-work", ".new.htz.htc-work"]);
     }
 
-    /// File systems allow 255 bytes.
     #[test]
-    fn long_names_have_a_folder_too() {
+    fn long_artifact_names_get_short_folder_names() {
         let long = name_of(Path::new(&"ä".repeat(127)));
         assert!(long.len() < 100);
         let other = format!("{}b", "ä".repeat(126));

@@ -1,12 +1,8 @@
-//! Measures a model on a text: perplexity in two protocols, and the distance to a reference.
+//! Evaluation of a model on a text: perplexity, and the distance to a reference.
 //!
-//! The text is tokenised once and cut into windows; the first token of each window is replaced
-//! by BOS where the model asks for one. Every position but the last predicts its successor.
-//! `perplexity` is llama.cpp's: only positions from half of the window on are scored, so each
-//! has at least that much context. `perplexity_all` scores all positions.
-//!
-//! Standard errors are over windows, not over tokens, and intervals are Student's for their number:
-//! see [`statistics`].
+//! Every position but the last predicts its successor. `perplexity` follows llama.cpp: only
+//! positions in the second half of a window are scored. `perplexity_all` scores all positions.
+//! Standard errors are over windows: see [`statistics`].
 
 mod score;
 pub mod statistics;
@@ -28,31 +24,30 @@ use crate::event::Cancelled;
 use score::{Score, compare, score};
 use statistics::Clustered;
 
-/// Logits held at a time, in numbers.
 const LOGITS: usize = 1 << 22;
 
-/// What to measure.
+/// Measurement protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Protocol {
-    /// Tokens in a window.
+    /// Tokens per window.
     pub context: usize,
-    /// Windows at most; `None` for all that the text holds.
+    /// Maximum number of windows; `None` for all.
     pub chunks: Option<usize>,
-    /// How the model is executed.
+    /// Execution of the model.
     pub execution: Execution,
 }
 
-/// How a model is executed; a reference always as a whole.
+/// Execution options of a model; a reference is always executed completely.
 #[derive(Clone, Copy, Debug)]
 pub struct Execution {
-    /// How keys and values are stored.
+    /// KV cache options.
     pub kv: KvOptions,
-    /// What of the model is in use.
+    /// Active fraction of the model.
     pub setting: Setting,
 }
 
 impl Execution {
-    /// All of a model.
+    /// Returns the options for the complete model.
     pub fn whole(kv_type: KvType) -> Execution {
         Execution {
             kv: KvOptions::new(kv_type),
@@ -61,110 +56,108 @@ impl Execution {
     }
 }
 
-/// A 95 % interval: its lower and its upper end.
+/// Lower and upper end of a 95 % interval.
 pub type Interval = (f64, f64);
 
-/// The result. A single window has neither standard errors nor intervals.
+/// Result of an evaluation. A single window has neither standard errors nor intervals.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Perplexity of the second half of each window.
     pub perplexity: f64,
-    /// Standard error of `perplexity`, over windows.
+    /// Standard error of `perplexity`.
     pub stderr: Option<f64>,
     /// Interval of `perplexity`: that of the mean loss, exponentiated.
     pub perplexity_interval: Option<Interval>,
     /// Perplexity of all positions.
     pub perplexity_all: f64,
-    /// Standard error of `perplexity_all`, over windows.
+    /// Standard error of `perplexity_all`.
     pub stderr_all: Option<f64>,
     /// Positions scored for `perplexity`.
     pub tokens: u64,
     /// Positions scored for `perplexity_all`.
     pub tokens_all: u64,
-    /// Tokens in a window.
+    /// Tokens per window.
     pub context: usize,
-    /// Windows measured.
+    /// Number of windows.
     pub chunks: usize,
-    /// Distance to the reference, on the positions of `perplexity`.
+    /// Distance to the reference, at the positions of `perplexity`.
     #[serde(flatten)]
     pub reference: Option<Distance>,
 }
 
-/// How far a model is from its reference.
+/// Distance of a model from its reference.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Distance {
-    /// Mean Kullback–Leibler divergence of the model's distribution from the reference's, nats.
+    /// Mean Kullback–Leibler divergence of the model's distribution from the reference's, in nats.
     pub kl: f64,
-    /// Standard error of `kl`, over windows.
+    /// Standard error of `kl`.
     pub kl_stderr: Option<f64>,
     /// Interval of `kl`.
     pub kl_interval: Option<Interval>,
-    /// Share of positions where both think the same token likeliest.
+    /// Fraction of positions with the same most likely token.
     pub top1: f64,
-    /// Standard error of `top1`, over windows.
+    /// Standard error of `top1`.
     pub top1_stderr: Option<f64>,
     /// Perplexity of the reference in the same protocol.
     pub reference_perplexity: f64,
     /// Perplexity of the model over the reference's.
     pub perplexity_ratio: f64,
-    /// Standard error of `perplexity_ratio`, over windows.
+    /// Standard error of `perplexity_ratio`.
     #[serde(default)]
     pub perplexity_ratio_stderr: Option<f64>,
-    /// Interval of `perplexity_ratio`: that of the paired differences of the two models' losses,
-    /// exponentiated.
+    /// Interval of `perplexity_ratio`: that of the paired differences of the losses, exponentiated.
     pub perplexity_ratio_interval: Option<Interval>,
-    /// `perplexity_ratio` over all positions, as `perplexity_all` is; 0 in what an older version wrote.
+    /// `perplexity_ratio` over all positions; 0 in records of older versions.
     #[serde(default)]
     pub perplexity_ratio_all: f64,
-    /// Interval of `perplexity_ratio_all`, from about half the variance of the other: what a model that is near its
-    /// reference loses differs from position to position far more than from window to window.
+    /// Interval of `perplexity_ratio_all`, with about half the variance of the other.
     #[serde(default)]
     pub perplexity_ratio_all_interval: Option<Interval>,
 }
 
-/// An evaluation beside what it is of, as `htc eval --json` writes it: its numbers are to stand alone.
+/// Evaluation with its models, as `htc eval --json` writes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// What was measured.
+    /// The evaluated model.
     pub model: Named,
-    /// What it was compared with.
+    /// The reference model, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<Named>,
-    /// Name of the text, without its folder.
+    /// File name of the text.
     pub text: String,
-    /// What of the model was in use; absent where all of it was.
+    /// Active fraction; absent for the complete model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub touched: Option<Touched>,
-    /// What was measured.
+    /// The evaluation.
     #[serde(flatten)]
     pub evaluation: Evaluation,
 }
 
-/// How much of a model's weights every token touches.
+/// Weight bytes read per token.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Touched {
-    /// Part of their bytes.
+    /// Fraction of all weight bytes.
     pub fraction: f64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// A model by its name, without its folder, and the bytes of its files.
+/// Name and size of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
-    /// Its name, without its folder.
+    /// File name.
     pub name: String,
-    /// Its bytes.
+    /// File size in bytes.
     pub bytes: u64,
 }
 
-/// Why a measurement is impossible.
+/// Errors of an evaluation.
 #[derive(Debug, Error)]
 pub enum EvaluateError {
-    /// Not one window.
+    /// The text is shorter than a window.
     #[error(transparent)]
     TextTooShort(#[from] TextTooShort),
-    /// The two models do not speak of the same tokens.
+    /// The vocabularies of the two models differ.
     #[error(
         "`reference`: its vocabulary differs from the model's ({what}); compare models with the same tokenizer"
     )]
@@ -178,17 +171,16 @@ pub enum EvaluateError {
     /// A forward pass of the reference failed.
     #[error(transparent)]
     Reference(ExecError),
-    /// Somebody asked for an end.
+    /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
 
-/// Measures `model` on `text`, executed by a device and scored on the threads of its host; `progress` gets the windows done and
-/// their total, and may end it.
+/// Evaluates `model` on `text`. `progress` gets the finished and the total number of windows, and
+/// may cancel.
 ///
 /// # Errors
-/// [`EvaluateError`] where the text is shorter than a window, the vocabularies differ or the
-/// model's output is not finite.
+/// [`EvaluateError`] if the text is too short, the vocabularies differ or outputs are not finite.
 pub fn evaluate(
     device: &dyn Device,
     model: &Arc<Model>,
@@ -213,11 +205,10 @@ pub fn evaluate(
     )
 }
 
-/// Measures `model` on windows of a text, against a reference that speaks of the same tokens;
-/// `progress` gets the windows done and their total, and may end it.
+/// Evaluates `model` on windows of a text, as [`evaluate`].
 ///
 /// # Errors
-/// [`EvaluateError`] where the output of a model is not finite.
+/// [`EvaluateError`] if the output of a model is not finite.
 pub fn on_windows(
     device: &dyn Device,
     model: &Arc<Model>,
@@ -256,7 +247,7 @@ pub fn on_windows(
     Ok(totals.finish(context, chunks))
 }
 
-/// How the reference of a model with such a cache stores keys and values: it keeps what it has read.
+/// Returns the KV cache type of the reference, which keeps all positions.
 pub fn whole(kind: KvKind) -> KvType {
     match kind {
         KvKind::F32 => KvType::F32,
@@ -264,7 +255,7 @@ pub fn whole(kind: KvKind) -> KvType {
     }
 }
 
-/// Scores `n` rows of the last batch, whose first row is position `start` of the window.
+/// The first row is position `start` of the window.
 fn score_batch<'d>(
     pool: &Pool,
     (own, mut other): (&mut (dyn Sequence + 'd), Option<&mut (dyn Sequence + 'd)>),
@@ -314,7 +305,6 @@ fn score_batch<'d>(
 struct Totals {
     all: Clustered,
     second_half: Clustered,
-    /// What is compared with the reference, where there is one.
     compared: Option<Compared>,
 }
 
@@ -328,7 +318,6 @@ struct Compared {
 }
 
 impl Totals {
-    /// The scores that follow are of another window.
     fn begin(&mut self) {
         self.all.begin();
         self.second_half.begin();
@@ -405,7 +394,7 @@ fn exponentiated((low, high): Interval) -> Interval {
     (low.exp(), high.exp())
 }
 
-/// What a standard error is one of, for people.
+/// Returns an explanation of the standard errors for display.
 pub fn about_errors(windows: usize) -> String {
     match windows {
         1 => {

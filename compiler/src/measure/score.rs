@@ -1,17 +1,16 @@
 //! Losses and distances of single positions.
 
-/// What one position says.
+/// Score of one position.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Score {
-    /// Negative log-likelihood of the next token, nats.
+    /// Negative log-likelihood of the next token, in nats.
     pub loss: f64,
-    /// The same by the reference; 0 without one.
+    /// Loss of the reference; 0 without one.
     pub reference_loss: f64,
-    /// Divergence from the reference and agreement on the likeliest token.
+    /// Divergence from the reference, and agreement on the most likely token.
     pub distance: Option<(f64, bool)>,
 }
 
-/// The largest of some logits and its index, the first of equals.
 fn largest(logits: &[f32]) -> (f64, usize) {
     let mut top = 0;
     for (i, &x) in logits.iter().enumerate() {
@@ -31,9 +30,8 @@ pub(super) fn score(logits: &[f32], target: usize) -> Score {
     }
 }
 
-/// With `x` and `y` the logits of the reference and of the model, less the largest of each, the divergence is
-/// `Σ exp(x) (x − y) / Σ exp(x) − ln Σ exp(x) + ln Σ exp(y)`. In float64, because an artifact that loses
-/// nothing is nearer than float32 can tell.
+/// With logits `x` of the reference and `y` of the model, minus their maxima, the divergence is `Σ
+/// exp(x) (x − y) / Σ exp(x) − ln Σ exp(x) + ln Σ exp(y)`. Lossless artifacts need float64.
 pub(super) fn compare(logits: &[f32], reference: &[f32], target: usize) -> Score {
     let (largest_y, top) = largest(logits);
     let (largest_x, other_top) = largest(reference);
@@ -46,7 +44,7 @@ pub(super) fn compare(logits: &[f32], reference: &[f32], target: usize) -> Score
         apart += weight * (x - y);
     }
     let divergence = apart / sum_x - sum_x.ln() + sum_y.ln();
-    // No divergence is negative: what is below zero is the rounding of these sums, about 1e-15.
+    // Negative values are rounding of these sums, about 1e-15.
     let divergence = if divergence < 0.0 { 0.0 } else { divergence };
     Score {
         loss: largest_y + sum_y.ln() - f64::from(logits[target]),
@@ -78,10 +76,8 @@ mod tests {
         assert_eq!(compare(&p, &p, 0).distance, Some((0.0, true)));
     }
 
-    /// Logits that differ in their last bits, as those of an artifact that loses nothing do: the divergence is
-    /// half the variance of the differences, and never negative.
     #[test]
-    fn the_divergence_of_what_loses_nothing_is_small_and_not_negative() {
+    fn divergence_of_nearly_equal_logits_is_small_and_not_negative() {
         let p: Vec<f32> = (0..5000).map(|i| (i as f32 * 0.37).sin() * 9.0).collect();
         for shift in [1, 2, 5] {
             let next = |(i, &x): (usize, &f32)| match i % 3 {
@@ -107,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_shows() {
+    fn non_finite_logits_give_a_non_finite_loss() {
         assert!(!score(&[f32::NAN, 1.0], 1).loss.is_finite());
         assert!(!score(&[f32::INFINITY, 1.0], 1).loss.is_finite());
         assert!(

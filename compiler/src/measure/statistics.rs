@@ -1,37 +1,32 @@
-//! Means over positions of which those of one window are no independent observations.
+//! Means over positions that are dependent within windows.
 //!
-//! A window is about one thing: its positions are easy or hard together, and a thousand of them say less
-//! than a thousand positions of as many texts. Windows are therefore the observations, by the ratio
-//! estimator of cluster sampling (Cochran, Sampling Techniques, 3rd ed., 1977, section 9A; the same as
-//! the cluster-robust variance of a regression on a constant, Liang and Zeger 1986): with the sum `s_g`
-//! and the count `n_g` of window `g` of `G`,
+//! The positions of a window are easy or hard together, so windows are the observations, by the
+//! ratio estimator of cluster sampling (Cochran, Sampling Techniques, 3rd ed., 1977, section 9A;
+//! Liang and Zeger 1986): with the sum `s_g` and the count `n_g` of window `g` of `G`,
 //!
 //! ```text
 //! m = Σ s_g / Σ n_g      SE² = G / (G − 1) · Σ (s_g − m n_g)² / (Σ n_g)²
 //! ```
 //!
-//! and an interval is as wide as Student's t for `G − 1` degrees of freedom says. One window says
-//! nothing of how windows differ, so that its mean has neither.
+//! and intervals are by Student's t for `G − 1` degrees of freedom.
 
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, PI};
 
-/// The part of all texts whose interval holds the true mean.
 const CONFIDENCE: f64 = 0.95;
 
-/// The mean of values that come window by window.
+/// Mean of values grouped by window.
 #[derive(Clone, Debug, Default)]
 pub struct Clustered {
-    /// Sum and count of every window.
     windows: Vec<(f64, u64)>,
 }
 
 impl Clustered {
-    /// The values that follow are of another window.
+    /// Begins the next window.
     pub fn begin(&mut self) {
         self.windows.push((0.0, 0));
     }
 
-    /// Takes one more value of the window.
+    /// Adds a value to the current window.
     pub fn add(&mut self, value: f64) {
         if self.windows.is_empty() {
             self.begin();
@@ -42,18 +37,18 @@ impl Clustered {
         }
     }
 
-    /// Values taken.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.windows.iter().map(|(_, count)| count).sum()
     }
 
-    /// Their mean; not a number where there are none.
+    /// Returns the mean; NaN without values.
     pub fn mean(&self) -> f64 {
         let sum: f64 = self.windows.iter().map(|(sum, _)| sum).sum();
         sum / self.count() as f64
     }
 
-    /// Standard error of the mean over other windows of such text; `None` for fewer than two windows.
+    /// Returns the standard error of the mean; `None` for fewer than two windows.
     pub fn standard_error(&self) -> Option<f64> {
         let (mean, windows) = (self.mean(), self.clusters());
         let off = self.windows.iter();
@@ -64,37 +59,34 @@ impl Clustered {
         Some((correction * squares).sqrt() / self.count() as f64)
     }
 
-    /// Half the width of the mean's 95 % interval; `None` for fewer than two windows.
+    /// Returns half the width of the 95 % interval; `None` for fewer than two windows.
     pub fn half_width(&self) -> Option<f64> {
         let degrees = self.clusters().checked_sub(1)?;
         Some(student(degrees)? * self.standard_error()?)
     }
 
-    /// The mean's 95 % interval; `None` for fewer than two windows.
+    /// Returns the 95 % interval of the mean; `None` for fewer than two windows.
     pub fn interval(&self) -> Option<(f64, f64)> {
         let (mean, half) = (self.mean(), self.half_width()?);
         Some((mean - half, mean + half))
     }
 
-    /// Windows with values.
     fn clusters(&self) -> usize {
         self.windows.iter().filter(|(_, count)| *count > 0).count()
     }
 }
 
-/// The `t` that a Student variable of so many degrees of freedom exceeds, up or down, in 5 % of all
-/// cases; `None` without a degree of freedom.
+/// Returns the two-sided 95 % quantile of Student's t; `None` for zero degrees of freedom.
 pub(super) fn student(degrees: usize) -> Option<f64> {
     student_quantile(degrees, CONFIDENCE)
 }
 
-/// The `t` within which, up or down, a Student variable of so many degrees of freedom lies with a
-/// probability; `None` without a degree of freedom.
+/// Returns the two-sided quantile of Student's t; `None` for zero degrees of freedom.
 pub(crate) fn student_quantile(degrees: usize, probability: f64) -> Option<f64> {
     if degrees == 0 {
         return None;
     }
-    // The angle whose tangent is t / √ν, by bisection: the probability rises with it.
+    // Bisection for the angle with tangent t / √ν.
     let (mut low, mut high) = (0.0, FRAC_PI_2);
     for _ in 0..f64::MANTISSA_DIGITS {
         let middle = 0.5 * (low + high);
@@ -106,12 +98,11 @@ pub(crate) fn student_quantile(degrees: usize, probability: f64) -> Option<f64> 
     Some((0.5 * (low + high)).tan() * (degrees as f64).sqrt())
 }
 
-/// The probability that a Student variable of `degrees` degrees of freedom lies within `± √degrees tan
-/// angle` (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+/// Probability of `± √degrees tan angle` (Abramowitz and Stegun, 26.7.3 and 26.7.4).
 fn within(angle: f64, degrees: usize) -> f64 {
     let (sin, cos) = angle.sin_cos();
     let odd = degrees % 2 == 1;
-    // The series of every second power of the cosine, from the first or the zeroth up to degrees − 2.
+    // Series of every second power of the cosine, up to degrees − 2.
     let mut power = if odd { 1 } else { 0 };
     let mut term = if odd { cos } else { 1.0 };
     let mut sum = 0.0;
@@ -126,11 +117,8 @@ fn within(angle: f64, degrees: usize) -> f64 {
     }
 }
 
-/// The probability that a Student variable of so many degrees of freedom (at least one) is further from
-/// zero than `t`: `p` of a two-sided test.
-///
-/// Far out it is summed by itself, as the incomplete beta function `I_x(ν/2, 1/2)` of `x = ν / (ν + t²)`
-/// (Abramowitz and Stegun, 26.5.4 with 15.1.1): what is left of one has no digits there.
+/// Returns the two-sided p value of Student's t, for at least one degree of freedom: the incomplete
+/// beta function `I_x(ν/2, 1/2)` of `x = ν / (ν + t²)` (Abramowitz and Stegun, 26.5.4 with 15.1.1).
 pub(crate) fn student_beyond(t: f64, degrees: usize) -> f64 {
     let (nu, t) = (degrees as f64, t.abs());
     if t < 1.0 {
@@ -159,10 +147,8 @@ pub(crate) fn student_beyond(t: f64, degrees: usize) -> f64 {
     }
 }
 
-/// The probability that a standard normal variable is further from zero than `z`: `p` of a two-sided test.
-///
-/// Near zero by the series of the error function (Abramowitz and Stegun, 7.1.6), else by the continued
-/// fraction of its complement (7.1.14), from its end.
+/// Returns the two-sided p value of a standard normal variable, by the series of the error function
+/// (Abramowitz and Stegun, 7.1.6) or the continued fraction of its complement (7.1.14).
 pub(crate) fn normal_beyond(z: f64) -> f64 {
     let x = z.abs() / std::f64::consts::SQRT_2;
     let bell = (-x * x).exp() / PI.sqrt();
@@ -196,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_one_value_give_the_error_of_independent_values() {
+    fn single_value_windows_match_independent_values() {
         let values = [1.0, 2.0, 4.0, 8.0];
         let windows: Vec<&[f64]> = values.chunks(1).collect();
         let found = clustered(&windows);
@@ -209,7 +195,6 @@ mod tests {
         assert!((high + low - 7.5).abs() < 1e-12);
     }
 
-    /// Of windows of equal length only the means count, whatever happens within them.
     #[test]
     fn equal_windows_count_by_their_means() {
         let found = clustered(&[&[0.0, 2.0, 4.0], &[5.0, 5.0, 5.0], &[9.0, 0.0, 0.0]]);
@@ -221,7 +206,7 @@ mod tests {
         assert!((error - (variance / 3.0).sqrt()).abs() < 1e-15);
     }
 
-    /// Values by hand: sums 2 and 12, counts 2 and 4, hence m = 7/3 and residuals ± 8/3.
+    /// By hand: sums 2 and 12, counts 2 and 4, hence m = 7/3 and residuals ± 8/3.
     #[test]
     fn unequal_windows_follow_the_ratio_estimator() {
         let found = clustered(&[&[1.0, 1.0], &[3.0, 3.0, 3.0, 3.0]]);
@@ -230,9 +215,8 @@ mod tests {
         assert!((found.standard_error().unwrap() - expected).abs() < 1e-15);
     }
 
-    /// Copies of what a window says are no more evidence.
     #[test]
-    fn repeated_values_of_a_window_leave_the_error_as_it_is() {
+    fn repeating_values_within_windows_keeps_the_error() {
         let windows = [[1.0, 3.0], [2.0, 8.0], [0.0, 5.0]];
         let once = clustered(&windows.each_ref().map(|w| &w[..]));
         let often: Vec<Vec<f64>> = windows.iter().map(|w| w.repeat(100)).collect();
@@ -252,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_the_tables() {
+    fn quantiles_match_the_tables() {
         for (degrees, expected) in [
             (1, 12.706_204_736),
             (2, 4.302_652_730),
@@ -271,7 +255,6 @@ mod tests {
         }
     }
 
-    /// Values of windows that differ by as much as the values in them.
     fn simulated(random: &mut Rng, windows: usize) -> Vec<Vec<f64>> {
         let window = |_| {
             let about = random.normal();
@@ -280,8 +263,6 @@ mod tests {
         (0..windows).map(window).collect()
     }
 
-    /// The share of 2000 simulated texts whose interval, by what is in `half`, holds the true mean of
-    /// zero.
     fn coverage(windows: usize, half: impl Fn(&[Vec<f64>], &Clustered) -> f64) -> f64 {
         let mut random = Rng(7);
         let holds = (0..2000).filter(|_| {
@@ -293,10 +274,8 @@ mod tests {
         holds.count() as f64 / 2000.0
     }
 
-    /// 95 of 100 intervals hold the truth where windows differ, with few windows and with many; those of
-    /// independent tokens would hold it in a third of the cases.
     #[test]
-    fn intervals_hold_the_mean_where_windows_differ() {
+    fn intervals_cover_the_mean_when_windows_differ() {
         let by_window = |_: &[Vec<f64>], found: &Clustered| found.half_width().unwrap();
         let by_token = |text: &[Vec<f64>], found: &Clustered| {
             let (mean, n) = (found.mean(), found.count() as f64);
@@ -313,15 +292,12 @@ mod tests {
             let held = coverage(windows, by_token);
             assert!(held < 0.45, "{windows}: {held}");
         }
-        // With three windows the normal distribution is not enough.
         let normal = |_: &[Vec<f64>], found: &Clustered| 1.96 * found.standard_error().unwrap();
         assert!(coverage(3, normal) < 0.85);
     }
 
-    /// Beyond a quantile lies what is not within it, and far out every digit counts: for one and for two
-    /// degrees of freedom there are closed forms.
     #[test]
-    fn the_tails_of_student_are_those_of_closed_forms() {
+    fn student_tails_match_closed_forms() {
         for degrees in [1, 2, 3, 7, 8, 30, 999] {
             for probability in [0.3, 0.5, 0.9, 0.95, 0.999] {
                 let t = student_quantile(degrees, probability).unwrap();
@@ -339,7 +315,7 @@ mod tests {
             } else {
                 FRAC_2_PI * (1.0 / t).atan()
             };
-            // 1 − t / √(2 + t²), without the difference of two numbers that are alike.
+            // 1 − t / √(2 + t²), without cancellation.
             let root = (2.0 + t * t).sqrt();
             let two = 2.0 / (root * (root + t));
             for (degrees, expected) in [(1, one), (2, two)] {
@@ -349,9 +325,8 @@ mod tests {
         }
     }
 
-    /// The published p of 1024 and 1536 components against none, of which the first is one-sided.
     #[test]
-    fn published_t_have_their_published_p() {
+    fn published_t_give_the_published_p() {
         for (t, p) in [
             (53.878_320_479_777_24, 2.0 * 9.944_720_088_335_187e-11),
             (-0.743_424_930_389_223, 0.481_425_906_733_645_05),
@@ -362,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tails_of_the_normal_distribution_are_those_of_the_tables() {
+    fn normal_tails_match_the_tables() {
         for (z, p) in [
             (0.0, 1.0),
             (0.674_489_750_196_082, 0.5),
@@ -374,7 +349,6 @@ mod tests {
             let found = normal_beyond(z);
             assert!((found / p - 1.0).abs() < 1e-9, "{z}: {found}");
         }
-        // Where one way of summing takes over from the other.
         let (below, above) = (normal_beyond(3.535_533_90), normal_beyond(3.535_533_91));
         assert!((below / above - 1.0).abs() < 1e-7, "{below} {above}");
     }

@@ -1,4 +1,4 @@
-//! The order of a model, from its weights and what calibration saw.
+//! Channel permutation from the weights and calibration of a model.
 
 use htc_formats::block::{self, BlockError};
 use htc_formats::model::{HyperParameters, Part, Role, Site, Slot};
@@ -10,13 +10,12 @@ use crate::calibrate::{Calibration, Place};
 use crate::event::{Cancelled, Event, Measurement, Watch};
 use crate::system::ordered;
 
-/// Rows that are decoded at a time.
 const ROWS: usize = 64;
 
-/// Why there is no order for a model.
+/// Error returned when no permutation can be computed.
 #[derive(Debug, Error)]
 pub enum FindError {
-    /// The source lacks a matrix.
+    /// A matrix is missing in the source.
     #[error("tensor {0} is missing from the source")]
     Missing(Role),
     /// The bytes of a matrix do not decode.
@@ -24,33 +23,29 @@ pub enum FindError {
     Block {
         /// Name in the source.
         tensor: String,
-        /// What the codec says.
+        /// Codec error.
         source: BlockError,
     },
-    /// The system gives no thread to work with.
+    /// No thread can be started.
     #[error("no thread can be started: {0}")]
     Thread(#[from] std::io::Error),
-    /// Somebody asked for an end.
+    /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
 
-/// What the inputs of a layer's matrices contribute.
 struct Contributions {
-    /// Of the stream, in shares.
     stream: Vec<f64>,
     hidden: Vec<f64>,
     heads: Vec<f64>,
 }
 
 impl Order {
-    /// The order in which feedback and bands of columns work best: inputs that contribute most to the outputs first,
-    /// `E[x_j²] ‖w_j‖²` of input `j` and the column `w_j` that it is multiplied by. Each matrix that reads
-    /// the stream counts the same; channels of values count with the sum over the query heads that share them. Of
-    /// inputs that contribute the same the first stays first.
+    /// Computes the permutation: inputs sorted by their contribution to the outputs, `E[x_j²]
+    /// ‖w_j‖²` for input `j` and its column `w_j`, largest first. Matrices that read the stream
+    /// have equal weight; value channels are summed over their query heads.
     ///
-    /// A layer for each thread is in work at a time, of which some rows are in memory; the order does not depend on
-    /// the number of threads.
+    /// The result does not depend on the number of threads.
     ///
     /// # Errors
     /// [`FindError`].
@@ -92,7 +87,6 @@ impl Order {
     }
 }
 
-/// What the inputs of a layer's matrices contribute to what these give.
 fn contributions(
     source: &ModelFile,
     calibration: &Calibration,
@@ -117,7 +111,7 @@ fn contributions(
     })
 }
 
-/// The squared norms of a matrix' columns. Those that are not finite are found when it is coded.
+/// Non-finite values are reported by the coder.
 fn columns(source: &ModelFile, role: Role) -> Result<Vec<f64>, FindError> {
     let tensor = source.tensor(role).ok_or(FindError::Missing(role))?;
     let row_bytes = tensor.dtype.row_bytes(tensor.cols).unwrap_or(0).max(1);
@@ -138,7 +132,7 @@ fn columns(source: &ModelFile, role: Role) -> Result<Vec<f64>, FindError> {
 }
 
 impl OfLayer {
-    /// By what the hidden units and what O reads contribute.
+    /// Sorts hidden units and the inputs of O by contribution.
     pub(super) fn of(hyper: &HyperParameters, hidden: &[f64], heads: &[f64]) -> OfLayer {
         let size = hyper.head_size.max(1);
         let group = hyper.heads / hyper.kv_heads.max(1);
@@ -172,7 +166,6 @@ fn product(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
-/// Numbers in units of their mean; as they are where that is zero.
 fn shares(mut numbers: Vec<f64>) -> Vec<f64> {
     let mean = numbers.iter().sum::<f64>() / numbers.len().max(1) as f64;
     if mean > 0.0 {
@@ -181,7 +174,6 @@ fn shares(mut numbers: Vec<f64>) -> Vec<f64> {
     numbers
 }
 
-/// The places of numbers, the largest first.
 fn decreasing(numbers: &[f64]) -> Vec<u32> {
     let mut places: Vec<u32> = (0..numbers.len() as u32).collect();
     places.sort_by(|&a, &b| {

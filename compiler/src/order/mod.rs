@@ -1,15 +1,13 @@
-//! The order in which a model is stored: a permutation of it that computes the same.
+//! Channel permutation of a stored model, which leaves its function unchanged.
 //!
-//! Nothing tells the channels of the residual stream from each other, nor the hidden units of a feed-forward
-//! network, nor the channels that a head reads of its values. So each of these may be stored in any order, as long as
-//! everything that writes them and everything that reads them agree. Codes with feedback gain by one: a column
-//! can make up for the errors of those before it, so the columns that matter most come first, and neighbours that
-//! share a scale or a number of bits matter alike.
+//! The channels of the residual stream, the hidden units of a feed-forward network and the value
+//! channels of a head can be permuted if all writers and readers agree. Later columns compensate
+//! the errors of earlier ones, so the most important come first; neighbours that share a scale or a
+//! bit width are similar.
 //!
-//! [`Order::of`] finds the order in the weights and in what calibration saw. It is folded into what is stored: [`Ordered`] gives the tensors
-//! of a source as they are stored, [`Order::inputs`] and [`Order::outputs`] the order of statistics of
-//! what a matrix reads and gives. Nothing is left of it when the model is executed. Queries and keys stay as
-//! they are: the rotary embedding tells their channels from each other.
+//! [`Order::of`] computes the permutation, [`Ordered`] permutes the tensors of a source,
+//! [`Order::inputs`] and [`Order::outputs`] are for statistics. Queries and keys are unchanged,
+//! since the rotary embedding distinguishes their channels.
 
 mod find;
 mod ordered;
@@ -22,37 +20,35 @@ use crate::calibrate::{Moment, Place};
 pub use find::FindError;
 pub use ordered::{DecodeError, OrderError, Ordered};
 
-/// Where a model's channels and units are stored. Of every list, the entry at a place is the place that what is stored
-/// there has in the source.
+/// Permutation of a model's channels and units: lists of source indices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// `[width]`: the channels of the residual stream.
+    /// `[width]`: channels of the residual stream.
     stream: Vec<u32>,
     layers: Vec<OfLayer>,
 }
 
-/// What differs from layer to layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OfLayer {
-    /// `[ffn]`: the hidden units.
+    /// `[ffn]`: hidden units.
     hidden: Vec<u32>,
-    /// `[kv_heads · head_size]`: the channels of values, each within its head.
+    /// `[kv_heads · head_size]`: value channels, each within its head.
     values: Vec<u32>,
-    /// `[heads · head_size]`: what O reads, the same for every query head of a value head.
+    /// `[heads · head_size]`: inputs of O, equal for all query heads of a value head.
     heads: Vec<u32>,
 }
 
-/// The order of a tensor's rows and columns; `None` where they are as in the source.
+/// Permutations of a tensor's rows and columns; `None` for the identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Axes<'a> {
-    /// Of rows.
+    /// Rows.
     pub rows: Option<&'a [u32]>,
-    /// Of columns.
+    /// Columns.
     pub cols: Option<&'a [u32]>,
 }
 
 impl Order {
-    /// The order of what is read in a place.
+    /// Returns the permutation of an input.
     pub fn inputs(&self, place: Place) -> &[u32] {
         match place {
             Place::Head => &self.stream,
@@ -64,7 +60,8 @@ impl Order {
         }
     }
 
-    /// The order of what a matrix gives, of an embedding the row that is looked up; `None` where that is as in the source.
+    /// Returns the permutation of a matrix' outputs (of an embedding, its rows' elements); `None`
+    /// for the identity.
     pub fn outputs(&self, matrix: MatrixId) -> Option<&[u32]> {
         match matrix {
             MatrixId::Head => None,
@@ -78,7 +75,7 @@ impl Order {
         }
     }
 
-    /// The order of the rows and columns of a tensor of a source.
+    /// Returns the permutations of the rows and columns of a source tensor.
     pub fn axes(&self, role: Role) -> Axes<'_> {
         let cols = |cols| Axes { rows: None, cols };
         let stream = || cols(Some(&self.stream[..]));
@@ -100,7 +97,6 @@ impl Order {
                         cols: read,
                     },
                     Part::Bias => cols(given),
-                    // A source has no factors; they are made of weights that are in order.
                     Part::A | Part::B | Part::Projected | Part::ResidualA | Part::ResidualB => {
                         Axes::default()
                     }
@@ -118,8 +114,7 @@ impl Order {
         }
     }
 
-    /// What names it: the digest of all places, each as four bytes, little-endian, the stream first, then layer by
-    /// layer hidden units, values, and what O reads.
+    /// Returns the digest of all indices, each as four little-endian bytes.
     pub fn digest(&self) -> Digest {
         let of_layers = self.layers.iter();
         let of_layers = of_layers.flat_map(|of| [&of.hidden, &of.values, &of.heads]);
@@ -129,12 +124,12 @@ impl Order {
     }
 }
 
-/// Numbers in another order.
+/// Permutes numbers.
 pub fn reordered<T: Copy>(values: &[T], order: &[u32]) -> Vec<T> {
     order.iter().map(|&from| values[from as usize]).collect()
 }
 
-/// The moment of vectors in another order.
+/// Permutes a moment.
 pub fn reordered_moment(moment: &Moment, order: &[u32]) -> Moment {
     Moment {
         count: moment.count,
@@ -143,8 +138,7 @@ pub fn reordered_moment(moment: &Moment, order: &[u32]) -> Moment {
     }
 }
 
-/// A symmetric matrix `[n, n]`, of which the lower triangle is read, with rows and columns in another order; above the
-/// diagonal zero.
+/// Permutes rows and columns of a symmetric matrix `[n, n]`, lower triangle.
 pub fn reordered_lower(values: &[f64], order: &[u32]) -> Vec<f64> {
     let n = order.len();
     let mut found = vec![0.0; n * n];
@@ -156,7 +150,7 @@ pub fn reordered_lower(values: &[f64], order: &[u32]) -> Vec<f64> {
     found
 }
 
-/// A symmetric matrix, its lower triangle row by row, with rows and columns in another order.
+/// Permutes rows and columns of a symmetric matrix, given as its packed lower triangle.
 pub(crate) fn reordered_triangle<T: Copy>(lower: &[T], order: &[u32]) -> Vec<T> {
     let mut found = Vec::with_capacity(lower.len());
     for (row, &a) in order.iter().enumerate() {

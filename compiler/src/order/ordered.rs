@@ -1,4 +1,4 @@
-//! A source's tensors in the order in which they are stored.
+//! Permuted tensors of a source.
 
 use std::borrow::Cow;
 use std::ops::{Deref, Range};
@@ -12,32 +12,29 @@ use thiserror::Error;
 
 use super::{Axes, Order};
 
-/// A source whose tensors are given as they are stored. What it does not say itself, it says as the
-/// [`ModelFile`] that it is of.
+/// Source with permuted tensors. Dereferences to the [`ModelFile`] for everything else.
 #[derive(Clone, Copy, Debug)]
 pub struct Ordered<'a> {
     file: &'a ModelFile,
     order: Option<&'a Order>,
-    /// What was made of it, where what that lacks is given.
     base: Option<&'a ModelFile>,
 }
 
-/// Why a tensor is not given in another order.
+/// Error returned when a tensor cannot be permuted.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum OrderError {
-    /// Numbers that share a block would be torn apart.
+    /// The permutation would split blocks.
     #[error(
         "its columns cannot be put in another order as they are: {dtype} stores blocks of {block}; encode it anew, or \
          compile with `order` off",
         block = dtype.block_len()
     )]
     Blocks {
-        /// The type.
+        /// Type.
         dtype: DType,
     },
 }
 
-/// The norm whose result a matrix reads; `None` of one that reads something else.
 fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
     let (matrix, Part::Weight) = MatrixId::of(role)? else {
         return None;
@@ -49,7 +46,7 @@ fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
             Site::AttentionOutput | Site::FfnHidden => None,
         },
         MatrixId::Head => Some(Role::OutputNorm),
-        // That of a head, where it is one.
+        // A tied embedding is also the head.
         MatrixId::Embedding => file
             .tensor(Role::Output)
             .is_none()
@@ -57,13 +54,13 @@ fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
     }
 }
 
-/// Why the numbers of a tensor are not given.
+/// Error returned when a tensor does not decode.
 #[derive(Clone, Debug, Error)]
 pub enum DecodeError {
-    /// Its bytes, or the base's, do not decode.
+    /// Blocks of the source or of the base do not decode.
     #[error(transparent)]
     Block(#[from] BlockError),
-    /// The base's bands do not.
+    /// The column groups of the base do not decode.
     #[error(transparent)]
     Bands(#[from] BandsError),
 }
@@ -77,7 +74,7 @@ impl Deref for Ordered<'_> {
 }
 
 impl<'a> Ordered<'a> {
-    /// A source in an order, or as it is.
+    /// Wraps a source with an optional permutation.
     pub fn new(file: &'a ModelFile, order: Option<&'a Order>) -> Self {
         Ordered {
             file,
@@ -86,7 +83,7 @@ impl<'a> Ordered<'a> {
         }
     }
 
-    /// What an artifact in this order lacks of the source: of matrices that it stores dense, their numbers less its.
+    /// Returns the difference of the source to a permuted artifact, for its dense matrices.
     pub fn less(self, base: &'a ModelFile) -> Self {
         Ordered {
             base: Some(base),
@@ -94,17 +91,17 @@ impl<'a> Ordered<'a> {
         }
     }
 
-    /// Whether it gives what an artifact lacks.
+    /// Returns true if tensors are differences to an artifact.
     pub fn is_less(&self) -> bool {
         self.base.is_some()
     }
 
-    /// The source as it is.
+    /// Returns the unpermuted source.
     pub fn file(&self) -> &'a ModelFile {
         self.file
     }
 
-    /// The order, where it is another.
+    /// Returns the permutation, if any.
     pub fn order(&self) -> Option<&'a Order> {
         self.order
     }
@@ -114,10 +111,10 @@ impl<'a> Ordered<'a> {
             .map_or_else(Axes::default, |order| order.axes(tensor.role))
     }
 
-    /// The numbers of some rows of a tensor, `[rows, cols]`; or what the base lacks of them.
+    /// Decodes some rows of a tensor, `[rows, cols]`, minus the base if any.
     ///
     /// # Errors
-    /// Bytes that do not decode, and rows that `values` is too short or too long for.
+    /// [`DecodeError`].
     pub fn decode(
         &self,
         tensor: &ModelTensor,
@@ -158,8 +155,7 @@ impl<'a> Ordered<'a> {
         Ok(())
     }
 
-    /// By which the columns of a matrix are to be larger where the norm in front of it was tuned: what is in use is the
-    /// product of both.
+    /// Column scales that compensate a tuned norm before the matrix.
     fn scales(&self, base: &ModelFile, role: Role) -> Result<Option<Vec<f32>>, DecodeError> {
         let Some(norm) = norm_before(role, base) else {
             return Ok(None);
@@ -212,7 +208,7 @@ impl<'a> Ordered<'a> {
         Ok(())
     }
 
-    /// The bytes of a tensor, in the type that the source has it in; a copy where its order is another.
+    /// Returns the bytes of a tensor in its source type.
     ///
     /// # Errors
     /// [`OrderError::Blocks`].
@@ -245,7 +241,7 @@ impl<'a> Ordered<'a> {
         Ok(Cow::Owned(stored))
     }
 
-    /// Where the number at a row and column of what is stored is in the source.
+    /// Returns the row and column in the source of a stored number.
     pub fn place_in_source(&self, tensor: &ModelTensor, row: usize, col: usize) -> (usize, usize) {
         let axes = self.axes(tensor);
         let of = |order: Option<&[u32]>, place: usize| {

@@ -25,7 +25,6 @@ fn shuffled(n: usize, rng: &mut Rng) -> Vec<u32> {
     places
 }
 
-/// An order of a model by numbers that are drawn.
 fn drawn(model: &ModelFile, rng: &mut Rng) -> Order {
     let hyper = &model.hyper;
     let mut numbers = |n: usize| -> Vec<f64> { (0..n).map(|_| rng.unit()).collect() };
@@ -42,7 +41,7 @@ fn drawn(model: &ModelFile, rng: &mut Rng) -> Order {
 }
 
 #[test]
-fn values_stay_in_their_heads_and_are_read_where_they_are() {
+fn value_channels_stay_in_their_heads_and_match_the_inputs_of_o() {
     let mut rng = Rng(5);
     for model in fixtures() {
         let order = drawn(&model, &mut rng);
@@ -69,9 +68,8 @@ fn values_stay_in_their_heads_and_are_read_where_they_are() {
     }
 }
 
-/// The largest is first, and of those that are alike the one that was first.
 #[test]
-fn the_largest_come_first() {
+fn largest_contributions_come_first_and_ties_keep_their_order() {
     let hyper = &fixtures()[0].hyper;
     let mut hidden = vec![1.0; hyper.ffn];
     (hidden[3], hidden[7]) = (9.0, 0.0);
@@ -81,9 +79,8 @@ fn the_largest_come_first() {
     assert!(found.heads.is_sorted() && found.values.is_sorted());
 }
 
-/// Every tensor as it is stored, as numbers and as bytes, number by number.
 #[test]
-fn tensors_are_given_as_they_are_stored() {
+fn tensors_are_permuted_as_values_and_bytes() {
     let mut rng = Rng(7);
     for model in fixtures() {
         let order = drawn(&model, &mut rng);
@@ -112,7 +109,7 @@ fn tensors_are_given_as_they_are_stored() {
 }
 
 #[test]
-fn blocks_are_not_torn_apart() {
+fn permuting_columns_within_blocks_is_rejected() {
     let mut model = fixtures().swap_remove(0);
     let order = drawn(&model, &mut Rng(2));
     let at = model
@@ -128,9 +125,8 @@ fn blocks_are_not_torn_apart() {
     assert_eq!(found.as_deref(), Ok(model.bytes(&tensor)));
 }
 
-/// The moment of vectors whose numbers are in another order.
 #[test]
-fn moments_are_those_of_what_is_read() {
+fn permuted_moments_match_permuted_vectors() {
     let (n, mut rng) = (9, Rng(3));
     let vectors: Vec<Vec<f64>> = (0..20)
         .map(|_| (0..n).map(|_| rng.normal()).collect())
@@ -160,7 +156,7 @@ fn moments_are_those_of_what_is_read() {
 }
 
 #[test]
-fn every_order_has_a_name_of_its_own() {
+fn different_permutations_have_different_digests() {
     let model = fixtures().swap_remove(0);
     let order = drawn(&model, &mut Rng(4));
     assert_eq!(order.digest(), order.clone().digest());

@@ -1,4 +1,4 @@
-//! Compiling from another program: what the command line offers, with its defaults.
+//! Builder for compilations from other programs, with the options and defaults of the command line.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::request::{
     SinkProtection, Target, TextSource, Wishes,
 };
 
-/// A compilation that is about to be described and run. What is not said has the command line's
-/// defaults: the smallest artifact within the balanced preset, on the shipped text.
+/// Builder of a compilation. Options that are not set have the command line's defaults: the
+/// smallest artifact within the balanced preset, on the shipped text.
 ///
-/// What is finished is kept beside the artifact until it is complete, sealed with a secret in the user's
-/// state folder: the same compilation goes on with it, and with nothing that somebody else laid there.
+/// Unfinished work is kept next to the artifact and sealed with a secret from the user's state
+/// folder. The same compilation resumes from it and ignores files that other users put there.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), htc::CompileError> {
@@ -34,7 +34,7 @@ use crate::request::{
 /// # Ok(()) }
 /// ```
 ///
-/// A build script says what its artifact depends on:
+/// A build script lists the files that its artifact depends on:
 ///
 /// ```no_run
 /// # fn main() -> Result<(), htc::CompileError> {
@@ -53,9 +53,7 @@ pub struct Compiler {
     plan: Option<PathBuf>,
     wishes: Wishes,
     target: Target,
-    /// Without a text there is none.
     calibration: CalibrationOptions,
-    /// Of each text, where that is not left to the effort.
     tokens: Option<usize>,
     goal: Goal,
     planes: u8,
@@ -69,7 +67,7 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// A model, and the artifact that is to be made of it.
+    /// Creates a builder that compiles the model `input` to the artifact `output`.
     pub fn new(input: impl Into<PathBuf>, output: impl Into<PathBuf>) -> Self {
         Compiler {
             input: input.into(),
@@ -94,13 +92,13 @@ impl Compiler {
         }
     }
 
-    /// A text to calibrate on: what the model is to be good at, a file or [`TextSource::Shipped`]. Called
-    /// again, it adds another.
+    /// Adds a calibration text: a file or [`TextSource::Shipped`]. It should resemble the texts
+    /// that the model will be used for.
     pub fn calibration(self, text: impl Into<TextSource>) -> Self {
         self.weighted_calibration(text, 1.0)
     }
 
-    /// A text to calibrate on, beside others, of which each token counts as many times as `weight` says.
+    /// Adds a calibration text whose tokens count `weight` times.
     pub fn weighted_calibration(mut self, text: impl Into<TextSource>, weight: f64) -> Self {
         let source = text.into();
         self.calibration
@@ -109,158 +107,166 @@ impl Compiler {
         self
     }
 
-    /// Tokens of each calibration text at most.
+    /// Sets the maximum number of tokens of each calibration text.
     pub fn calibration_tokens(mut self, tokens: usize) -> Self {
         self.tokens = Some(tokens);
         self
     }
 
-    /// Tokens in a window of the calibration; by default 512, or as many as the model reads at most.
+    /// Sets the number of tokens in a calibration window; by default 512, or the model's context if
+    /// shorter.
     pub fn context(mut self, tokens: usize) -> Self {
         self.calibration.context = Some(tokens);
         self
     }
 
-    /// The folder where statistics are kept and found again; that of the user by default.
+    /// Sets the cache folder for statistics; by default the user's.
     pub fn cache(mut self, folder: impl Into<PathBuf>) -> Self {
         self.calibration.cache = Some(folder.into());
         self
     }
 
-    /// Takes statistics of the cache that another user wrote, who may have written anything.
+    /// Accepts cached statistics that another user wrote. Their contents cannot be trusted
+    /// otherwise.
     pub fn trust_cache(mut self, trust: bool) -> Self {
         self.calibration.trust_cache = trust;
         self
     }
 
-    /// How long to wait for another process that makes the same statistics; an hour by default.
+    /// Sets the time to wait for another process that computes the same statistics; by default an
+    /// hour.
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.calibration.lock_timeout = timeout;
         self
     }
 
-    /// Text to measure on, 64 windows at most; by default the ends of the calibration texts. Of the windows of
-    /// each text the first, third and so on decide, and those between them report.
+    /// Sets the held-out text, 64 windows at most; by default the ends of the calibration texts.
+    /// The windows of each text alternate between validation split (first, third, ...) and test
+    /// split.
     pub fn held_out(mut self, text: impl Into<PathBuf>) -> Self {
         self.calibration.held_out = Some(text.into());
         self
     }
 
-    /// How matrices are approximated; without it in codes, or in factors where something is asked for that only
-    /// those have ([`Wishes::method`]).
+    /// Sets the approximation method. By default codes, or factors if another option requires them
+    /// ([`Wishes::method`]).
     pub fn method(mut self, method: Method) -> Self {
         self.wishes.method = Some(method);
         self
     }
 
-    /// Parameters after over before, on the selected slots.
+    /// Sets the budget as parameters after over before, on the selected projections.
     pub fn ratio(self, ratio: f64) -> Self {
         self.budget(Budget::Ratio(ratio))
     }
 
-    /// The rank of every selected slot.
+    /// Sets the rank of every selected projection.
     pub fn rank(self, rank: usize) -> Self {
         self.budget(Budget::Rank(rank))
     }
 
-    /// Numbers stored for the selected slots.
+    /// Sets the number of values stored for the selected projections.
     pub fn parameters(self, total: u64) -> Self {
         self.budget(Budget::Parameters(total))
     }
 
-    /// Bytes stored for the selected slots.
+    /// Sets the bytes stored for the selected projections.
     pub fn bytes(self, total: u64) -> Self {
         self.budget(Budget::Bytes(total))
     }
 
-    /// The mean of the ranks of the selected slots.
+    /// Sets the mean rank of the selected projections.
     pub fn mean_rank(self, mean: f64) -> Self {
         self.budget(Budget::MeanRank(mean))
     }
 
-    /// How much may be kept.
+    /// Sets the budget.
     pub fn budget(mut self, budget: Budget) -> Self {
         self.wishes.budget = Some(budget);
         self
     }
 
-    /// How the budget is shared out.
+    /// Sets the allocator that distributes the budget.
     pub fn allocator(mut self, allocator: Allocator) -> Self {
         self.wishes.allocator = Some(allocator);
         self
     }
 
-    /// The smallest rank of a factorised slot.
+    /// Sets the smallest rank of a factorised projection.
     pub fn rank_floor(mut self, floor: Floor) -> Self {
         self.wishes.floor = Some(floor);
         self
     }
 
-    /// The largest rank of a factorised slot.
+    /// Sets the largest rank of a factorised projection.
     pub fn rank_cap(mut self, cap: usize) -> Self {
         self.wishes.cap = Some(cap);
         self
     }
 
-    /// Whether the first position of every window counts in the variance that some allocators read.
+    /// Sets whether the first position of every window counts in the variance that some allocators
+    /// use.
     pub fn first_positions(mut self, first: FirstPositions) -> Self {
         self.wishes.first_positions = first;
         self
     }
 
-    /// The slots to compress.
+    /// Sets the projections to compress.
     pub fn slots(mut self, slots: impl IntoIterator<Item = Slot>) -> Self {
         self.wishes.slots = slots.into_iter().collect();
         self
     }
 
-    /// How factors are stored.
+    /// Sets the type of stored factors.
     pub fn factor_type(mut self, dtype: DType) -> Self {
         self.wishes.factor_type = Some(dtype);
         self
     }
 
-    /// How slots that stay dense, the embedding and the head are stored, where they are not to stay as in
-    /// the source.
+    /// Sets the types of dense projections, the embedding and the head; by default those of the
+    /// source.
     pub fn dense_types(mut self, types: DenseTypes) -> Self {
         self.wishes.dense = types;
         self
     }
 
-    /// Leaves selected slots that get no factors as in the source; without, they are stored as factors are.
+    /// Keeps selected projections without factors in the source's type. By default they are stored
+    /// in the type of factors.
     pub fn keep_dense(mut self) -> Self {
         self.wishes.keep_dense = true;
         self
     }
 
-    /// The kinds of code that [`Method::Quantise`] chooses from; all where nothing is said.
+    /// Sets the kinds of code that [`Method::Quantise`] chooses from; by default all.
     pub fn codes(mut self, codes: CodeKinds) -> Self {
         self.wishes.codes = Some(codes);
         self
     }
 
-    /// Whether [`Method::Quantise`] may store slots as factors of low rank where these lose less than codes in as
-    /// many bytes; it may by default.
+    /// Sets whether [`Method::Quantise`] may store projections as factors of low rank where these
+    /// lose less than codes of the same size; by default it may.
     pub fn low_rank(mut self, low_rank: LowRankArg) -> Self {
         self.wishes.low_rank = Some(low_rank);
         self
     }
 
-    /// Whether [`Method::Quantise`] rotates matrices before it stores them in bands; it does by default.
+    /// Sets whether [`Method::Quantise`] rotates matrices before it stores them in column groups;
+    /// by default it does.
     pub fn rotation(mut self, rotation: RotationArg) -> Self {
         self.wishes.rotation = Some(rotation);
         self
     }
 
-    /// Whether the model is stored in another order than the source's; by default it is with
-    /// [`Method::Quantise`], unless the source stores its numbers in blocks.
+    /// Sets whether channels are permuted. By default they are with [`Method::Quantise`], unless
+    /// the source stores its values in blocks.
     pub fn order(mut self, order: OrderArg) -> Self {
         self.wishes.order = Some(order);
         self
     }
 
-    /// Whether the artifact has bases that an adaptive KV cache may begin with, found in what calibration saw, which is needed
-    /// then; it has none by default. The model computes the same.
+    /// Sets whether the artifact includes bases for an adaptive KV cache, computed from the
+    /// calibration, which is required then; by default it does not. The model's output is
+    /// unchanged.
     pub fn kv_bases(mut self, wanted: bool) -> Self {
         self.wishes.kv_bases = match wanted {
             true => KvBasesArg::On,
@@ -269,52 +275,53 @@ impl Compiler {
         self
     }
 
-    /// The second-level cache, in bytes, of the GPU that the artifact is for;
-    /// [`gpu::find`](crate::plan::gpu::find) knows that of many by name.
+    /// Sets the L2 cache, in bytes, of the target GPU. [`gpu::find`](crate::plan::gpu::find)
+    /// returns it for many GPUs by name.
     pub fn gpu(mut self, cache: u64) -> Self {
         self.target.cache = Some(cache);
         self
     }
 
-    /// Tokens that the uncompressed model writes per joule on the machine that the artifact is for.
+    /// Sets the tokens per joule that the uncompressed model generates on the target machine.
     pub fn tokens_per_joule(mut self, tokens: f64) -> Self {
         self.target.tokens_per_joule = Some(tokens);
         self
     }
 
-    /// What a token costs on the machine that the artifact is for, in the place of [`tokens_per_joule`](Self::tokens_per_joule), from
-    /// records of a benchmark that [`slope::read`](crate::bench::slope::read) has read.
+    /// Sets the energy per token on the target machine, as an alternative to
+    /// [`tokens_per_joule`](Self::tokens_per_joule), from benchmark records read by
+    /// [`slope::read`](crate::bench::slope::read).
     pub fn energy(mut self, measured: MeasuredEnergy) -> Self {
         self.target.energy = Some(Box::new(measured));
         self
     }
 
-    /// Which errors count.
+    /// Sets the norm in which errors are minimised.
     pub fn gauge(mut self, gauge: GaugeKind) -> Self {
         self.wishes.treatment.gauge = Some(gauge);
         self
     }
 
-    /// What factors must not lose.
+    /// Sets the directions that factors must preserve.
     pub fn sink(mut self, sink: SinkProtection) -> Self {
         self.wishes.treatment.sink = Some(sink);
         self
     }
 
-    /// Whether biases correct.
+    /// Sets whether biases correct errors.
     pub fn bias(mut self, bias: BiasArg) -> Self {
         self.wishes.treatment.bias = Some(bias);
         self
     }
 
-    /// How far the second moment of [`GaugeKind::Whiten`] is shrunk.
+    /// Sets the shrinkage of the second moment of [`GaugeKind::Whiten`].
     pub fn shrinkage(mut self, shrinkage: ShrinkageArg) -> Self {
         self.wishes.treatment.shrinkage = Some(shrinkage);
         self
     }
 
-    /// Finds the smallest artifact whose perplexity is at most so much above the source's: 0.01 is
-    /// one percent.
+    /// Finds the smallest artifact whose perplexity exceeds the source's by at most this fraction:
+    /// 0.01 is one percent.
     pub fn max_perplexity_increase(mut self, increase: f64) -> Self {
         self.goal.limit.perplexity_increase = Some(increase);
         self
@@ -326,113 +333,116 @@ impl Compiler {
         self
     }
 
-    /// Bytes of the whole artifact, for [`Method::Quantise`].
+    /// Sets the size of the whole artifact in bytes, for [`Method::Quantise`].
     pub fn file_size(self, bytes: u64) -> Self {
         self.budget(Budget::FileSize(bytes))
     }
 
-    /// Bits of the whole artifact for each parameter of the model, for [`Method::Quantise`].
+    /// Sets the size of the whole artifact in bits per parameter of the model, for
+    /// [`Method::Quantise`].
     pub fn bits(self, bits: f64) -> Self {
         self.budget(Budget::Bits(bits))
     }
 
-    /// How much work goes into how close the artifact is.
+    /// Sets the effort, which trades time for quality.
     pub fn effort(mut self, effort: Effort) -> Self {
         self.wishes.effort = effort;
         self
     }
 
-    /// Finds the smallest artifact whose KL divergence from the source is at most so many nats.
+    /// Finds the smallest artifact whose KL divergence from the source is at most `nats`.
     pub fn max_kl(mut self, nats: f64) -> Self {
         self.goal.limit.kl = Some(nats);
         self
     }
 
-    /// Takes a gauge that was asked for even where it measures worse than none.
+    /// Keeps a requested gauge even if it measures worse than none.
     pub fn keep_gauge(mut self, keep: bool) -> Self {
         self.goal.keep_gauge = keep;
         self
     }
 
-    /// Tunes norms and scales of rows in so many steps when every matrix is stored, as long as that gains on held-out text; by default
-    /// where matrices become codes.
+    /// Sets the steps for tuning norms and row scales after all matrices are stored, as long as the
+    /// held-out loss improves. By default they are tuned if matrices become codes.
     pub fn tune(mut self, steps: usize) -> Self {
         self.goal.tune = Some(steps);
         self
     }
 
-    /// Makes files in one type of GGUF and measures them beside an artifact in codes, for the report; by default those
-    /// next to it in size, unless the effort is fast.
+    /// Sets whether files in a single GGUF type are made and measured as baselines for the report.
+    /// By default those closest in size to an artifact in codes are, unless the effort is fast.
     pub fn compare(mut self, compare: CompareArg) -> Self {
         self.goal.compare = Some(compare);
         self
     }
 
-    /// Makes an elastic artifact where these are 2: bases, and what they lack beside them, so that what executes it may
-    /// touch any part of its bytes between ([`Session::set_fraction`](htc_loader::Session::set_fraction)). It needs a
-    /// size.
+    /// Sets the number of planes. With 2 the artifact is elastic: it has bases and residuals, and a
+    /// session may read any fraction of its bytes in between
+    /// ([`Session::set_fraction`](htc_loader::Session::set_fraction)). This requires a size or a
+    /// limit.
     pub fn planes(mut self, planes: u8) -> Self {
         self.planes = planes;
         self
     }
 
-    /// Puts the source's weights into the artifact, too, behind those that they were compressed to, in the source's own types: with
-    /// them the artifact drafts for its source without another file ([`Model::source`](htc_loader::Model::source)). A
-    /// size and a limit are of the compressed part.
+    /// Also stores the source's weights in the artifact, in the source's types, after the
+    /// compressed ones. The artifact then drafts for its source without another file
+    /// ([`Model::source`](htc_loader::Model::source)). Sizes and limits refer to the compressed
+    /// part.
     pub fn with_source(mut self, with_source: bool) -> Self {
         self.with_source = with_source;
         self
     }
 
-    /// Compiles the kernels for GPUs of these architectures and puts them into the artifact, which then needs no compiler
-    /// where it is executed. It takes NVRTC, and no GPU.
+    /// Compiles the GPU kernels for these architectures into the artifact, so that no compiler is
+    /// needed at run time. This requires NVRTC, but no GPU.
     pub fn kernels(mut self, architectures: &[Architecture]) -> Self {
         self.kernels = architectures.to_vec();
         self
     }
 
-    /// Takes the plan from a file instead of making one.
+    /// Reads the plan from a file instead of making one.
     pub fn plan(mut self, file: impl Into<PathBuf>) -> Self {
         self.plan = Some(file.into());
         self
     }
 
-    /// The layer that the artifact names for a probe, counted from 0; by default the depth sink.
+    /// Sets the layer that the artifact records for probes, from 0; by default the depth sink.
     pub fn probe_layer(mut self, layer: usize) -> Self {
         self.probe_layer = Some(layer);
         self
     }
 
-    /// What executes the model while it is calibrated on, and candidates while they are measured, and what decomposes its weights; by
-    /// default the processor. The last bits of the artifact are those of the device.
+    /// Sets the device for calibration, measurements and decompositions; by default the CPU. The
+    /// last bits of the artifact depend on it.
     pub fn device(mut self, device: DeviceChoice) -> Self {
         self.device = device;
         self
     }
 
-    /// Threads that work; all cores by default. The artifact's bytes do not depend on them.
+    /// Sets the number of threads; by default all cores. The artifact's bytes do not depend on it.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
         self
     }
 
-    /// Replaces an artifact that exists.
+    /// Allows the replacement of an existing artifact.
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
         self
     }
 
-    /// Ends the work when `cancel` asks for it; what is finished is kept, and the same compilation
-    /// goes on with it.
+    /// Stops the compilation when `cancel` is triggered. Finished work is kept, and the same
+    /// compilation resumes from it.
     pub fn cancelled_by(mut self, cancel: &Cancel) -> Self {
         self.cancel = cancel.clone();
         self
     }
 
-    /// Every file that the artifact is made from: those of the model, the texts, the plan.
+    /// Returns every file that the artifact is made from: the model, the texts and the plan.
     ///
     /// # Errors
-    /// [`CompileError::Source`] where the model does not open.
+    /// [`CompileError::Source`] if the model cannot be opened.
     pub fn inputs(&self) -> Result<Vec<PathBuf>, CompileError> {
         let source = open(&self.input)?;
         let mut inputs = super::source::files_of(&source);
@@ -443,7 +453,7 @@ impl Compiler {
         Ok(inputs)
     }
 
-    /// What is asked for, as every stage reads it.
+    /// Returns the resolved options.
     pub fn options(&self) -> CompileOptions {
         let by_effort = self.wishes.effort.work().calibration_tokens;
         let asked = CalibrationOptions {
@@ -483,33 +493,32 @@ impl Compiler {
         }
     }
 
-    /// Compiles.
+    /// Compiles the model.
     ///
     /// # Errors
-    /// [`CompileError`]; nothing is left under the output's name then.
+    /// [`CompileError`]; the output's name is then unchanged.
     pub fn run(&self) -> Result<Report, CompileError> {
         self.run_with(|_| {})
     }
 
-    /// Compiles and tells of it; `tell` is called from several threads.
+    /// Compiles the model and reports progress to `tell`, which is called from several threads.
     ///
     /// # Errors
-    /// [`CompileError`]; nothing is left under the output's name then.
+    /// [`CompileError`]; the output's name is then unchanged.
     pub fn run_with(&self, tell: impl Fn(Event) + Sync) -> Result<Report, CompileError> {
         self.check()?;
         compile(&self.options(), Watch::new(&tell, &self.cancel))
     }
 
-    /// What a compilation will take; nothing is written but the cache of a calibration.
+    /// Returns the predicted size, memory and time; writes nothing but the calibration cache.
     ///
     /// # Errors
-    /// [`CompileError`] for whatever can be refused before the work.
+    /// [`CompileError`] for everything that can be refused before the work.
     pub fn forecast(&self) -> Result<Forecast, CompileError> {
         self.check()?;
         forecast(&self.options(), Watch::new(&|_| {}, &self.cancel))
     }
 
-    /// Refuses wishes that do not go together; a plan of a file has decided.
     fn check(&self) -> Result<(), CompileError> {
         match self.plan {
             Some(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! What earlier runs left: work that nobody went on with, unfinished files, statistics in the cache.
+//! Removal of the leftovers of earlier runs: abandoned work, unfinished files, cached statistics.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,36 +11,36 @@ use thiserror::Error;
 use crate::calibrate::cache;
 use crate::make::work::{Idle, is_older};
 
-/// A file that is written lies unfinished for moments.
+/// Younger unfinished files may still be written to.
 const UNFINISHED_AGE: Duration = Duration::from_secs(60 * 60);
 
-/// What to clean.
+/// Request for [`clean`].
 #[derive(Clone, Debug)]
 pub struct Clean {
-    /// Folders with artifacts; those in them are not looked into.
+    /// Folders with artifacts; not searched recursively.
     pub folders: Vec<PathBuf>,
-    /// The folder of the cache, if it is to be cleaned.
+    /// Cache folder, if it is to be cleaned.
     pub cache: Option<PathBuf>,
-    /// How long ago something was last written to, at least.
+    /// Minimum time since the last write.
     pub age: Duration,
-    /// Whether nothing is removed.
+    /// Report only, remove nothing.
     pub dry_run: bool,
 }
 
-/// What was left, and what became of it.
+/// Leftover of an earlier run, and the result of removing it.
 #[derive(Debug)]
 pub struct Leftover {
-    /// Where it is, or was.
+    /// Path.
     pub path: PathBuf,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// When it was last written to.
+    /// Time of the last write.
     pub modified: Option<SystemTime>,
-    /// Whether it is removed, or why it is not; in a dry run it would be.
+    /// Result of the removal; always `Ok` in a dry run.
     pub removed: io::Result<()>,
 }
 
-/// Why nothing is cleaned.
+/// Error returned by [`clean`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CleanError {
@@ -49,15 +49,15 @@ pub enum CleanError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         error: io::Error,
     },
 }
 
-/// Removes what this user's runs left, and nothing that a running one uses; each is told.
+/// Removes leftovers of this user's runs that no running process uses, and calls `tell` for each.
 ///
 /// # Errors
-/// [`CleanError`] where a folder cannot be read.
+/// [`CleanError`] if a folder cannot be read.
 pub fn clean(request: &Clean, mut tell: impl FnMut(&Leftover)) -> Result<(), CleanError> {
     let Clean {
         folders,
@@ -76,7 +76,6 @@ pub fn clean(request: &Clean, mut tell: impl FnMut(&Leftover)) -> Result<(), Cle
             });
         }
     };
-    // A cache that was never made has nothing to be cleaned.
     let cache = cache.iter().filter(|path| path.exists());
     for path in folders.iter().chain(cache.clone()) {
         let failed = |error| CleanError::Folder {
@@ -118,13 +117,11 @@ pub fn clean(request: &Clean, mut tell: impl FnMut(&Leftover)) -> Result<(), Cle
     Ok(())
 }
 
-/// Whether a name is one of what is not complete.
 fn is_unfinished(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
     bytes.starts_with(b".htc-") && bytes.ends_with(UNFINISHED.as_bytes())
 }
 
-/// A folder of ours that a program which ended left unfinished.
 fn unfinished_folder(folder: &Folder, name: &OsStr) -> Option<Folder> {
     let inside = folder.existing(name, false);
     let inside = is_unfinished(name).then_some(inside)?.ok()?;
@@ -132,7 +129,6 @@ fn unfinished_folder(folder: &Folder, name: &OsStr) -> Option<Folder> {
     is_older(modified, UNFINISHED_AGE).then_some(inside)
 }
 
-/// Bytes and age of a file of ours that a program which ended left unfinished.
 fn unfinished(folder: &Folder, name: &OsStr) -> Option<(u64, Option<SystemTime>)> {
     if !is_unfinished(name) {
         return None;

@@ -1,4 +1,4 @@
-//! Why a compilation fails.
+//! Errors of a compilation.
 
 use std::path::PathBuf;
 
@@ -25,15 +25,15 @@ use crate::tune::TuneError;
 use crate::unit::UnitError;
 use crate::unit::UnitsError;
 
-/// Why a compilation fails. Each message is one line with the file or option concerned; an option is
-/// called as the method of [`Compiler`](crate::Compiler), in backticks.
+/// Errors of a compilation. Each message is one line with the file or option concerned. Options are
+/// named as methods of [`Compiler`](crate::Compiler), in backticks.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CompileError {
     /// The source is missing, damaged or not supported.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The source is an artifact already.
+    /// The source is already an artifact.
     #[error("{}: an artifact already; compile from the model it was made from", .0.display())]
     AlreadyCompiled(PathBuf),
     /// The source has no usable vocabulary.
@@ -41,32 +41,32 @@ pub enum CompileError {
     Vocabulary {
         /// The source.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         error: VocabularyError,
     },
-    /// Kernels for GPUs cannot be compiled.
+    /// GPU kernels cannot be compiled.
     #[error("{0}; give other architectures with `kernels`, or none")]
     Kernels(String),
-    /// There is no compiler for GPUs.
+    /// NVRTC is not installed.
     #[error(
         "{0}, which compiles kernels for GPUs; install it where the system finds libnvrtc, as PyPI's nvidia-cuda-nvrtc has it, or leave `kernels` out"
     )]
     NoKernelCompiler(String),
-    /// Kernels are asked for of a build that has no compiler for them.
+    /// Kernels are requested from a build without the feature cuda.
     #[error(
         "this build compiles no kernels for GPUs; build it with the feature cuda, or go without them"
     )]
     KernelsNotBuilt,
-    /// There is no such device, or no room on it.
+    /// The device does not exist, or its memory is too small.
     #[error("`device`: {0}")]
     Device(#[from] ChoiceError),
-    /// The system gives no threads.
+    /// The thread pool cannot be created.
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// Input and output are the same file.
     #[error("{}: the output is the same file as the input, or one of the input's; give another `output`", .0.display())]
     SameFile(PathBuf),
-    /// The source is not what it was at the beginning.
+    /// The source changed during the compilation.
     #[error("{}: it changed while it was compiled; nothing is sealed. Let nothing write to it, and compile it again", .0.display())]
     SourceChanged(PathBuf),
     /// The calibration failed.
@@ -75,75 +75,76 @@ pub enum CompileError {
     /// The backward pass failed.
     #[error(transparent)]
     Gradient(GradientError),
-    /// Tuned scales do not fit the matrix that they are of.
+    /// Tuned scales do not match their matrix.
     #[error(transparent)]
     Scales(MakeError),
     /// No plan satisfies the request.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// What was asked for has no planes.
+    /// The request cannot be stored as two planes.
     #[error("`planes` 2: {why}")]
     Planes {
-        /// Why, and what has.
+        /// The reason, with a remedy.
         why: &'static str,
     },
-    /// Weights cannot be treated so.
+    /// The requested treatment of weights is not possible.
     #[error(transparent)]
     Treatment(#[from] TreatmentError),
-    /// The file with the plan is none for this model.
+    /// The plan file does not match this model.
     #[error(transparent)]
     PlanFile(#[from] PlanFileError),
-    /// The artifact cannot fit the file system.
+    /// The disk space does not suffice for the artifact.
     #[error("{}: no space: {needed} bytes are needed, {free} are free there; free some, give another `output`, or compress more", path.display())]
     NoSpace {
         /// The artifact.
         path: PathBuf,
-        /// Bytes of the artifact, or of two where candidates are compared.
+        /// Bytes of the artifact, or of two if candidates are compared.
         needed: u64,
-        /// What is free.
+        /// Free bytes.
         free: u64,
     },
-    /// The machine has not as much memory.
+    /// The memory does not suffice.
     #[error(
         "no memory: about {needed} bytes are needed, {available} are available; end other programs, or give fewer `threads`"
     )]
     NoMemory {
-        /// What is needed at most, beside the mapped source.
+        /// Maximum of the needed bytes, without the mapped source.
         needed: u64,
-        /// What is available.
+        /// Available bytes.
         available: u64,
     },
-    /// A slot cannot be factorised.
+    /// A projection cannot be factorised.
     #[error("{}: {error}", path.display())]
     Unit {
         /// The source.
         path: PathBuf,
-        /// What is wrong with the slot.
+        /// The fault of the projection.
         error: UnitError,
     },
-    /// The system gives no thread to work with.
+    /// A thread cannot be started.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),
     /// The depth sink cannot be measured.
     #[error(transparent)]
     Analyse(Box<AnalyseError>),
-    /// There is no such layer to probe.
+    /// The layer to probe does not exist.
     #[error(
         "`probe_layer` {layer}: the model has {layers} layers, counted from 0; give a lower one"
     )]
     NoSuchLayer {
-        /// The layer asked for.
+        /// The requested layer.
         layer: usize,
-        /// Those of the model.
+        /// Number of layers of the model.
         layers: usize,
     },
-    /// The spectra of what is stored cannot be computed.
+    /// The spectra of the stored weights cannot be computed.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// No candidate is chosen.
+    /// The search over candidates failed.
     #[error(transparent)]
     Trial(TrialError),
-    /// Somebody asked for an end; what is finished is kept, and the same compilation goes on with it.
+    /// The compilation was cancelled. Finished work is kept, and the same compilation resumes from
+    /// it.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
     /// The artifact cannot be written.
@@ -152,7 +153,6 @@ pub enum CompileError {
 }
 
 impl CompileError {
-    /// Of a source that no order is found for.
     pub(super) fn of_order(source: &ModelFile, error: FindError) -> CompileError {
         let path = source.path.clone();
         let error = match error {

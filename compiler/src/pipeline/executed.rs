@@ -1,4 +1,4 @@
-//! On which device a compilation executes models.
+//! The device on which a compilation executes models.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::estimate::matrices;
 use crate::event::{Event, Watch};
 use crate::request::CompileOptions;
 
-/// Does something with the device that is asked for, on which the model has room where there is a text to execute it on. Without one a
-/// GPU has weights to decompose, and whatever else there is has nothing to do.
+/// Calls `work` with the requested device. With a calibration text, the device must have memory for
+/// the model. Without one, a GPU only decomposes weights and the test devices are not used.
 pub(super) fn on_device<T>(
     options: &CompileOptions,
     source: &ModelFile,
@@ -38,7 +38,6 @@ pub(super) fn on_device<T>(
         path: source.path.clone(),
         error,
     })?;
-    // What is measured beside it is refused when it is brought there, where it has no room.
     let planned = model.iter().zip(text).map(|(model, text)| Planned {
         model,
         positions: text.window(source.hyper.context),
@@ -55,7 +54,6 @@ pub(super) fn on_device<T>(
     })?
 }
 
-/// Says what executes the model, and what does with matrices whatever the device might do.
 fn tell(device: &dyn Device, calibrates: bool, watch: Watch) {
     let note = |said: String| watch.tell(Event::Note(&said));
     if calibrates {

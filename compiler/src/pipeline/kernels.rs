@@ -1,4 +1,4 @@
-//! Kernels for GPUs, compiled when the artifact is.
+//! GPU kernels, compiled together with the artifact.
 
 use htc_formats::htz::{Architecture, Section};
 
@@ -7,7 +7,6 @@ use htc_kernels::cuda::{compile::Compiler, driver::LEAST};
 
 use super::CompileError;
 
-/// The section of the kernels for these architectures, each once; none where none are asked for.
 #[cfg(feature = "cuda")]
 pub(super) fn section(architectures: &[Architecture]) -> Result<Option<Section>, CompileError> {
     let mut architectures = architectures.to_vec();

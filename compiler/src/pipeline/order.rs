@@ -1,4 +1,4 @@
-//! Whether and in which order a plan is carried out.
+//! Channel permutation of a plan.
 
 use htc_formats::source::ModelFile;
 
@@ -9,8 +9,8 @@ use crate::order::Order;
 use crate::plan::{Method, PlanError, Request};
 use crate::request::OrderArg;
 
-/// Whether a plan that is about to be made is to be carried out in another order: what is asked for, else with codes
-/// where the source has another.
+/// Returns the permutation setting for a new plan: the requested one, else on with codes if the
+/// source can be permuted.
 ///
 /// # Errors
 /// [`PlanError::OrderOfBlocks`].
@@ -34,7 +34,7 @@ pub(super) fn asked(
     }
 }
 
-/// Makes sure that every tensor of a source has another order where one is asked for.
+/// Checks that every tensor of the source can be permuted, if that is requested.
 ///
 /// # Errors
 /// [`PlanError::OrderOfBlocks`].
@@ -49,7 +49,7 @@ pub(super) fn check(source: &ModelFile, order: Option<OrderArg>) -> Result<(), P
     }
 }
 
-/// The order that a request is carried out in, where that is another.
+/// Computes the channel permutation of a request; `None` if channels stay in place.
 ///
 /// # Errors
 /// [`PlanError::OrderWithoutText`], and weights that do not decode.

@@ -1,4 +1,5 @@
-//! Elastic artifacts: bases that are an artifact of a smaller size, and what they lack as planes of their own.
+//! Elastic artifacts: the bases are an artifact of a smaller size, and residuals are added as
+//! separate planes.
 
 use htc_formats::htz::HtzError;
 use htc_formats::model::Role;
@@ -20,33 +21,29 @@ use crate::request::{BASES, CodeKinds, CompileOptions, Limit, Planning};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::show::bytes_for_people;
 
-/// Times that refinements are planned with what the ones before left over.
+/// Iterations of planning residuals with the bytes left over by the iteration before.
 const TURNS: usize = 4;
 
-/// Bytes by which the file's length may differ from one plan to the next.
 const SLACK: u64 = 256;
 
-/// How much larger than an artifact of one plane one of two is that loses as little, about.
+/// Approximate size of a two-plane artifact relative to a one-plane artifact of the same loss.
 const LARGER: f64 = 1.12;
 
-/// An elastic artifact as it was asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Elastic {
     size: Size,
-    /// What is asked for of its bases.
+    /// Options of the bases.
     pub bases: CompileOptions,
 }
 
-/// What decides on the size of all of it.
 #[derive(Clone, Copy, Debug)]
 enum Size {
-    /// Bytes of the whole file at most.
+    /// Maximum bytes of the whole file.
     Bytes(u64),
-    /// The smallest whose every byte in use holds this.
+    /// The smallest file that meets this limit with all bytes in use.
     Within(Limit),
 }
 
-/// All of an elastic artifact of some size, and what it loses on the windows that decide.
 struct Whole {
     ratio: f64,
     bases: Built,
@@ -55,10 +52,10 @@ struct Whole {
 }
 
 impl Elastic {
-    /// What was asked for; `None` where everything is to be in one plane.
+    /// Resolves the options of an elastic artifact; `None` if one plane is requested.
     ///
     /// # Errors
-    /// [`CompileError::Planes`] for what has no planes.
+    /// [`CompileError::Planes`] for requests that cannot have planes.
     pub fn of(
         options: &CompileOptions,
         source: &ModelFile,
@@ -106,7 +103,7 @@ impl Elastic {
         Ok(Some(Elastic { size, bases }))
     }
 
-    /// Bytes of the whole file: as many as were asked for, or as are expected to hold the limit.
+    /// Returns the requested bytes of the whole file, or those predicted to meet the limit.
     pub fn expected_bytes(&self, prepared: &Prepared) -> Result<u64, PlanError> {
         match self.size {
             Size::Bytes(total) => Ok(total),
@@ -114,7 +111,8 @@ impl Elastic {
         }
     }
 
-    /// The ratio at which all of it is expected to hold its limit, and of which there are bases.
+    /// Returns the ratio at which the complete artifact is predicted to meet its limit and for
+    /// which a plan of the bases exists.
     fn start(prepared: &Prepared) -> f64 {
         let mut ratio = prepared.start.unwrap_or(1.0);
         loop {
@@ -129,7 +127,7 @@ impl Elastic {
         }
     }
 
-    /// The ratio that the plan of the bases is of; `None` for the one that was asked for.
+    /// Returns the ratio of the bases' plan; `None` for the requested size.
     pub fn bases_at(&self, prepared: &Prepared) -> Option<f64> {
         match self.size {
             Size::Bytes(_) => None,
@@ -137,7 +135,8 @@ impl Elastic {
         }
     }
 
-    /// Makes the bases and what they lack, of the size that was asked for, or of the smallest that holds the limit.
+    /// Makes bases and residuals of the requested size, or of the smallest size that meets the
+    /// limit.
     pub fn make(
         &self,
         prepared: &Prepared,
@@ -163,7 +162,6 @@ impl Elastic {
         let plans = Plans {
             at: &planner,
             start: None,
-            // Within a limit these bases are those of which all was found to hold it.
             others: &|plan| match self.size {
                 Size::Bytes(_) => prepared.others(plan),
                 Size::Within(_) => Ok(Vec::new()),
@@ -185,7 +183,8 @@ impl Elastic {
         Ok(chosen)
     }
 
-    /// The smallest of which all holds a limit, by executing candidates; norms are not tuned. And how many were tried.
+    /// Searches for the smallest complete artifact that meets a limit, by executing candidates
+    /// without tuned norms. Returns it with the number of candidates.
     fn sought(
         &self,
         limit: Limit,
@@ -225,7 +224,6 @@ impl Elastic {
             Some(found) => (first, Some(found)),
             None => (1.0, at(1.0)?),
         };
-        // The whole is never too small.
         let Some(start) = start else {
             return Err(PlanError::Inconsistent(None).into());
         };
@@ -246,7 +244,8 @@ impl Elastic {
         Ok((found, tried))
     }
 
-    /// Adds what the bases lack to an artifact of them, up to so many bytes, and measures what it is at parts of its bytes.
+    /// Adds residuals to the chosen bases, up to `total` bytes, and measures the artifact at
+    /// several active fractions.
     fn refine(
         &self,
         (prepared, total): (&Prepared, u64),
@@ -280,7 +279,7 @@ impl Elastic {
         Ok(chosen)
     }
 
-    /// Bases with what they lack, as much as fits into so many bytes; `None` where nothing does.
+    /// Adds as many residuals to the bases as fit into the given bytes; `None` if none fits.
     fn refined(
         &self,
         of: (&Prepared, u64),
@@ -301,7 +300,6 @@ impl Elastic {
         Ok(Some((refined, found)))
     }
 
-    /// The refinements of which the artifact has so many bytes, from below.
     fn refinements(
         &self,
         (prepared, total): (&Prepared, u64),
@@ -347,7 +345,6 @@ impl Elastic {
     }
 }
 
-/// An error of the bases as one of the artifact that was asked for.
 pub(super) fn of_whole(error: CompileError, elastic: Option<&Elastic>) -> CompileError {
     match (error, elastic) {
         (

@@ -1,5 +1,5 @@
-//! Everything before the first factor: the source opened, calibrated and planned, and whatever can
-//! be wrong found out.
+//! All steps before factorisation: opens, calibrates and plans the source, and reports every error
+//! that can be found early.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -34,40 +34,35 @@ use crate::system::clock::{Stage, StageClock};
 use crate::system::disk;
 use crate::system::memory;
 
-/// A ratio at which slots of all kinds are factorised, with ranks as large as they become: what a
-/// search takes is estimated there.
+/// Ratio used to estimate the cost of a search: projections of all kinds are factorised there, with
+/// ranks close to their maximum.
 const SEARCHED_RATIO: f64 = 0.5;
 
-/// A compilation before the first factor.
 pub(super) struct Prepared {
     pub source: ModelFile,
     pub digest: Digest,
     pub calibration: Option<Calibration>,
-    /// What errors at the outputs of its matrices cost, where codes are chosen by that.
+    /// Costs of errors at the outputs of matrices, if codes are chosen by them.
     pub gradients: Option<Gradients>,
-    /// The order in which the plan is carried out, where it is another.
     pub order: Option<Order>,
     pub plan: Plan,
-    /// How weights are treated first; others may be tried.
+    /// First treatment of the weights; others may be tried.
     pub treatment: Treatment,
     pub wanted: ChoiceRequest,
-    /// Whether the quality of what is chosen is measured.
     pub measured: bool,
     pub sections: Vec<Section>,
-    /// What decomposes, as it says of itself.
     linear_algebra: String,
-    /// What is expected; the artifact's bytes are exact.
+    /// Predicted costs; the artifact's bytes are exact.
     pub estimate: Estimate,
-    /// Bytes free where it will be.
+    /// Free bytes in the output's folder.
     pub free: Option<u64>,
-    /// What the plan was made from; a plan of a file was not made.
     made_from: Option<MadeFrom>,
-    /// The ratio that is expected to hold the limit.
+    /// Ratio predicted to meet the limit.
     pub start: Option<f64>,
 }
 
 impl Prepared {
-    /// Bytes of the artifact of a plan.
+    /// Returns the bytes of the artifact of a plan.
     pub fn bytes(&self, plan: &Plan) -> Result<u64, HtzError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         let (treatment, digest_later) = (&self.treatment, Digest::default());
@@ -84,7 +79,7 @@ impl Prepared {
         HtzWriter::length_of(draft, &self.sections)
     }
 
-    /// What codes were expected to lose, where types were chosen by that.
+    /// Returns the predicted losses of codes, if types were chosen by them.
     pub fn foreseen(&self, plan: &Plan) -> Result<Option<Foreseen>, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         let made_from = self.made_from.as_ref();
@@ -92,7 +87,7 @@ impl Prepared {
         Ok(found.transpose()?.flatten())
     }
 
-    /// Plans that give every matrix the same type of GGUF, to be seen beside what was chosen.
+    /// Returns baseline plans that give every matrix the same GGUF type.
     pub fn compared(&self, plan: &Plan, bytes: u64) -> Result<Vec<Plan>, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         let request = plan.request();
@@ -102,7 +97,7 @@ impl Prepared {
         Ok(plain.transpose()?.unwrap_or_default())
     }
 
-    /// Bytes of the file at a ratio.
+    /// Returns the bytes of the file at a ratio.
     pub fn size_at(&self, ratio: f64) -> Result<u64, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         match &self.made_from {
@@ -111,14 +106,14 @@ impl Prepared {
         }
     }
 
-    /// What is tried beside a plan.
+    /// Returns the alternatives to a plan that are also tried.
     pub fn others(&self, plan: &Plan) -> Result<Vec<Plan>, PlanError> {
         let (made_from, calibration) = (self.made_from.as_ref(), self.calibration.as_ref());
         let limit = self.wanted.goal.limit;
         others(&self.source, plan, made_from, (calibration, limit))
     }
 
-    /// The plan, or that of another ratio.
+    /// Returns the plan, or that of another ratio.
     pub fn plan_at(&self, ratio: Option<f64>) -> Result<Plan, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         plan_at(
@@ -131,7 +126,7 @@ impl Prepared {
     }
 }
 
-/// The ratio from which the size of a file is sought that holds a limit.
+/// Returns the ratio at which the search for a file within a limit starts.
 pub(super) fn start(
     source: &ModelFile,
     made_from: Option<&MadeFrom>,
@@ -141,7 +136,7 @@ pub(super) fn start(
     made_from?.expected(source, calibration, limit)
 }
 
-/// A plan, or for a limit that of another ratio, where it was made and not taken from a file.
+/// Returns the plan, or the plan of another ratio if it was not read from a file.
 pub(super) fn plan_at(
     source: &ModelFile,
     plan: &Plan,
@@ -161,7 +156,7 @@ pub(super) fn plan_at(
     }
 }
 
-/// How the weights of a plan are to be treated, of what is asked for beside what it says itself.
+/// Returns the requested treatment of weights, completed from the plan.
 pub(super) fn treatment_of(
     plan: &Plan,
     asked: TreatmentRequest,
@@ -173,7 +168,6 @@ pub(super) fn treatment_of(
     }
 }
 
-/// The vocabulary of a model as a section of an artifact.
 pub(super) fn tokenizer(source: &ModelFile) -> Result<Section, CompileError> {
     let vocabulary = source.vocabulary.as_ref();
     let vocabulary = vocabulary.map_err(|error| CompileError::Vocabulary {
@@ -183,22 +177,19 @@ pub(super) fn tokenizer(source: &ModelFile) -> Result<Section, CompileError> {
     Ok(Section::tokenizer(vocabulary)?)
 }
 
-/// A model that may be compiled as it was asked for, as far as can be told without reading its weights.
+/// A source that passed all checks that do not read its weights.
 pub(super) struct Admitted {
     source: ModelFile,
     sections: Vec<Section>,
 }
 
 impl Admitted {
-    /// The model.
     pub fn source(&self) -> &ModelFile {
         &self.source
     }
 }
 
-/// Opens the source and refuses what the options and its head rule out.
 pub(super) fn admit(options: &CompileOptions) -> Result<Admitted, CompileError> {
-    // What the options alone rule out; a plan may ask for more.
     options.treatment.resolve(options.calibration.is_some())?;
     if let Planning::Make { request, .. } = &options.planning {
         check_kv_bases(request, options)?;
@@ -217,7 +208,6 @@ pub(super) fn admit(options: &CompileOptions) -> Result<Admitted, CompileError> 
     Ok(Admitted { source, sections })
 }
 
-/// Bases for a KV cache are made where something is calibrated on.
 fn check_kv_bases(request: &Request, options: &CompileOptions) -> Result<(), PlanError> {
     match (request.kv_bases, &options.calibration) {
         (KvBasesArg::On, None) => Err(PlanError::KvBasesWithoutText),
@@ -225,7 +215,6 @@ fn check_kv_bases(request: &Request, options: &CompileOptions) -> Result<(), Pla
     }
 }
 
-/// Calibrates and plans, and finds whatever can be wrong before any factor is made.
 pub(super) fn prepare(
     Admitted { source, sections }: Admitted,
     options: &CompileOptions,
@@ -288,13 +277,11 @@ pub(super) fn prepare(
     );
     let draft = layout::reserve_tuning(draft, wanted.tune > 0);
     let artifact_bytes = HtzWriter::length_of(draft, &sections)?;
-    // What an earlier run left is there already.
     let candidates = wanted.candidates();
     let compares = measured && made_from.is_some();
     let at_a_time = (candidates + usize::from(wanted.tune > 0)).min(2);
     let needed = room(options, &plan, artifact_bytes, (at_a_time, compares));
     let needed = match options.with_source {
-        // The artifact once more, with the source behind it.
         true => needed.saturating_add(whole(options, artifact_bytes) + source.tensor_bytes()),
         false => needed,
     };
@@ -307,7 +294,6 @@ pub(super) fn prepare(
             free,
         });
     }
-    // A search meets plans of which every unit is factorised.
     let searched = (!options.goal.limit.is_none())
         .then(|| {
             plan_at(
@@ -360,8 +346,8 @@ pub(super) fn prepare(
     })
 }
 
-/// Bytes that candidates, so many at a time, and files that the artifact is compared with take on the disk at most. An
-/// artifact that is replaced stays until the new one is complete.
+/// Returns the maximum disk space of concurrent candidates and baseline files. A replaced artifact
+/// stays until the new one is complete.
 fn room(
     options: &CompileOptions,
     plan: &Plan,
@@ -371,10 +357,8 @@ fn room(
     let request = plan.request();
     let is_elastic = options.planes == 2;
     let whole = whole(options, artifact);
-    // Its bases are there, and all of it, not tuned and tuned.
     let wholes = if is_elastic { 2 * whole } else { 0 };
     let compared = options.goal.compared(request.method, request.effort);
-    // One at a time, of twice its bytes at most.
     let beside = if compares && compared > 0 {
         2 * whole
     } else {
@@ -383,7 +367,8 @@ fn room(
     at_a_time as u64 * artifact + wholes + beside
 }
 
-/// Bytes of all of an artifact: of an elastic one of a size the plan is of the bases.
+/// Returns the bytes of the complete artifact. With a requested size, the plan of an elastic
+/// artifact covers only the bases.
 fn whole(options: &CompileOptions, artifact: u64) -> u64 {
     match options.planes == 2 && options.goal.limit.is_none() {
         true => (artifact as f64 / BASES) as u64,
@@ -391,24 +376,24 @@ fn whole(options: &CompileOptions, artifact: u64) -> u64 {
     }
 }
 
-/// A plan, and what was found out for it.
+/// A plan with the measurements made for it.
 pub struct Planned {
     /// The plan.
     pub plan: Plan,
-    /// The digest of the source, where it was needed.
+    /// Digest of the source, if it was computed.
     pub digest: Option<Digest>,
-    /// The calibration, where there is one.
+    /// The calibration, if any.
     pub calibration: Option<Calibration>,
-    /// What errors at the outputs of its matrices cost, where codes are chosen by that.
+    /// Costs of errors at the outputs of matrices, if codes are chosen by them.
     pub gradients: Option<Gradients>,
-    /// The order in which it is carried out, where that is another.
+    /// Channel permutation, if any.
     pub order: Option<Order>,
-    /// What the plan was made from; `None` where it is from a file.
+    /// Inputs of the plan; `None` for a plan from a file.
     pub made_from: Option<MadeFrom>,
 }
 
-/// Makes the plan for a model, or takes it from its file. The model is executed and its weights are
-/// read only after everything else was found to be in order.
+/// Makes the plan for a model, or reads it from its file. The model is executed and its weights are
+/// read only after all other checks have passed.
 ///
 /// # Errors
 /// [`CompileError::Plan`], [`CompileError::PlanFile`], [`CompileError::Calibrate`],
@@ -423,10 +408,10 @@ pub fn plan(
 ) -> Result<Planned, CompileError> {
     let threads = device.pool().threads();
     let source_type = OfSource(source);
-    // Reads the whole source, which not every plan needs.
     let read = OnceCell::new();
     let digest = || *read.get_or_init(|| digest_of(source, clock, watch));
-    // Once: a file may be a pipe. A plan that is to be made is tried with what is known already.
+    // Read only once: the file may be a pipe. A plan that will be made is checked first with the
+    // evidence known already.
     let known = match planning {
         Planning::File(path) => {
             let plan = plan::json::read(path, &source.hyper, digest, source_type)?;
@@ -504,7 +489,6 @@ pub fn plan(
     })
 }
 
-/// What a file holds beside its plan, where its size is asked for.
 fn file_parts(
     source: &ModelFile,
     request: &Request,
@@ -520,7 +504,6 @@ fn file_parts(
     parts.transpose()
 }
 
-/// Tries a request with what is known already: what is missing may be about to be measured.
 fn attempt(
     source: &ModelFile,
     request: &Request,
@@ -539,7 +522,7 @@ fn attempt(
     }
 }
 
-/// Lets the text of `options` flow through a source.
+/// Calibrates a source on the text of `options`.
 ///
 /// # Errors
 /// [`CompileError::Calibrate`].
@@ -555,7 +538,7 @@ pub fn calibrate(
         error,
     })?;
     let calibrated = calibrate::calibrate(&Arc::new(model), digest, options, device, watch)?;
-    // Statistics of something else must not be found under this digest later.
+    // Statistics of a changed source must not stay in the cache under this digest.
     if calibrated.is_new && source.digest() != digest {
         calibrate::forget(options, calibrated.key)?;
         return Err(CompileError::SourceChanged(source.path.clone()));
@@ -563,7 +546,6 @@ pub fn calibrate(
     Ok(calibrated)
 }
 
-/// The gradients of a source on about so many tokens of the text of options.
 fn gradients(
     source: &ModelFile,
     digest: Digest,

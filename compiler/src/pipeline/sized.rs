@@ -1,4 +1,4 @@
-//! Plans of files that are to have a size: from bits, or a part of the source, to bytes, and to the plan whose
+//! Plans of files with a size budget: converts bits or ratios to bytes, and finds the plan whose
 //! file takes no more.
 
 use htc_formats::bands::{Code, Layout};
@@ -12,42 +12,38 @@ use crate::plan::{self, Budget, Evidence, Form, Method, OfSource, Plan, PlanErro
 use crate::report::{Foreseen, ForeseenMatrix, PlainFile};
 use crate::request::{DenseType, Limit, Treatment};
 
-/// Times that a plan is made with what the one before left over.
+/// Iterations of planning with the bytes left over by the iteration before.
 const TURNS: usize = 6;
 
-/// Halvings of the whole that are tried without measuring: to the steps of the search.
 const HALVINGS: usize = 9;
 
-/// Bytes by which names and alignment may differ from one plan to the next.
 const SLACK: u64 = 128;
 
-/// What is left at most before a size is given up.
+/// Maximum slack before a size counts as infeasible.
 const LARGEST_SLACK: u64 = 1 << 20;
 
-/// What plans of one request are made from.
+/// Inputs from which the plans of a request are made.
 #[derive(Clone, Debug)]
 pub struct MadeFrom {
-    /// What is asked for, its budget a file's size where that is shared out.
+    /// The request; its budget is a file size if the size is distributed.
     pub request: Request,
-    /// What was measured.
+    /// Measurements.
     pub evidence: Evidence,
-    /// Of the file, where its size is to be met.
+    /// Parts of the file outside the plan, if its size is distributed.
     pub(super) file: Option<FileParts>,
 }
 
-/// What a file holds beside what a plan says.
 #[derive(Clone, Debug)]
 pub(super) struct FileParts {
-    /// Its vocabulary.
     pub tokenizer: Section,
-    /// The source's bytes.
+    /// Bytes of the source.
     pub source: u64,
-    /// What decomposes, as it says of itself.
+    /// Description of the linear algebra library.
     pub linear_algebra: String,
 }
 
 impl MadeFrom {
-    /// The plan that was asked for.
+    /// Returns the plan of the request.
     ///
     /// # Errors
     /// [`PlanError`].
@@ -58,7 +54,6 @@ impl MadeFrom {
     ) -> Result<Plan, PlanError> {
         let made = self.plan_of(self.request.clone(), source, calibration);
         made.map_err(|error| match error {
-            // Called as it was asked for.
             PlanError::FileTooSmall { smallest, .. } => PlanError::FileTooSmall {
                 budget: self.request.budget,
                 smallest: self.smallest(smallest, source, calibration),
@@ -67,8 +62,8 @@ impl MadeFrom {
         })
     }
 
-    /// The smallest size that there is a plan for, from one on that is expected to be it: what is beside the matrices
-    /// depends on the plan, which there is none of below it.
+    /// Searches upwards from a predicted minimum for the smallest feasible size. The bytes outside
+    /// the matrices depend on the plan, so the minimum is not known exactly.
     fn smallest(
         &self,
         mut smallest: u64,
@@ -93,8 +88,8 @@ impl MadeFrom {
         smallest
     }
 
-    /// The plan of another ratio: of parameters, or where files are sized of the source's bytes, or those of the
-    /// artifact that leaves everything as it is, whichever are more.
+    /// Returns the plan of another ratio: of parameters, or for file sizes of the larger of the
+    /// source's bytes and those of the artifact that keeps every matrix.
     pub(super) fn at_ratio(
         &self,
         ratio: f64,
@@ -109,7 +104,6 @@ impl MadeFrom {
         self.plan_of(request, source, calibration)
     }
 
-    /// Bytes of the file at a ratio.
     pub(super) fn size_at(
         &self,
         ratio: f64,
@@ -123,8 +117,8 @@ impl MadeFrom {
         Ok((ratio * whole as f64) as u64)
     }
 
-    /// What is tried beside a plan whose types were chosen for a file's size: the plan that gives every matrix the same
-    /// type, and where it has factors the one without.
+    /// Returns the alternatives to a plan with a file size: the plan that gives every matrix the
+    /// same type, and, if the plan has factors, the plan without.
     ///
     /// # Errors
     /// [`PlanError`].
@@ -152,8 +146,9 @@ impl MadeFrom {
             .collect())
     }
 
-    /// Of the plans that give every matrix the same type the one that is expected to lose least, of those whose
-    /// files are no larger than what was asked for; `None` where there is none, or no size was asked for.
+    /// Returns the plan with one type for all matrices that has the least predicted loss, among
+    /// those whose files are no larger than requested; `None` if there is none or no size was
+    /// requested.
     fn uniform(
         &self,
         source: &ModelFile,
@@ -180,7 +175,8 @@ impl MadeFrom {
         Ok(best.map(|(_, plan)| plan))
     }
 
-    /// Where a plan has factors, the one without: what factors lose together is surer measured than added up.
+    /// Returns the plan without factors, if the plan has any. The joint loss of factors is more
+    /// reliable measured than summed.
     fn codes_alone(
         &self,
         plan: &Plan,
@@ -196,14 +192,14 @@ impl MadeFrom {
             curve.points.retain(|point| point.form.rank().is_none());
         }
         match made_from.plan(source, calibration) {
-            // Codes have two bits at least.
             Err(PlanError::FileTooSmall { .. }) => Ok(None),
             made => made.map(Some),
         }
     }
 
-    /// Of the plans that give every matrix the same type of GGUF those whose files are next to `bytes`, so many at most: a
-    /// smaller one, a larger one, and so on, from half to twice of it. The plan itself is not among them.
+    /// Returns up to `most` plans with the same GGUF type for all matrices whose files are closest
+    /// to `bytes`, alternating smaller and larger, from half to twice of it. Excludes the plan
+    /// itself.
     ///
     /// # Errors
     /// [`PlanError`].
@@ -246,8 +242,8 @@ impl MadeFrom {
         Ok(found)
     }
 
-    /// What each matrix of a plan was expected to lose, and what files of one type throughout would; `None` where
-    /// types are not chosen by that.
+    /// Returns the predicted loss of each matrix of a plan, and of files with one type throughout;
+    /// `None` if types are not chosen by predicted loss.
     ///
     /// # Errors
     /// [`PlanError`].
@@ -291,8 +287,8 @@ impl MadeFrom {
         Ok(Some(foreseen))
     }
 
-    /// The part of the source's bytes at which what is expected to be lost is well within a limit; `None` where
-    /// there is none, or no size is shared out.
+    /// Returns the fraction of the source's bytes at which the predicted loss is well within a
+    /// limit; `None` without a limit or a size to distribute.
     pub(super) fn expected(
         &self,
         source: &ModelFile,
@@ -300,8 +296,8 @@ impl MadeFrom {
         limit: Limit,
     ) -> Option<f64> {
         self.file.as_ref()?;
-        // What is measured is above what is added up, most where most is lost; and where perplexity increases by a
-        // part, the divergence is about that part.
+        // Measured losses exceed summed ones, most where losses are large. A relative increase of
+        // the perplexity is about equal to the divergence.
         let nats = limit.kl.into_iter().chain(limit.perplexity_increase);
         let wanted = 0.6 * nats.min_by(f64::total_cmp)?;
         let (mut fails, mut holds) = (0.0, 1.0);
@@ -330,20 +326,18 @@ impl MadeFrom {
         let length = |plan: &Plan| file.length(plan, source, calibration);
         let matrices = |plan: &Plan| -> u64 { plan.units().iter().map(|u| u.bytes_after()).sum() };
         request.budget = match of_file(request.budget, source, file.source) {
-            // Nothing less than the source was asked for, which an artifact of few weights may be larger than.
+            // The requested size is that of the source; an artifact with few weights may be larger.
             Budget::FileSize(total) if total == file.source => {
                 Budget::FileSize(file.whole(&request, source, calibration)?)
             }
             budget => budget,
         };
-        // All as in the source says what else there is; names and alignment differ a little from plan to plan.
         let kept = kept(source, &request)?;
         let whole = length(&kept)?;
         let Budget::FileSize(total) = request.budget else {
             return plan::make(hyper, request, &self.evidence, OfSource(source));
         };
         if whole <= total {
-            // Nothing loses less.
             return Ok(kept);
         }
         let best = fitted(total, whole - matrices(&kept), |beside| {
@@ -362,7 +356,6 @@ impl MadeFrom {
     }
 }
 
-/// What is tried beside a plan whose types were chosen for a file's size.
 pub(super) fn others(
     source: &ModelFile,
     plan: &Plan,
@@ -379,24 +372,23 @@ pub(super) fn others(
     Ok(others)
 }
 
-/// What is said of a plan whose size was sought.
 pub(super) fn sought(limit: Limit) -> String {
     format!("its size was sought as the smallest within {limit}")
 }
 
-/// The largest that was found of no more than `total` bytes, of what is made where so many bytes are left for what is beside
-/// the matrices: that depends on the plan, which depends on it. `None` where each was too large.
+/// Calls `make` repeatedly with the bytes reserved for everything outside the matrices, and returns
+/// the largest result of at most `total` bytes. The reserve depends on the plan and vice versa.
+/// `None` if every result was too large.
 fn fitted<T>(
     total: u64,
     mut beside: u64,
     mut make: impl FnMut(u64) -> Result<(u64, T), PlanError>,
 ) -> Result<Option<T>, PlanError> {
     let mut best: Option<(u64, T)> = None;
-    // Names of codes may differ by more than what is left to them: every file that is too large leaves more.
+    // Names of codes may need more than the reserve: every file that is too large increases it.
     let (mut slack, mut turns) = (SLACK, 0);
     while turns < TURNS {
         let (bytes, made) = match make(beside) {
-            // What was found already is less.
             Err(_) if best.is_some() => break,
             made => made?,
         };
@@ -418,8 +410,6 @@ fn fitted<T>(
 }
 
 impl FileParts {
-    /// Bytes of the source, or of the artifact that leaves everything as it is and says what of it was asked for,
-    /// whichever are more.
     fn whole(
         &self,
         request: &Request,
@@ -427,13 +417,12 @@ impl FileParts {
         calibration: Option<&Calibration>,
     ) -> Result<u64, PlanError> {
         let mut request = request.clone();
-        // Of as many digits as there can be.
+        // The longest possible number, so that the length is an upper bound.
         request.budget = Budget::FileSize(u64::MAX);
         let kept = kept(source, &request)?;
         Ok(self.length(&kept, source, calibration)?.max(self.source))
     }
 
-    /// Bytes of the file of a plan.
     fn length(
         &self,
         plan: &Plan,
@@ -453,20 +442,18 @@ impl FileParts {
             &treatment,
             measured,
         );
-        // Whether norms are tuned or not: a plan does not depend on it.
+        // Reserved whether norms are tuned or not: the plan must not depend on it.
         let draft = layout::reserve_tuning(draft, measured);
         let length = HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer));
         length.map_err(|error| PlanError::Inconsistent(Some(error.to_string())))
     }
 }
 
-/// The types and codes that all matrices may have alike.
 fn all_types() -> impl Iterator<Item = DenseType> {
     let blocks = BlockFit::TYPES.iter().copied().map(DenseType::from);
     blocks.chain(Code::all().map(DenseType::Bands))
 }
 
-/// The plan that leaves every matrix as it is, and names it.
 fn kept(source: &ModelFile, request: &Request) -> Result<Plan, PlanError> {
     let members = plan::matrices(&source.hyper, &OfSource(source));
     let units = members.into_iter().map(|member| plan::UnitPlan {
@@ -484,7 +471,6 @@ fn kept(source: &ModelFile, request: &Request) -> Result<Plan, PlanError> {
     .map_err(|faults| PlanError::Inconsistent(faults.first().map(ToString::to_string)))
 }
 
-/// A budget in bytes of the file, where it is one of files.
 pub(super) fn of_file(budget: Budget, source: &ModelFile, bytes: u64) -> Budget {
     let parameters: u64 = source
         .tensors
@@ -498,12 +484,10 @@ pub(super) fn of_file(budget: Budget, source: &ModelFile, bytes: u64) -> Budget 
     }
 }
 
-/// Whether the budget of a request is the size of the file.
 pub(super) fn is_of_file(request: &Request) -> bool {
     request.method == Method::Quantise
 }
 
-/// Bands of several codes: the bits of a weight on average, and of each class of rows.
 fn described(codes: &Layout) -> String {
     let Layout::Classes(of) = codes else {
         return format!("bands of {:.2} bits", codes.mean_bits());
@@ -519,7 +503,6 @@ fn described(codes: &Layout) -> String {
     )
 }
 
-/// Factors: their rank, and their types.
 fn of_factors(form: &Form) -> String {
     let types = match form {
         Form::LowRank { a, b, .. } => (a, b),
@@ -543,7 +526,6 @@ fn of_factors(form: &Form) -> String {
 mod tests {
     use super::*;
 
-    /// A file of `total` bytes at most whose names take more the smaller its matrices are.
     fn file(total: u64, names: impl Fn(u64) -> u64) -> Option<u64> {
         let made = fitted(total, 1000, |beside| {
             let matrices = total.saturating_sub(beside);
@@ -554,9 +536,8 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_met_from_below_whatever_names_take() {
+    fn fitted_never_exceeds_the_requested_size() {
         assert_eq!(file(100_000, |_| 1000), Some(100_000));
-        // Every plan that is smaller has longer names, by most of what it is smaller.
         let found = file(100_000, |matrices| {
             1000 + (99_000 - matrices) * 19 / 20 + 500
         });

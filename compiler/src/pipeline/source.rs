@@ -1,4 +1,4 @@
-//! The model that is compiled: opened, and known again.
+//! The source model: opening it, its digest and its files.
 
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,12 @@ use crate::event::{Event, Watch};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk::same_place;
 
-/// The digest of the source.
 pub(super) fn digest_of(source: &ModelFile, clock: &StageClock, watch: Watch) -> Digest {
     watch.tell(Event::Digest);
     clock.during(Stage::Read, || source.digest())
 }
 
-/// Makes sure that the source is still what its digest says.
+/// Checks that the source still has the given digest.
 ///
 /// # Errors
 /// [`CompileError::SourceChanged`].
@@ -32,7 +31,7 @@ pub(super) fn check_unchanged(
     }
 }
 
-/// Opens a model that may be compiled.
+/// Opens a model for compilation.
 ///
 /// # Errors
 /// [`CompileError::Source`], [`CompileError::AlreadyCompiled`].
@@ -46,7 +45,6 @@ pub fn open(input: &Path) -> Result<ModelFile, CompileError> {
     }
 }
 
-/// The files that a source consists of, and those in its folder that its vocabulary may be read from.
 pub(super) fn files_of(source: &ModelFile) -> Vec<PathBuf> {
     let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
     let files = source.files.iter().map(|file| file.path().to_owned());
@@ -55,8 +53,8 @@ pub(super) fn files_of(source: &ModelFile) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Whether a path leads to the source, to one of the files it consists of, or to one in its folder
-/// that its vocabulary may be read from.
+/// Returns true if a path leads to the source, to one of its files, or to one in its folder from
+/// which its vocabulary may be read.
 pub(crate) fn is_of_source(source: &ModelFile, path: &Path) -> bool {
     let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
     let files = source.files.iter().map(|file| file.path());

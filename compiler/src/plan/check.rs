@@ -1,5 +1,5 @@
-//! The one check of a plan: whether its units fit the model and each other. Plans that were made and
-//! plans that were read go through it.
+//! Validation of plans, both computed and read from a file: units must fit the model and each
+//! other.
 
 use std::collections::HashMap;
 
@@ -14,36 +14,35 @@ use super::sources::SourceTypes;
 use super::unit::{Member, UnitPlan};
 use crate::request::Method;
 
-/// What does not fit in a plan. Each message is one line, and begins with the key of a plan's file that
-/// is about it.
+/// Mismatch in a plan. Each message is one line that begins with the key of the plan's file.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum Fault {
-    /// A unit of nothing, or of matrices that cannot be decided about together.
+    /// A unit without matrices, or with matrices that cannot form one unit.
     #[error("slots: expected {expected}, found {found}")]
     Members {
-        /// What would do.
+        /// Expected members.
         expected: &'static str,
-        /// What there is.
+        /// Members in the plan.
         found: String,
     },
     /// A matrix that the model does not have.
     #[error("{matrix}: the model has none{}", if *matrix == MatrixId::Head { " of its own: it uses the embedding as head, too, so that the embedding is what can be decided about" } else { "" })]
     Absent {
-        /// The matrix.
+        /// Name of the matrix.
         matrix: MatrixId,
     },
-    /// A matrix that two units name.
+    /// A matrix that belongs to two units.
     #[error("slots: {matrix} belongs to two units")]
     Twice {
-        /// The matrix.
+        /// Name of the matrix.
         matrix: MatrixId,
-        /// Which unit named it first, from 0 in the order of the check.
+        /// Index of the first unit that contains it.
         first: usize,
     },
-    /// A shape that is not the model's.
+    /// A shape that differs from the model's.
     #[error("{matrix}: expected {} x {}, found {} x {}", expected.0, expected.1, found.0, found.1)]
     Shape {
-        /// The matrix.
+        /// Name of the matrix.
         matrix: MatrixId,
         /// Rows and columns in the model.
         expected: (usize, usize),
@@ -53,49 +52,49 @@ pub enum Fault {
     /// A form that the matrix cannot have.
     #[error("form: expected {expected}, found {found}")]
     Form {
-        /// What would do.
+        /// Allowed forms.
         expected: &'static str,
-        /// What was found.
+        /// Form in the plan.
         found: &'static str,
     },
-    /// A basis whose matrix would be out of proportion to the file.
+    /// A shared basis that would be disproportionately large.
     #[error("slots: {cols} inputs are out of proportion to {outs} outputs; keep the unit dense")]
     TooWide {
         /// Width of the input.
         cols: usize,
-        /// Outputs together.
+        /// Total number of outputs.
         outs: usize,
     },
-    /// A rank that the unit cannot have.
+    /// A rank out of range.
     #[error("rank: expected a whole number from 1 to {limit}, found {found}")]
     Rank {
-        /// The largest.
+        /// Largest valid rank.
         limit: usize,
-        /// What was found.
+        /// Rank in the plan.
         found: usize,
     },
-    /// A type that is read and not written.
+    /// A type that can be read but not written.
     #[error("types.{key}: expected a type that is written, found {found}")]
     NotWritten {
-        /// Whose type.
+        /// Key of the type.
         key: &'static str,
-        /// What was found.
+        /// Type in the plan.
         found: DType,
     },
-    /// Codes that are not those of the columns.
+    /// Codes that do not match the columns.
     #[error("types.weight: {0}")]
     Codes(CodesError),
-    /// Classes of rows in a matrix that has none, or of other rows.
+    /// Row classes in a matrix without them, or for other rows.
     #[error("types.weight: expected {expected} for {matrix}, found {found}")]
     Classes {
-        /// The matrix.
+        /// Name of the matrix.
         matrix: MatrixId,
-        /// What would do.
+        /// Expected classes.
         expected: String,
-        /// What was found.
+        /// Classes in the plan.
         found: String,
     },
-    /// Rows that are no whole blocks.
+    /// Rows that are not whole blocks of the type.
     #[error(
         "types.{key}: rows of {length} numbers are not whole blocks of {}, which {dtype} has; \
          expected f32, f16 or bf16{}",
@@ -103,26 +102,25 @@ pub enum Fault {
         if *of_rank { ", or another rank" } else { "" }
     )]
     Blocks {
-        /// Whose type.
+        /// Key of the type.
         key: &'static str,
-        /// Numbers in a row.
+        /// Row length in elements.
         length: usize,
-        /// The type.
+        /// Block type.
         dtype: DType,
-        /// Whether the row is as long as the rank, or the tensor belongs to factors.
+        /// True if the row length is the rank, or the tensor belongs to a factorisation.
         of_rank: bool,
     },
 }
 
-/// The largest rank of a form's factors for these matrices.
 pub(super) fn rank_limit(shared: bool, members: &[Member]) -> usize {
     let cols = members.first().map_or(0, |member| member.cols);
     let outs: usize = members.iter().map(|member| member.rows).sum();
-    // A basis of the whole input is the identity, whatever the slots' rows.
+    // A basis of the whole input is the identity, whatever the number of rows.
     if shared { cols } else { outs.min(cols) }
 }
 
-/// Whether a method decides about these matrices together.
+/// Checks that a method can put these matrices into one unit.
 pub(super) fn together(method: Method, matrices: &[MatrixId], shared: bool) -> Option<Fault> {
     let group = |matrix: &MatrixId| matrix.slot().and_then(|slot| slot.group());
     let first = matrices.first()?;
@@ -144,7 +142,7 @@ pub(super) fn together(method: Method, matrices: &[MatrixId], shared: bool) -> O
     Some(Fault::Members { expected, found })
 }
 
-/// The forms that a matrix may have, as they are called in a plan's file.
+/// Returns the allowed forms of a matrix, as named in a plan's file.
 pub(super) const fn forms(method: Method, matrix: MatrixId) -> &'static str {
     match (matrix, method) {
         (MatrixId::Embedding, _) => "dense, since rows of an embedding are looked up",
@@ -162,14 +160,14 @@ pub(super) const fn forms(method: Method, matrix: MatrixId) -> &'static str {
     }
 }
 
-/// Whether a matrix may have a form, alone or with others.
+/// Returns true if a matrix may have a form, alone or with others.
 pub(super) fn may_have(method: Method, matrices: &[MatrixId], form: &str) -> bool {
     let alone = matrices.len() == 1;
     match (matrices.first(), form) {
         (None, _) => false,
         (_, "dense") => true,
         (Some(MatrixId::Embedding), _) => false,
-        // What a base in codes lacks after feedback has no directions of its own.
+        // The error of a base with GPTQ feedback has no dominant directions.
         (Some(_), "residual") if method == Method::Quantise => false,
         (Some(MatrixId::Head), form) => matches!(form, "low_rank" | "residual"),
         (Some(MatrixId::Slot { .. }), "low_rank") => {
@@ -182,12 +180,11 @@ pub(super) fn may_have(method: Method, matrices: &[MatrixId], form: &str) -> boo
     }
 }
 
-/// Goes through the units of a plan.
+/// Checks the units of a plan one by one.
 pub(super) struct Check<'a, S> {
     hyper: &'a HyperParameters,
     method: Method,
     source_type: &'a S,
-    /// Which unit named a matrix first.
     seen: HashMap<MatrixId, usize>,
     units: usize,
 }
@@ -203,7 +200,6 @@ impl<'a, S: SourceTypes> Check<'a, S> {
         }
     }
 
-    /// What does not fit in the next unit.
     pub(super) fn unit(&mut self, unit: &UnitPlan) -> Vec<Fault> {
         let number = self.units;
         self.units += 1;
@@ -248,7 +244,6 @@ impl<'a, S: SourceTypes> Check<'a, S> {
     }
 }
 
-/// What does not fit between a form and the matrices that have it.
 fn of_form(form: &Form, members: &[Member]) -> Vec<Fault> {
     let mut faults = Vec::new();
     let cols = members.first().map_or(0, |member| member.cols);
@@ -288,7 +283,7 @@ fn of_form(form: &Form, members: &[Member]) -> Vec<Fault> {
     for (key, dtype) in form.types() {
         let of_factors = form.rank().is_some() && key != "base";
         let length = match (key, form.rank()) {
-            // A rank that cannot be is one fault, not two.
+            // Report an invalid rank only once.
             ("b" | "projected", Some(rank)) if !possible(&rank) => continue,
             ("b" | "projected", Some(rank)) => rank,
             _ => cols,

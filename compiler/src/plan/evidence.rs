@@ -1,85 +1,86 @@
-//! What an allocator may look at beside shapes. All of it is optional; an allocator that lacks what
-//! it needs says so.
+//! Evidence for allocators beyond shapes. Every part is optional; an allocator returns an error if
+//! it needs a missing one.
 
 use htc_formats::model::MatrixId;
 
 use super::form::Form;
 use crate::request::{MeasuredEnergy, Target};
 
-/// What was measured on the model and on the machine it is compiled for.
+/// Measurements on the model and on the target machine.
 ///
 /// Lists by unit are in the order of [`super::units`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evidence {
-    /// Per unit the singular values of its weight, decreasing. For a shared basis those of the
-    /// members one above the other, with the weights that the basis is made with (the square roots
-    /// of the eigenvalues of `Σ w_i W_iᵀ W_i`). As many as the smaller side has, or as the unit's
-    /// limit says.
+    /// Singular values of each unit's weight, in decreasing order. For a shared basis, the members
+    /// are stacked with their basis weights (square roots of the eigenvalues of `Σ w_i W_iᵀ W_i`).
+    /// The length is the smaller side or the unit's limit.
     pub spectra: Option<Vec<Vec<f64>>>,
-    /// The same of `W C^{1/2}`, `C` the second moment of the unit's input: the squares sum to
-    /// `E‖W x‖²`, and what a truncation loses of that sum is `E‖(W − Ŵ) x‖²`. Any common factor of a
-    /// unit is without effect, since each is divided by its sum.
+    /// Singular values of `W C^{1/2}`, where `C` is the second moment of the unit's input. Their
+    /// squares sum to `E‖W x‖²`, and the truncated part of that sum is `E‖(W − Ŵ) x‖²`. Each unit
+    /// is divided by its sum, so a common factor cancels.
     pub whitened: Option<Vec<Vec<f64>>>,
-    /// Per layer what its branches add to the residual stream.
+    /// Contribution of each layer's branches to the residual stream.
     pub branches: Option<Vec<Branches>>,
-    /// Per layer the variance of the residual stream, `σ²_ℓ = E‖h_ℓ − h̄_ℓ‖² / d`.
+    /// Variance of the residual stream in each layer, `σ²_ℓ = E‖h_ℓ − h̄_ℓ‖² / d`.
     pub variance: Option<Vec<f64>>,
-    /// Bytes of the target's second-level cache; [`super::gpu::find`] knows common ones.
+    /// L2 cache size of the target in bytes; [`super::gpu::find`] knows common GPUs.
     pub cache: Option<u64>,
-    /// Tokens that the dense model writes per joule, measured on the target.
+    /// Generated tokens per joule of the dense model, measured on the target.
     pub tokens_per_joule: Option<f64>,
-    /// Or what a token costs there by the bytes that it touches.
+    /// Energy per token as a function of the bytes read, measured on the target.
     pub energy: Option<MeasuredEnergy>,
-    /// What each matrix loses in each form.
+    /// Loss of each matrix in each form.
     pub curves: Option<Vec<Curve>>,
-    /// What slots lose that share a basis, where that may pay; no slot is in two of them.
+    /// Loss of projections with a shared basis, for groups where this may pay; the groups are
+    /// disjoint.
     pub shared: Vec<SharedCurve>,
-    /// How close factors came to paying, for people, where they were looked at.
+    /// Human-readable summary of the evaluation of factors, if any were evaluated.
     pub factors: Option<String>,
-    /// Bytes of the file beside the numbers of its matrices: header, manifest, norms, vocabulary.
+    /// Bytes of the file apart from its matrices: header, manifest, norms, vocabulary.
     pub beside: Option<u64>,
 }
 
-/// What a matrix loses in forms that it may be stored in.
+/// Loss of a matrix in each candidate form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// Which one.
+    /// Name of the matrix.
     pub matrix: MatrixId,
-    /// In any order.
+    /// Candidate forms in any order.
     pub points: Vec<Point>,
-    /// Forms between these, of which a byte gains less: for what the others leave over of a budget.
+    /// Intermediate forms with a lower gain per byte; they use the remainder of a budget.
     pub between: Vec<Point>,
 }
 
-/// What slots that read the same lose where they share a basis.
+/// Loss of projections that share a basis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedCurve {
-    /// Which, in the order of execution.
+    /// Members in the order of execution.
     pub members: Vec<MatrixId>,
-    /// In any order.
+    /// Candidate forms in any order.
     pub points: Vec<SharedPoint>,
 }
 
-/// What slots lose with a basis in common.
+/// Loss of projections with a common basis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedPoint {
-    /// The form of all of them together.
+    /// Form of the group.
     pub form: Form,
-    /// What each of them is expected to add to the KL divergence from the source, nats per token.
+    /// Estimated increase of the KL divergence from the source for each member, nats per token.
     pub losses: Vec<f64>,
 }
 
-/// What a matrix loses in a form.
+/// Loss of a matrix in one form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// The form, dense or in factors of its own.
+    /// Dense or separately factorised form.
     pub form: Form,
-    /// What is expected to be added to the KL divergence from the source, nats per token.
+    /// Estimated increase of the KL divergence from the source, nats per token.
     pub loss: f64,
 }
 
-/// What the two branches of a layer add to the residual stream: the mean squared norm of what each
-/// adds, `E‖y‖²`, over that of the stream behind the layer, `E‖h_ℓ‖²`, which the next norm divides by.
+/// Relative contributions of a layer's two branches to the residual stream: the mean squared norm
+/// of each, `E‖y‖²`, divided by that of the stream after the layer, `E‖h_ℓ‖²`, which is the divisor
+/// of the next norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Branches {
     /// Q, K, V and O.
@@ -89,7 +90,7 @@ pub struct Branches {
 }
 
 impl Target {
-    /// What is known without a look at the weights.
+    /// Returns the evidence that is known before reading the weights.
     pub fn evidence(&self) -> Evidence {
         Evidence {
             cache: self.cache,

@@ -1,5 +1,5 @@
-//! What becomes of a matrix, and what it then stores. Planning, sealing, forecasting and the memory's
-//! estimate ask here; the loader and the check of a manifest ask [`StoredForm`], which this builds on.
+//! Form of a matrix in the artifact and the tensors it stores. [`StoredForm`] is the counterpart
+//! used by the loader and by the manifest.
 
 use htc_formats::DType;
 use htc_formats::bands::Layout;
@@ -9,46 +9,46 @@ use htc_formats::model::StoredTensor;
 use super::unit::Member;
 use crate::request::Method;
 
-/// The form of a unit: of one matrix, or of the slots that share a basis.
+/// Form of a unit: one matrix, or projections that share a basis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Form {
-    /// As in the source, byte by byte.
+    /// Bytes of the source, unchanged.
     Kept,
-    /// Dense, encoded anew in a type.
+    /// Dense, encoded in another type.
     Dense {
-        /// The type.
+        /// Type of the weights.
         weight: DType,
     },
-    /// Dense, encoded anew in bands of 32 columns, the last of them padded where columns do not fill it.
+    /// Dense, encoded in groups of 32 columns; the last is padded if incomplete.
     Bands {
-        /// The codes of its bands.
+        /// Codes of the column groups.
         codes: Layout,
     },
     /// `A [rank, in]` and `B [out, rank]`.
     LowRank {
-        /// Components kept.
+        /// Number of components kept.
         rank: usize,
         /// Element type of `A`.
         a: DType,
         /// Element type of `B`.
         b: DType,
     },
-    /// `Pᵀ [rank, in]` once, `W̃_i [out_i, rank]` per slot.
+    /// `Pᵀ [rank, in]` once, `W̃_i [out_i, rank]` for each projection.
     SharedBasis {
-        /// Components kept.
+        /// Number of components kept.
         rank: usize,
         /// Element type of the basis.
         basis: DType,
         /// Element type of the projected weights.
         projected: DType,
     },
-    /// A dense base `W₀ [out, in]` in a short type, and what it lacks as `A [rank, in]` and
-    /// `B [out, rank]`: `W ≈ W₀ + B A`.
+    /// A dense base `W₀ [out, in]` in a short type, with its error as `A [rank, in]` and `B [out,
+    /// rank]`: `W ≈ W₀ + B A`.
     Residual {
         /// Element type of the base.
         base: DType,
-        /// Components kept of what the base lacks.
+        /// Number of components kept of the error.
         rank: usize,
         /// Element type of `A`.
         a: DType,
@@ -58,7 +58,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The factored form of a method, with the types of its two factors.
+    /// Returns the factored form of a method with the types of its two factors.
     pub(super) fn factored(method: Method, rank: usize, first: DType, second: DType) -> Form {
         match method {
             Method::PerSlot | Method::Quantise => Form::LowRank {
@@ -74,8 +74,9 @@ impl Form {
         }
     }
 
-    /// Factors of a rank, of slots with inputs of so many numbers, in a type as far as rows are whole blocks of it: with
-    /// a basis in common, or of one slot alone.
+    /// Returns a factorisation of the given rank: a common basis if `shared`, else factors of one
+    /// projection. The pair is the requested type and the input width; each factor falls back to
+    /// another type if its rows are not whole blocks.
     pub fn of_factors(shared: bool, rank: usize, (asked, cols): (DType, usize)) -> Form {
         let method = match shared {
             true => Method::SharedBasis,
@@ -85,7 +86,7 @@ impl Form {
         Form::factored(method, rank, first, second)
     }
 
-    /// The types of the factor that reads the input and of the one behind it; f32 where there are none.
+    /// Returns the types of the first and the second factor; f32 without factors.
     pub const fn factor_types(&self) -> [DType; 2] {
         match self {
             Form::LowRank { a, b, .. } | Form::Residual { a, b, .. } => [*a, *b],
@@ -96,7 +97,7 @@ impl Form {
         }
     }
 
-    /// What is stored of a matrix that the source has in `source_type`.
+    /// Returns the stored form of a matrix whose source type is `source_type`.
     pub fn stored(&self, source_type: DType) -> StoredForm {
         match self.clone() {
             Form::Kept => StoredForm::Dense {
@@ -118,7 +119,7 @@ impl Form {
         }
     }
 
-    /// Components of its factors; `None` where there are none.
+    /// Returns the rank of the factors; `None` for dense forms.
     pub const fn rank(&self) -> Option<usize> {
         match self {
             Form::Kept | Form::Dense { .. } | Form::Bands { .. } => None,
@@ -128,8 +129,8 @@ impl Form {
         }
     }
 
-    /// The tensors of matrices that read the same input: their basis, where they share one, then those of
-    /// each, in the order of execution.
+    /// Returns the tensors of matrices with the same input: their common basis, if any, then those
+    /// of each member in the order of execution.
     pub fn tensors(&self, members: &[Member]) -> Vec<StoredTensor> {
         let first = members.first();
         let basis = first.and_then(|member| {
@@ -144,19 +145,19 @@ impl Form {
         basis.into_iter().chain(own).collect()
     }
 
-    /// Numbers of those tensors.
+    /// Returns the number of elements of those tensors.
     pub fn parameters(&self, members: &[Member]) -> u64 {
         let tensors = self.tensors(members);
         tensors.iter().map(StoredTensor::parameters).sum()
     }
 
-    /// Bytes of those tensors, without the alignment between them.
+    /// Returns the bytes of those tensors without alignment.
     pub fn bytes(&self, members: &[Member]) -> u64 {
         let tensors = self.tensors(members);
         tensors.iter().map(StoredTensor::bytes).sum()
     }
 
-    /// The types of its tensors, each with its key in a plan's file.
+    /// Returns the types of its tensors, each with its key in a plan's file.
     pub(super) fn types(&self) -> Vec<(&'static str, DType)> {
         match *self {
             Form::Kept | Form::Bands { .. } => Vec::new(),
@@ -169,7 +170,8 @@ impl Form {
         }
     }
 
-    /// What a plan's file calls them: of bands that are not rotated the code that all have, or the list.
+    /// Returns the type names in a plan's file. Unrotated column groups with one code give its
+    /// name, others the list.
     pub(super) fn type_names(&self) -> Vec<(&'static str, String)> {
         if let Form::Bands { codes } = self {
             let named = codes.same().filter(|code| code.is_current());
@@ -182,8 +184,8 @@ impl Form {
     }
 }
 
-/// The type a factor with rows of `cols` numbers is stored in: the one asked for where its
-/// blocks fit, else q8_0 where those do (and are shorter), else f16.
+/// Returns the type of a factor with rows of `cols` elements: the requested type if its blocks fit,
+/// else q8_0 if that fits and has shorter blocks, else f16.
 pub(super) fn factor_type_for(asked: DType, cols: usize) -> DType {
     let fits = |dtype: DType| cols.is_multiple_of(dtype.block_len());
     let shorter = DType::Q8_0.block_len() < asked.block_len();
@@ -194,8 +196,8 @@ pub(super) fn factor_type_for(asked: DType, cols: usize) -> DType {
     }
 }
 
-/// The type in which a factor holds numbers of sources in `source_types` as they are: the one asked for
-/// where it does, else that of the sources, else f32.
+/// Returns the type in which a factor holds elements of the sources exactly: the requested type if
+/// it is exact, else that of the sources, else f32.
 pub(super) fn exact_type(asked: DType, source_types: impl Iterator<Item = DType> + Clone) -> DType {
     let holds = |dtype: DType| {
         let short = matches!(dtype, DType::F16 | DType::BF16);

@@ -1,13 +1,13 @@
-//! Common NVIDIA GPUs: their second-level cache and their memory's bandwidth, as published.
+//! L2 cache size and memory bandwidth of common NVIDIA GPUs, as published.
 
-/// A GPU as far as a plan depends on it.
+/// Properties of a GPU that planning uses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gpu {
-    /// Its name, as it is typed.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Bytes of the second-level cache.
+    /// Bytes of the L2 cache.
     pub l2_bytes: u64,
-    /// Bytes per second that its memory delivers at best.
+    /// Peak memory bandwidth in bytes per second.
     pub memory_bandwidth: f64,
 }
 
@@ -19,7 +19,7 @@ const fn gpu(name: &'static str, l2_kib: u64, gigabytes_per_second: f64) -> Gpu 
     }
 }
 
-/// The table, in the order of name.
+/// Known GPUs, sorted by name.
 pub const ALL: [Gpu; 32] = [
     gpu("a10", 6 << 10, 600.0),
     gpu("a100-40gb", 40 << 10, 1555.0),
@@ -55,11 +55,10 @@ pub const ALL: [Gpu; 32] = [
     gpu("v100", 6 << 10, 900.0),
 ];
 
-/// The GPU of a name, spaces or hyphens between its words, in capitals or not, with or without
-/// the maker's name.
+/// Returns the GPU with the given name. Case, spaces, hyphens and the vendor prefix are ignored.
 ///
 /// # Errors
-/// One line with the names that are known.
+/// A one-line message with the known names.
 pub fn find(name: &str) -> Result<&'static Gpu, String> {
     let asked = name.trim().to_lowercase().replace([' ', '_'], "-");
     let asked = asked.trim_start_matches("nvidia-");
@@ -79,11 +78,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_in_order_and_every_name_is_found() {
+    fn gpus_are_sorted_and_found_by_name() {
         assert!(ALL.windows(2).all(|pair| pair[0].name < pair[1].name));
         for gpu in &ALL {
             assert_eq!(find(gpu.name), Ok(gpu));
-            // From the smallest part of the oldest to the largest there is.
             assert!((1 << 20..=256 << 20).contains(&gpu.l2_bytes), "{gpu:?}");
             assert!((1e11..=1e13).contains(&gpu.memory_bandwidth), "{gpu:?}");
         }

@@ -1,4 +1,4 @@
-//! The slots that a request selects, grouped into what is decided together.
+//! Selected projections, grouped into the units of a plan.
 
 use htc_formats::model::{HyperParameters, InputGroup, MatrixId, Slot};
 
@@ -6,7 +6,6 @@ use super::sources::SourceTypes;
 use super::unit::{Member, Unit};
 use super::{Method, PlanError, Request};
 
-/// Slots that are decided together because they have the same shape in every layer.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
     pub members: Vec<Slot>,
@@ -22,7 +21,7 @@ impl Kind {
         names.join(", ")
     }
 
-    /// Parameters of one unit at a rank.
+    /// Returns the parameters of one unit at the given rank.
     pub fn cost(&self, rank: usize) -> u64 {
         rank as u64 * (self.outs + self.cols) as u64
     }
@@ -66,8 +65,8 @@ pub(super) fn kinds(hyper: &HyperParameters, request: &Request) -> Result<Vec<Ki
                         .collect();
                     let cols = shape(*members.first()?).1;
                     let outs = members.iter().map(|&s| shape(s).0).sum();
-                    // A basis of the whole input is the identity, so the input's width is
-                    // the limit even where the slots together have fewer rows.
+                    // A basis of the whole input is the identity, so the limit is the input width
+                    // even with fewer outputs.
                     let limit = cols;
                     Some(Kind {
                         members,
@@ -77,8 +76,8 @@ pub(super) fn kinds(hyper: &HyperParameters, request: &Request) -> Result<Vec<Ki
                     })
                 })
                 .collect();
-            // The Gram matrix is as wide as the input whatever the file holds; real models
-            // have more outputs than inputs here.
+            // The Gram matrix is as wide as the input regardless of file size; real models have
+            // more outputs than inputs here.
             match kinds.iter().find(|k| k.cols > MAX_ASPECT * k.outs) {
                 None => Ok(kinds),
                 Some(kind) => Err(PlanError::InputTooWide {
@@ -91,10 +90,10 @@ pub(super) fn kinds(hyper: &HyperParameters, request: &Request) -> Result<Vec<Ki
     }
 }
 
-/// Inputs per output, over a group, beyond which no basis is shared.
+/// Largest ratio of inputs to outputs of a group with a shared basis.
 pub(crate) const MAX_ASPECT: usize = 16;
 
-/// The units of all layers: every kind of the first, then every kind of the second, and so on.
+/// Returns the units of all layers, layer by layer.
 pub(super) fn units(
     hyper: &HyperParameters,
     kinds: &[Kind],

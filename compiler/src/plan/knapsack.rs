@@ -1,20 +1,20 @@
-//! The choice of one form for every matrix, so that together they lose least in so many bytes: a knapsack with one item
-//! of each group.
+//! Multiple-choice knapsack: selects one form for each matrix with the least total loss within a
+//! byte budget.
 //!
-//! It is solved over lists of the sums that nothing else beats in both bytes and loss (Nemhauser and Ullmann,
-//! "Discrete dynamic programming and capital allocation", 1969): exactly as long as a list has at most [`LONGEST`]
-//! sums, beyond that up to the width of a bucket.
+//! The solver keeps lists of Pareto-optimal sums (Nemhauser and Ullmann, "Discrete dynamic
+//! programming and capital allocation", 1969). It is exact while a list has at most [`LONGEST`]
+//! sums; beyond, exact to the width of a bucket.
 
 use super::form::Form;
 
-/// Sums of a list at most; beyond, those that fall into one bucket of bytes are one.
+/// Maximum length of a list; longer lists keep one sum per bucket of bytes.
 const LONGEST: usize = 1 << 14;
 
-/// Sums that are kept of matrices which may have something in common, beside what that is: a knapsack of its own, whose
-/// buckets are about as wide as the steps between the forms of one matrix.
+/// Maximum length of the list of a group with shared forms. A bucket is about as wide as the step
+/// between two forms of a matrix.
 const LONGEST_OF_GROUP: usize = 1 << 9;
 
-/// What a matrix may be stored in; of several the forms of each, or what they have in common.
+/// A candidate form of a matrix, or the forms of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Choice<T = Form> {
     pub form: T,
@@ -23,7 +23,7 @@ pub(super) struct Choice<T = Form> {
     pub loss: f64,
 }
 
-/// Those that no other beats in both bytes and loss, from the smallest on.
+/// Returns the Pareto-optimal choices in bytes and loss, smallest first.
 pub(super) fn unbeaten<T>(mut all: Vec<Choice<T>>) -> Vec<Choice<T>> {
     all.sort_by(|a, b| {
         (a.bytes, a.loss)
@@ -39,12 +39,12 @@ pub(super) fn unbeaten<T>(mut all: Vec<Choice<T>>) -> Vec<Choice<T>> {
     all
 }
 
-/// Choices on each side of the one that a price of bytes takes, which are looked at (the core of a knapsack:
-/// Balas and Zemel, "An algorithm for large zero-one knapsack problems", 1980).
+/// Number of choices kept on each side of the one selected by the price of a byte (the core of a
+/// knapsack: Balas and Zemel, "An algorithm for large zero-one knapsack problems", 1980).
 const BESIDE: usize = 4;
 
-/// Of choices in the order of their bytes those around the ones that the budget's price takes, and the smallest.
-/// Choices further off are in none of the best plans unless bytes are left over.
+/// Keeps the choices around those that the budget's price selects, and the smallest. Choices are
+/// sorted by size. Others occur in the best plans only if bytes are left over.
 pub(super) fn core<T>(mut choices: Vec<Vec<Choice<T>>>, budget: u64) -> Vec<Vec<Choice<T>>> {
     let at = |of: &[Choice<T>], price: f64| {
         let costs = of.iter().map(|c| c.loss + price * c.bytes as f64);
@@ -75,24 +75,24 @@ pub(super) fn core<T>(mut choices: Vec<Vec<Choice<T>>>, budget: u64) -> Vec<Vec<
     choices
 }
 
-/// A sum over the first matrices that no other beats.
+/// A Pareto-optimal sum over the first matrices.
 #[derive(Clone, Copy, Debug)]
 struct Sum {
     bytes: u64,
     loss: f64,
-    /// Which sum over the matrices before, and which choice of the last.
+    /// Indices of the preceding sum and of the choice of the last matrix.
     from: u32,
     choice: u32,
 }
 
-/// Of every matrix one choice, so that all together take at most `budget` bytes and lose least; and what they
-/// lose. `None` where even the smallest take more.
+/// Returns one choice for each matrix with the least total loss in at most `budget` bytes, and that
+/// loss. `None` if even the smallest choices exceed the budget.
 pub(super) fn best<T: Clone>(
     choices: &[Vec<Choice<T>>],
     budget: u64,
 ) -> Option<(Vec<Choice<T>>, f64)> {
     let smallest = |of: &Vec<Choice<T>>| of.iter().map(|choice| choice.bytes).min();
-    // What the matrices from each on take at least.
+    // Least bytes of the matrices from each index on.
     let mut needed = vec![0; choices.len() + 1];
     for (index, of) in choices.iter().enumerate().rev() {
         needed[index] = needed[index + 1] + smallest(of)?;
@@ -148,7 +148,6 @@ pub(super) fn best<T: Clone>(
     Some((chosen, lost))
 }
 
-/// Keeps of the sums in a bucket of bytes the first, of so many buckets, and of the last bucket the last.
 fn thin<T: Clone>(sums: &mut Vec<T>, longest: usize, bytes: impl Fn(&T) -> u64) {
     let (Some(first), Some(last)) = (sums.first().map(&bytes), sums.last().cloned()) else {
         return;
@@ -169,8 +168,8 @@ fn thin<T: Clone>(sums: &mut Vec<T>, longest: usize, bytes: impl Fn(&T) -> u64) 
     }
 }
 
-/// The sums of one choice for each of some matrices that no other beats, from the smallest on; thinned where there are
-/// more than [`LONGEST_OF_GROUP`].
+/// Returns the Pareto-optimal sums of one choice for each matrix, smallest first; thinned above
+/// [`LONGEST_OF_GROUP`].
 pub(super) fn sums(choices: &[Vec<Choice>]) -> Vec<Choice<Vec<Form>>> {
     let mut all = vec![Choice {
         form: Vec::new(),
@@ -191,8 +190,8 @@ pub(super) fn sums(choices: &[Vec<Choice>]) -> Vec<Choice<Vec<Form>>> {
     all
 }
 
-/// Spends what a choice of each matrix leaves over of a budget: as long as a larger choice of some matrix fits and loses
-/// less, the one that takes most off the loss. Gives what it took off.
+/// Spends the remainder of a budget: repeatedly applies the larger choice that fits and reduces the
+/// loss most. Returns the total reduction.
 pub(super) fn fill<T: Clone>(
     chosen: &mut [Choice<T>],
     of: [&[Vec<Choice<T>>]; 2],
@@ -238,7 +237,6 @@ mod tests {
         }
     }
 
-    /// The least loss within a budget, by trying everything.
     fn exhaustive(choices: &[Vec<Choice>], budget: u64) -> Option<f64> {
         let Some((first, others)) = choices.split_first() else {
             return Some(0.0);
@@ -251,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_as_good_as_trying_everything() {
+    fn knapsack_matches_brute_force() {
         let mut rng = Rng(7);
         for _ in 0..300 {
             let matrices = 1 + rng.below(6);
@@ -279,8 +277,6 @@ mod tests {
         }
     }
 
-    /// Many matrices with many sizes, where lists are thinned: hardly worse than the bound that a price per
-    /// byte gives.
     #[test]
     fn thinned_lists_come_close_to_the_bound() {
         let mut rng = Rng(11);
@@ -312,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_is_as_good_as_all_and_holds_what_is_smallest() {
+    fn core_keeps_the_optimum_and_the_smallest_choice() {
         let mut rng = Rng(13);
         for _ in 0..40 {
             let choices: Vec<Vec<Choice>> = (0..4 + rng.below(8))
@@ -336,9 +332,8 @@ mod tests {
         }
     }
 
-    /// Two matrices that may have something in common, and one beside them: as good as trying everything.
     #[test]
-    fn what_matrices_have_in_common_is_a_choice_of_all_of_them() {
+    fn shared_forms_match_brute_force() {
         let mut rng = Rng(17);
         let mut shared = 0;
         for _ in 0..200 {
@@ -386,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_over_is_spent_where_it_gains_most() {
+    fn remaining_bytes_go_to_the_largest_gain() {
         let coarse = vec![
             vec![choice(10, 1.0), choice(100, 0.1)],
             vec![choice(10, 1.0), choice(30, 0.4)],
@@ -403,9 +398,8 @@ mod tests {
             assert!((sum - lost).abs() < 1e-12 && bytes.iter().sum::<u64>() <= budget);
             bytes
         };
-        // Nothing finer fits.
         assert_eq!(filled(21), [10, 10]);
-        // The larger of what fits, and then the smaller in what that leaves.
+        // The larger fitting step first, then a smaller one in the remainder.
         assert_eq!(filled(64), [34, 30]);
         assert_eq!(filled(46), [16, 30]);
         assert_eq!(filled(29), [16, 10]);

@@ -1,11 +1,9 @@
-//! Decides, before any arithmetic, what becomes of every matrix: its form, its rank and the element
-//! types that it is stored in.
+//! Planning: selects the form, rank and element types of every matrix before any computation.
 //!
-//! A [`Plan`] is made from the model's shapes, the caller's [`Budget`] and, where the
-//! [`allocate::Allocator`] looks at more than shapes, from [`Evidence`]. It never changes what was
-//! asked without saying so: whatever differs from the request carries a note. [`json`] writes a
-//! plan for people to read and edit, and takes it back. A plan is checked when it comes to be, by one
-//! check whether it was made or read; [`Form`] knows what is stored for it.
+//! A [`Plan`] is made from the model's shapes, the [`Budget`] and, for some
+//! [`allocate::Allocator`]s, [`Evidence`]. Every deviation from the request is recorded in a note.
+//! [`json`] writes plans as editable files and reads them back. Computed plans and plans from files
+//! pass the same validation; [`Form`] defines the stored tensors.
 
 pub mod allocate;
 mod check;
@@ -50,7 +48,7 @@ pub use sources::{OfSource, SourceTypes};
 pub(crate) use unit::label;
 pub use unit::{Member, Unit, UnitPlan, place};
 
-/// The whole decision, in the order of execution; matrices that no unit names stay as in the source.
+/// Forms of all planned matrices in the order of execution; others stay as in the source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     request: Request,
@@ -59,8 +57,8 @@ pub struct Plan {
     expected_loss: Option<f64>,
 }
 
-/// The units that a plan decides about, in the order of [`Plan::units`]: what [`Evidence`] is
-/// measured on. `source_type` tells how the source stores a matrix.
+/// Returns the units of a plan in the order of [`Plan::units`]; [`Evidence`] is measured on them.
+/// `source_type` gives the type of a matrix in the source.
 ///
 /// # Errors
 /// [`PlanError::NoSlots`], [`PlanError::NoSharedInput`], [`PlanError::InputTooWide`].
@@ -76,13 +74,11 @@ pub fn units(
     ))
 }
 
-/// Makes a plan. `source_type` tells how the source stores a matrix.
+/// Computes a plan. `source_type` gives the type of a matrix in the source.
 ///
 /// # Errors
-/// [`PlanError`] where no plan satisfies the request.
-///
-/// A ratio is met or refused: where factors of the type asked for take no less than the source, and those
-/// of another type would, the error names the types.
+/// [`PlanError`] if no plan satisfies the request. If the ratio is missed because the factor type
+/// takes as many bytes as the source, the error names the types that meet it.
 pub fn make(
     hyper: &HyperParameters,
     request: Request,
@@ -123,7 +119,6 @@ pub fn make(
     }
 }
 
-/// A plan, which may miss its ratio.
 fn attempt(
     hyper: &HyperParameters,
     request: Request,
@@ -171,7 +166,7 @@ fn attempt(
     Ok(plan)
 }
 
-/// A plan of units that were made to fit.
+/// Returns a plan of units that must pass validation.
 fn checked(
     hyper: &HyperParameters,
     request: Request,
@@ -183,8 +178,8 @@ fn checked(
         .map_err(|faults| PlanError::Inconsistent(faults.first().map(ToString::to_string)))
 }
 
-/// Bytes of the matrices that a token streams beside the units of a plan: slots that it does not name, and
-/// the head, or the embedding where that is tied to it.
+/// Returns the bytes that a token reads apart from the units of a plan: unplanned projections, and
+/// the head or the tied embedding.
 fn streamed_beside(
     hyper: &HyperParameters,
     plan: &Plan,
@@ -202,7 +197,6 @@ fn streamed_beside(
     members.map(|member| member.bytes()).sum()
 }
 
-/// The matrices that are outside of the request's budget and that are to be dense in another type.
 fn unselected(
     hyper: &HyperParameters,
     request: &Request,
@@ -229,8 +223,8 @@ fn unselected(
     units.collect()
 }
 
-/// The dense form of matrices that read the same input: as in the source, or where a type is asked for
-/// that takes less than the source does, in that; with what differs from it.
+/// Returns the dense form of matrices with the same input: as in the source, or in the requested
+/// type if that is smaller. The notes list deviations.
 fn dense_form(members: &[Member], asked: Option<DenseType>) -> (Form, Vec<String>) {
     let Some(asked) = asked else {
         return (Form::Kept, Vec::new());
@@ -248,7 +242,7 @@ fn dense_form(members: &[Member], asked: Option<DenseType>) -> (Form, Vec<String
                 },
                 asked,
             ),
-            // Rows that are wider than any in bands.
+            // Rows too wide for column groups.
             Err(_) => {
                 let weight = DType::F16;
                 (Form::Dense { weight }, DenseType::Blocks(weight))
@@ -269,7 +263,6 @@ fn dense_form(members: &[Member], asked: Option<DenseType>) -> (Form, Vec<String
     (form, instead.into_iter().collect())
 }
 
-/// A type that is not the one asked for.
 fn instead(what: &str, found: DenseType, asked: DenseType, cols: usize) -> String {
     let block = match asked {
         DenseType::Blocks(dtype) => dtype.block_len(),
@@ -280,8 +273,7 @@ fn instead(what: &str, found: DenseType, asked: DenseType, cols: usize) -> Strin
     )
 }
 
-/// The rank of every kind where it does not depend on the layer; `None` where it is to be
-/// allocated.
+/// Returns the rank of every kind if it is the same in all layers; `None` if ranks are allocated.
 fn fixed(kinds: &[Kind], request: &Request) -> Result<Option<Vec<usize>>, PlanError> {
     let plain = request.allocation == Allocation::default();
     match request.budget {
@@ -322,13 +314,13 @@ fn fixed(kinds: &[Kind], request: &Request) -> Result<Option<Vec<usize>>, PlanEr
     }
 }
 
-/// Gives a unit the form that was decided. Factors that would not be smaller are not made, unless
-/// every component was asked for.
+/// Applies a decision to a unit. Factors that are not smaller than the dense form are dropped,
+/// unless full rank was requested.
 fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
     let asked = request.factor_type;
     let mut notes = decision.notes;
     let (dense, of_dense) = dense_form(&unit.members, request.dense_of_selected());
-    // What is left dense is decided as if it stayed as it is, unless its type was asked for.
+    // Compare with the dense type of the projections, if any, else with the source.
     let (compared, _) = dense_form(&unit.members, request.dense.slots);
     let form = match decision.choice {
         Choice::Dense => dense.clone(),
@@ -380,11 +372,10 @@ fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
 }
 
 impl Plan {
-    /// A plan of these units for a model, once they were found to fit it and each other. Its notes say which matrices
-    /// are padded.
+    /// Returns a plan of these units after validation; its notes name the padded matrices.
     ///
     /// # Errors
-    /// Everything that does not fit.
+    /// All faults of the units.
     pub fn new(
         hyper: &HyperParameters,
         request: Request,
@@ -408,30 +399,30 @@ impl Plan {
         }
     }
 
-    /// Everything in the plan that does not fit a model, or does not fit together.
+    /// Returns all faults of the plan for a model.
     pub fn check(&self, hyper: &HyperParameters, source_type: &impl SourceTypes) -> Vec<Fault> {
         let mut check = check::Check::new(hyper, self.request.method, source_type);
         let units = self.units.iter();
         units.flat_map(|unit| check.unit(unit)).collect()
     }
 
-    /// What was asked.
+    /// Returns the request.
     pub fn request(&self) -> &Request {
         &self.request
     }
 
-    /// Whether it is carried out on a model in another order.
+    /// Returns true if the plan permutes channels.
     pub fn is_reordered(&self) -> bool {
         self.request.order == Some(OrderArg::On)
     }
 
-    /// Whether its artifact has bases for a KV cache.
+    /// Returns true if the artifact has bases for the KV cache.
     pub fn has_kv_bases(&self) -> bool {
         self.request.kv_bases == KvBasesArg::On
     }
 
-    /// Whether what errors at the outputs cost is looked at when it is carried out: by bands, and by types of GGUF
-    /// where all matrices get codes.
+    /// Returns true if execution needs gradients of the outputs: for column groups, and for GGUF
+    /// types with error feedback when all matrices are quantised.
     pub fn reads_gradients(&self) -> bool {
         let quantises = self.request.method == Method::Quantise;
         self.units.iter().any(|unit| match &unit.form {
@@ -441,13 +432,13 @@ impl Plan {
         })
     }
 
-    /// Says how weights are to be treated when the plan is carried out.
+    /// Sets the weight treatment for execution.
     pub fn set_treatment(&mut self, treatment: TreatmentRequest) {
         self.request.treatment = treatment;
     }
 
-    /// How the weights of its units are treated where a treatment is asked for. Codes have none; factors beside them are
-    /// made by the errors of outputs, where a calibration knows these, as they were when the plan was made.
+    /// Returns the treatment of units with factors. With the method `quantise` and a calibration,
+    /// the gauge is [`GaugeKind::Whiten`], as during planning.
     pub fn treated(&self, treatment: Treatment, calibrated: bool) -> Treatment {
         let factors = self.units.iter().any(|unit| unit.rank().is_some());
         let gauge = match self.request.method {
@@ -457,28 +448,28 @@ impl Plan {
         Treatment { gauge, ..treatment }
     }
 
-    /// What it is expected to add to the KL divergence from the source, nats per token, where its types were
-    /// chosen by that.
+    /// Returns the estimated increase of the KL divergence from the source, nats per token, if
+    /// types were chosen by it.
     pub fn expected_loss(&self) -> Option<f64> {
         self.expected_loss
     }
 
-    /// Says something more of the plan as a whole.
+    /// Adds a note on the whole plan.
     pub(crate) fn note(&mut self, said: String) {
         self.notes.push(said);
     }
 
-    /// The matrices that are decided about, in the order of execution.
+    /// Returns the planned matrices in the order of execution.
     pub fn units(&self) -> &[UnitPlan] {
         &self.units
     }
 
-    /// What is to be said of the plan as a whole.
+    /// Returns the notes on the whole plan.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The type or code that all matrices have which do not stay as in the source, where it is one.
+    /// Returns the type or code that all re-encoded matrices share, if any.
     pub fn uniform_type(&self) -> Option<DenseType> {
         let mut types = self.units.iter().filter_map(|unit| match &unit.form {
             Form::Kept => None,
@@ -490,9 +481,9 @@ impl Plan {
         types.all(|other| other == Some(first)).then_some(first)
     }
 
-    /// The unit that holds a matrix.
+    /// Returns the unit that contains a matrix.
     pub fn unit_of(&self, matrix: MatrixId) -> Option<&UnitPlan> {
-        // Units are in the order of the layers, in which members of one are not.
+        // Units are sorted by layer, but not within a layer.
         let block = |matrix: MatrixId| match matrix {
             MatrixId::Embedding => (0, 0),
             MatrixId::Slot { layer, .. } => (1, layer),
@@ -507,7 +498,8 @@ impl Plan {
             .find(|unit| unit.members.iter().any(|member| member.matrix == matrix))
     }
 
-    /// Parameters after over parameters before, on the selected slots; one where none is selected.
+    /// Returns parameters after over parameters before of the selected projections; 1 if none is
+    /// selected.
     pub fn ratio(&self) -> f64 {
         let selected = |unit: &&UnitPlan| {
             let mut slots = unit.members.iter().filter_map(Member::slot);
@@ -524,11 +516,11 @@ impl Plan {
 }
 
 impl Treatment {
-    /// Makes sure that a plan leaves room for it.
+    /// Checks that a plan permits this treatment.
     ///
     /// # Errors
-    /// [`TreatmentError::Channels`] where more channels are to stay exact than a unit has ranks,
-    /// [`TreatmentError::ChannelType`] where its factors are of a type in which they would not be.
+    /// [`TreatmentError::Channels`] if more channels are exempt than a unit has ranks,
+    /// [`TreatmentError::ChannelType`] if the factor type cannot hold them exactly.
     pub fn check(&self, plan: &Plan) -> Result<(), TreatmentError> {
         let SinkProtection::Channels(channels) = self.sink else {
             return Ok(());

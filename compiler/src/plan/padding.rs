@@ -1,22 +1,20 @@
-//! What is said of matrices whose columns do not fill the last of their bands.
+//! Notes on matrices with padded column groups.
 
 use htc_formats::bands::BAND;
 
 use super::form::Form;
 use super::unit::UnitPlan;
 
-/// How the note begins.
 const BEGINS: &str = "padded to whole bands of ";
 
-/// Matrices of a width, in the order of execution.
 struct Padded {
     cols: usize,
     names: Vec<&'static str>,
     count: usize,
 }
 
-/// Says in the notes of a plan, once, which of its matrices are padded and by how many columns. Another word on that,
-/// as a file may hold that was edited, is taken out.
+/// Adds one note on padded matrices and their columns to a plan, and removes outdated ones from an
+/// edited file.
 pub(super) fn say(units: &[UnitPlan], notes: &mut Vec<String>) {
     let said = note(units);
     notes.retain(|note| !note.starts_with(BEGINS) || Some(note) == said.as_ref());
@@ -27,7 +25,7 @@ pub(super) fn say(units: &[UnitPlan], notes: &mut Vec<String>) {
     }
 }
 
-/// Which matrices are padded; `None` where none is.
+/// Returns the note; `None` if no matrix is padded.
 fn note(units: &[UnitPlan]) -> Option<String> {
     let mut found: Vec<Padded> = Vec::new();
     for unit in units {

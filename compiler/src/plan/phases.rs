@@ -1,17 +1,16 @@
-//! The phases of a model's depth, found in the variance of its residual stream: layers that mix,
-//! layers that compress, layers that refine.
+//! Depth phases of a model, detected in the variance of its residual stream: mix, compress, refine.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// A layer compresses where its smoothed variance is at most this many times the smallest.
+/// A layer compresses if its smoothed variance is at most this multiple of the smallest.
 pub const COMPRESS_BELOW: f64 = 1.5;
 
-/// A profile whose largest value is less than this many times the smallest has no phases.
+/// A profile is flat, without phases, if its largest value is below this multiple of the smallest.
 pub const FLAT_BELOW: f64 = 1.15;
 
-/// What a layer does.
+/// Phase of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Before the valley.
@@ -23,7 +22,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The name used in reports.
+    /// Returns the name used in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Mix => "mix",
@@ -33,10 +32,10 @@ impl Phase {
     }
 }
 
-/// Why a model shows no phases.
+/// Reason for the absence of phases.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NoPhases {
-    /// Nothing was measured.
+    /// No calibration.
     NoCalibration,
     /// A single layer.
     OneLayer,
@@ -60,36 +59,36 @@ impl fmt::Display for NoPhases {
     }
 }
 
-/// A variance that is none.
+/// Error returned when a variance is negative or not finite.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[error(
-    "variance of layer {layer}: expected a finite number of at least 0, found {found}; calibrate again"
+    "variance of layer {layer}: expected a finite number of at least 0, found {phase_letters}; calibrate again"
 )]
 pub struct ProfileError {
-    /// The first such layer.
+    /// First such layer.
     pub layer: usize,
-    /// Its value.
-    pub found: f64,
+    /// Value of the variance.
+    pub phase_letters: f64,
 }
 
-/// What a profile shows.
+/// Phases of a variance profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phases {
-    /// The profile after smoothing; empty without calibration.
+    /// Smoothed profile; empty without calibration.
     pub smoothed: Vec<f64>,
-    /// The phase of every layer, or why there is none.
+    /// Phase of every layer, or the reason for the absence of phases.
     pub phases: Result<Vec<Phase>, NoPhases>,
 }
 
 impl Phases {
-    /// Finds the phases of a profile `σ²_ℓ`, one value per layer; `None` where nothing was measured.
+    /// Detects the phases of a profile `σ²_ℓ` with one value per layer; `None` without calibration.
     ///
-    /// A moving average over three layers, the outermost repeated at the edges, takes the noise of
-    /// single layers away. The valley is the contiguous run around the first smallest value that
-    /// stays within [`COMPRESS_BELOW`] of it. This is the rule of the MCR phase detection.
+    /// The profile is smoothed by a moving average over three layers with repeated edges. The
+    /// valley is the contiguous run around the first smallest value that stays within
+    /// [`COMPRESS_BELOW`] of it: the rule of the MCR phase detection.
     ///
     /// # Errors
-    /// [`ProfileError`] where a value is negative, infinite or not a number.
+    /// [`ProfileError`] if a value is negative, infinite or not a number.
     pub fn detect(profile: Option<&[f64]>) -> Result<Phases, ProfileError> {
         let Some(profile) = profile.filter(|p| !p.is_empty()) else {
             return Ok(Phases {
@@ -101,11 +100,11 @@ impl Phases {
         if let Some(layer) = profile.iter().position(wrong) {
             return Err(ProfileError {
                 layer,
-                found: profile[layer],
+                phase_letters: profile[layer],
             });
         }
         let last = profile.len() - 1;
-        // Divided before they are added, so that no sum of finite values overflows.
+        // Divide before adding, to avoid overflow.
         let smoothed: Vec<f64> = (0..=last)
             .map(|i| {
                 let taps = [i.saturating_sub(1), i, (i + 1).min(last)];
@@ -116,7 +115,7 @@ impl Phases {
         Ok(Phases { smoothed, phases })
     }
 
-    /// Whether there are phases.
+    /// Returns true if phases were detected.
     pub fn valid(&self) -> bool {
         self.phases.is_ok()
     }
@@ -161,7 +160,7 @@ fn valley(smoothed: &[f64]) -> Result<Vec<Phase>, NoPhases> {
 mod tests {
     use super::*;
 
-    fn found(profile: &[f64]) -> String {
+    fn phase_letters(profile: &[f64]) -> String {
         let phases = Phases::detect(Some(profile)).unwrap().phases.unwrap();
         phases.iter().map(|p| &p.name()[..1]).collect()
     }
@@ -169,43 +168,52 @@ mod tests {
     #[test]
     fn smoothing_repeats_the_edges() {
         let phases = Phases::detect(Some(&[3.0, 6.0, 0.0, 9.0])).unwrap();
-        for (found, expected) in phases.smoothed.iter().zip([4.0, 3.0, 5.0, 6.0]) {
-            assert!((found - expected).abs() < 1e-12, "{phases:?}");
+        for (phase_letters, expected) in phases.smoothed.iter().zip([4.0, 3.0, 5.0, 6.0]) {
+            assert!((phase_letters - expected).abs() < 1e-12, "{phases:?}");
         }
     }
 
     #[test]
-    fn a_valley_parts_mixing_from_refining() {
+    fn valley_separates_mix_from_refine() {
         // Smoothed: 7.33, 5, 2.33, 1.33, 1, 3.67, 6.33, 9.
-        assert_eq!(found(&[9.0, 4.0, 2.0, 1.0, 1.0, 1.0, 9.0, 9.0]), "mmmccrrr");
+        assert_eq!(
+            phase_letters(&[9.0, 4.0, 2.0, 1.0, 1.0, 1.0, 9.0, 9.0]),
+            "mmmccrrr"
+        );
     }
 
     #[test]
-    fn of_two_valleys_the_deeper_counts_and_of_equal_ones_the_first() {
+    fn deepest_valley_wins_and_ties_take_the_first() {
         let deeper = [8.0, 8.0, 3.0, 3.0, 3.0, 8.0, 8.0, 2.0, 2.0, 2.0, 8.0, 8.0];
-        // The first valley is within 1.5 of the smallest too, but apart from it.
-        assert_eq!(found(&deeper), "mmmmmmmmcrrr");
+        // The first valley is also within 1.5 of the smallest value, but not contiguous.
+        assert_eq!(phase_letters(&deeper), "mmmmmmmmcrrr");
         let equal = [8.0, 8.0, 2.0, 2.0, 2.0, 8.0, 8.0, 2.0, 2.0, 2.0, 8.0, 8.0];
-        assert_eq!(found(&equal), "mmmcrrrrrrrr");
+        assert_eq!(phase_letters(&equal), "mmmcrrrrrrrr");
     }
 
     #[test]
-    fn a_valley_at_an_edge_leaves_a_phase_out() {
-        assert_eq!(found(&[1.0, 1.0, 1.0, 9.0, 9.0]), "ccrrr");
-        assert_eq!(found(&[9.0, 9.0, 1.0, 1.0, 1.0]), "mmmcc");
-        assert_eq!(found(&[0.0, 0.0, 0.0, 5.0]), "ccrr");
+    fn valley_at_an_edge_omits_a_phase() {
+        assert_eq!(phase_letters(&[1.0, 1.0, 1.0, 9.0, 9.0]), "ccrrr");
+        assert_eq!(phase_letters(&[9.0, 9.0, 1.0, 1.0, 1.0]), "mmmcc");
+        assert_eq!(phase_letters(&[0.0, 0.0, 0.0, 5.0]), "ccrr");
     }
 
     #[test]
-    fn the_thresholds_are_where_they_are_said_to_be() {
+    fn thresholds_match_the_constants() {
         let flat = |top: f64| Phases::detect(Some(&[1.0, 1.0, 1.0, top, top, top])).unwrap();
         assert!(flat(1.149).phases.is_err() && flat(1.151).valid());
-        assert_eq!(found(&[1.0, 1.0, 1.0, 1.0, 1.499, 1.499, 1.499]), "ccccccc");
-        assert_eq!(found(&[1.0, 1.0, 1.0, 1.0, 1.501, 1.501, 1.501]), "cccccrr");
+        assert_eq!(
+            phase_letters(&[1.0, 1.0, 1.0, 1.0, 1.499, 1.499, 1.499]),
+            "ccccccc"
+        );
+        assert_eq!(
+            phase_letters(&[1.0, 1.0, 1.0, 1.0, 1.501, 1.501, 1.501]),
+            "cccccrr"
+        );
     }
 
     #[test]
-    fn without_phases_there_is_a_reason() {
+    fn absence_of_phases_has_a_reason() {
         let reason = |profile| Phases::detect(profile).unwrap().phases.unwrap_err();
         assert_eq!(reason(None), NoPhases::NoCalibration);
         assert_eq!(reason(Some(&[][..])), NoPhases::NoCalibration);
@@ -217,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_variance_is_refused_by_layer() {
+    fn invalid_variance_names_its_layer() {
         for wrong in [f64::NAN, f64::INFINITY, -1.0] {
             let error = Phases::detect(Some(&[1.0, 2.0, wrong, wrong])).unwrap_err();
             assert_eq!(error.layer, 2);

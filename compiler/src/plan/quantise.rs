@@ -1,9 +1,9 @@
-//! Shares the bytes of a file out among its matrices: for each a type, so that what they lose together is least.
+//! Allocates the bytes of a file to types of its matrices with the least total loss.
 //!
-//! What a matrix loses in a type is measured before ([`Curve`]), in nats of KL divergence per token, and
-//! losses are added up: errors of different matrices are nearly independent and small. So the choice is a
-//! [knapsack](super::knapsack) with one item for each matrix. Where slots that read the same may share a basis
-//! ([`SharedCurve`]), they are one item: the sums of what each may have alone, and what they may share.
+//! The loss of a matrix in a type is measured before ([`Curve`]), in nats of KL divergence per
+//! token. Losses are added: errors of different matrices are small and nearly independent. The
+//! choice is a [knapsack](super::knapsack) with one item per matrix. Projections that may share a
+//! basis ([`SharedCurve`]) form one item, which combines their separate and their shared forms.
 
 use htc_formats::DType;
 use htc_formats::model::{HyperParameters, MatrixId, Slot};
@@ -15,7 +15,7 @@ use crate::request::DenseType;
 
 use super::{Budget, Curve, Evidence, Plan, PlanError, Request, SharedCurve, SourceTypes};
 
-/// Every matrix that a model has of its own, in the order of execution.
+/// Returns all matrices that a model stores, in the order of execution.
 pub fn matrices(hyper: &HyperParameters, source_type: &impl SourceTypes) -> Vec<Member> {
     let slots = (0..hyper.layers).flat_map(|layer| {
         let slots = Slot::ALL.into_iter();
@@ -29,7 +29,7 @@ pub fn matrices(hyper: &HyperParameters, source_type: &impl SourceTypes) -> Vec<
         .collect()
 }
 
-/// Gives every matrix its form; and what they are expected to lose together, nats per token.
+/// Selects the form of every matrix. Returns the units and their estimated loss, nats per token.
 pub(super) fn allocate(
     hyper: &HyperParameters,
     request: &Request,
@@ -40,7 +40,7 @@ pub(super) fn allocate(
     let (beside, budget) = match (request.budget, evidence.beside) {
         (Budget::FileSize(total), Some(beside)) => (beside, total.saturating_sub(beside)),
         (Budget::Bytes(total), _) => (0, total),
-        // Bits and parts are made bytes of the file where there is one.
+        // Bits and ratios are converted to bytes if a file is given.
         (Budget::FileSize(_) | Budget::Bits(_) | Budget::Ratio(_), None) => {
             let needs = "the bytes of the file beside its matrices";
             return Err(lacking(needs, "give the file"));
@@ -65,12 +65,12 @@ pub(super) fn allocate(
     })
 }
 
-/// What factors have to be expected to take off what codes alone lose: truncations do not add up as rounding does, and cost
-/// more than is foreseen.
+/// Required loss of factors relative to codes alone. Truncation errors are not additive like
+/// rounding errors and cost more than estimated.
 const WORTH: f64 = 0.9;
 
-/// The units of a budget and what they lose: in codes alone, or with factors and bases in common, where these are expected to
-/// lose clearly less. `None` where even the smallest are too large.
+/// Returns the units of a budget and their loss: in codes alone, or with factors and shared bases
+/// if these are estimated to lose clearly less. `None` if even the smallest forms are too large.
 fn closest(
     members: &[Member],
     (choices, curves): (&[Vec<Choice>], &[Curve]),
@@ -119,15 +119,14 @@ fn unit(members: Vec<Member>, form: Form) -> UnitPlan {
     }
 }
 
-/// What some matrices have: each a form of its own, or all a basis in common.
 #[derive(Clone, Debug, PartialEq)]
 enum Having {
     Each(Vec<Form>),
     Common(Form),
 }
 
-/// The units where slots may share a basis, and what they lose; `None` where none may, or even the smallest are too
-/// large.
+/// Returns the units with shared bases and their loss; `None` without groups, or if even the
+/// smallest forms are too large.
 fn together(
     members: &[Member],
     (choices, finer): (&[Vec<Choice>], &[Vec<Choice>]),
@@ -148,7 +147,7 @@ fn together(
     for curve in shared {
         let of = |matrix: &MatrixId| members.iter().position(|member| member.matrix == *matrix);
         let of: Option<Vec<usize>> = curve.members.iter().map(of).collect();
-        // What is no matrix of the model, or in a group already, is in none.
+        // Skip groups with unknown or already grouped matrices.
         let Some(of) = of.filter(|of| of.iter().all(|&index| !grouped[index])) else {
             continue;
         };
@@ -185,7 +184,6 @@ fn together(
     Some((units.collect(), lost))
 }
 
-/// What slots may share.
 fn common<'a>(
     members: &'a [Member],
     curve: &'a SharedCurve,
@@ -200,7 +198,6 @@ fn common<'a>(
     })
 }
 
-/// Bytes of all matrices at least.
 fn smallest(members: &[Member], choices: &[Vec<Choice>], shared: &[SharedCurve]) -> u64 {
     let least = |of: &[Choice]| of.iter().map(|choice| choice.bytes).min().unwrap_or(0);
     let all: u64 = choices.iter().map(|of| least(of)).sum();
@@ -215,16 +212,17 @@ fn smallest(members: &[Member], choices: &[Vec<Choice>], shared: &[SharedCurve])
     all - saved.sum::<u64>().min(all)
 }
 
-/// What nothing else beats of what matrices may have that read the same, each alone: bytes and nats per token, from the
-/// smallest on.
+/// Returns the Pareto-optimal sums of separate forms for matrices with the same input: bytes and
+/// nats per token, smallest first.
 pub fn unbeaten_of(members: &[Member], curves: &[Curve]) -> Vec<(u64, f64)> {
     let own: Vec<Vec<Choice>> = members.iter().map(|one| choices(one, curves)).collect();
     let all = sums(&own).into_iter();
     all.map(|sum| (sum.bytes, sum.loss)).collect()
 }
 
-/// The plan that stores every matrix in one type, and what it is expected to lose; matrices that would not be
-/// smaller, or whose rows are no whole blocks of it, stay as in the source. `None` where nothing is known of it.
+/// Returns the plan with every matrix in one type, and its estimated loss. Matrices that would not
+/// shrink, or whose rows are not whole blocks, stay as in the source. `None` if nothing was
+/// measured for the type.
 ///
 /// # Errors
 /// [`PlanError::Inconsistent`].
@@ -258,8 +256,8 @@ pub fn uniform(
     Ok(Some((plan, lost)))
 }
 
-/// The plan that stores every matrix in a type of blocks, whatever is known of it; matrices that would not be smaller, or
-/// whose rows are no whole blocks of it, stay as in the source. `None` where all do.
+/// Returns the plan with every matrix in one block type, without measurements. Matrices that would
+/// not shrink, or whose rows are not whole blocks, stay as in the source. `None` if all of them do.
 ///
 /// # Errors
 /// [`PlanError::Inconsistent`].
@@ -290,7 +288,6 @@ pub fn plain(
     super::checked(hyper, request, units, Vec::new(), &source_type).map(Some)
 }
 
-/// Whether all of a matrix is in this type or code.
 fn is_in(form: &Form, dense: DenseType) -> bool {
     match (form, dense) {
         (Form::Dense { weight }, DenseType::Blocks(dtype)) => *weight == dtype,
@@ -299,8 +296,8 @@ fn is_in(form: &Form, dense: DenseType) -> bool {
     }
 }
 
-/// What each matrix of a plan is expected to lose, where its form was measured; kept as in the source it loses
-/// nothing.
+/// Returns the estimated loss of each matrix of a plan if its form was measured; unchanged matrices
+/// have loss 0.
 pub fn losses<'a>(
     plan: &'a Plan,
     curves: &'a [Curve],
@@ -334,7 +331,6 @@ pub fn losses<'a>(
     })
 }
 
-/// The forms that a matrix may have.
 fn forms(member: &Member, curves: &[Curve]) -> Vec<Choice> {
     let members = std::slice::from_ref(member);
     let of = |form: Form, loss| Choice {
@@ -353,7 +349,6 @@ fn forms(member: &Member, curves: &[Curve]) -> Vec<Choice> {
     dense.chain([of(Form::Kept, 0.0)]).collect()
 }
 
-/// The forms of a matrix between those that a budget is shared out by.
 fn between(member: &Member, curves: &[Curve]) -> Vec<Choice> {
     let members = std::slice::from_ref(member);
     let measured = curves.iter().find(|curve| curve.matrix == member.matrix);
@@ -368,7 +363,7 @@ fn between(member: &Member, curves: &[Curve]) -> Vec<Choice> {
         .collect()
 }
 
-/// The forms of a matrix that nothing else beats in both bytes and loss, from the smallest on.
+/// Returns the Pareto-optimal forms of a matrix in bytes and loss, smallest first.
 fn choices(member: &Member, curves: &[Curve]) -> Vec<Choice> {
     unbeaten(forms(member, curves))
 }
@@ -380,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_beaten_is_no_choice() {
+    fn dominated_forms_are_dropped() {
         let member = Member {
             matrix: MatrixId::Embedding,
             rows: 4,
@@ -410,16 +405,16 @@ mod tests {
             .iter()
             .map(|c| c.form.clone())
             .collect();
-        // A file of one type has it nevertheless.
+        // A file of a single type still uses it.
         let all = forms(&member, &curves);
         assert!(all.iter().any(|c| c.form == dense(DType::Q5K)));
         assert_eq!(found, [dense(DType::Q4K), dense(DType::Q8_0), Form::Kept]);
     }
 
-    /// Q, K and V of a layer that have a basis in common, beside O, which is of low rank, and gate, which is not: what
-    /// loses least in all, by trying everything; and without what they may share nothing but what each has alone.
+    /// Q, K and V may share a basis, O may have low rank, gate is coded: the result matches brute
+    /// force. Without shared curves only separate forms are used.
     #[test]
-    fn factors_and_bases_are_choices_beside_codes() {
+    fn factors_and_shared_bases_compete_with_codes() {
         let slot = |slot, rows| Member {
             matrix: MatrixId::Slot { layer: 0, slot },
             rows,

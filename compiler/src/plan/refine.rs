@@ -1,5 +1,5 @@
-//! Shares bytes out among what the matrices of an artifact lack: which of them get a refinement, in which codes, and in
-//! which order refinements come into use.
+//! Allocates bytes to refinements: the matrices that get one, its codes, and the order in which
+//! refinements are loaded.
 
 use htc_formats::bands::{Codes, Layout};
 use htc_formats::model::MatrixId;
@@ -9,21 +9,22 @@ use super::knapsack::{Choice, best, core, unbeaten};
 use super::unit::Member;
 use super::{Curve, PlanError};
 
-/// What a matrix gets beside its base.
+/// Refinement of a matrix, added to its base.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refinement {
-    /// The matrix.
+    /// Refined matrix.
     pub member: Member,
-    /// The code of each band.
+    /// Code of each column group.
     pub codes: Codes,
-    /// Bytes that it takes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// What it is expected to take off the KL divergence from the source, nats per token.
+    /// Estimated reduction of the KL divergence from the source, nats per token.
     pub gain: f64,
 }
 
-/// The refinements that lose least together in at most so many bytes, from the one of which a byte gains most on.
-/// `curves` say what each of the `members` loses with a refinement, and without one as [`Form::Kept`].
+/// Returns the refinements with the least total loss in at most `budget` bytes, highest gain per
+/// byte first. `curves` give the loss of each member with a refinement and, as [`Form::Kept`],
+/// without one.
 ///
 /// # Errors
 /// [`PlanError::NoMeasurement`] for a matrix without a curve.
@@ -43,12 +44,12 @@ pub fn refinements(
             remedy: "calibrate with `calibration`",
         })?);
     }
-    // Nothing takes no bytes, so that something always fits.
+    // The empty refinement takes no bytes, so a choice always fits.
     let (chosen, _) = best(&core(choices.clone(), budget), budget).unwrap_or_default();
     let mut found: Vec<Refinement> = Vec::new();
     for ((member, of), choice) in members.iter().zip(&choices).zip(chosen) {
         let alone = of.first().map_or(0.0, |choice| choice.loss);
-        // What a base lacks has the same codes in all rows.
+        // Refinements have the same codes in all rows.
         if let Form::Bands {
             codes: Layout::Whole(codes),
         } = choice.form
@@ -66,7 +67,6 @@ pub fn refinements(
     Ok(found)
 }
 
-/// What a matrix may get: nothing first.
 fn forms(member: &Member, curve: &Curve) -> Vec<Choice> {
     let members = std::slice::from_ref(member);
     let points = curve.points.iter().filter(|point| point.loss.is_finite());
@@ -85,7 +85,8 @@ fn forms(member: &Member, curve: &Curve) -> Vec<Choice> {
     unbeaten(all.collect())
 }
 
-/// The matrices of a plan that a refinement can be added to: what is dense, and read as a whole for every token.
+/// Returns the matrices of a plan that accept a refinement: dense, and read completely for every
+/// token.
 pub fn refinable<'a>(
     members: impl Iterator<Item = (&'a Member, &'a Form)>,
     tied: bool,
@@ -138,13 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn bytes_go_where_they_gain_and_come_into_use_by_what_a_byte_gains() {
+    fn refinements_are_chosen_and_sorted_by_gain_per_byte() {
         let members: Vec<Member> = (0..3).map(member).collect();
         let curves = [curve(0, 0.001), curve(1, 1.0), curve(2, 0.3)];
         let all = |budget| refinements(&members, &curves, budget).unwrap();
         assert!(all(0).is_empty());
         let bytes = |found: &[Refinement]| found.iter().map(|of| of.bytes).sum::<u64>();
-        // As much as two take: the third has least to gain.
+        // The budget fits two; the third has the least gain.
         let two = all(1 << 20)[0].bytes * 2;
         let found = all(two);
         assert!(bytes(&found) <= two);
@@ -154,7 +155,6 @@ mod tests {
             let per_byte = |of: &Refinement| of.gain / of.bytes as f64;
             assert!(per_byte(&pair[0]) >= per_byte(&pair[1]));
         }
-        // With room for everything, everything.
         let found = all(1 << 20);
         assert_eq!(found.len(), 3);
         assert!(found.iter().all(|of| of.codes.mean_bits() > 3.9));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_embedding_that_is_looked_up_is_not_refined() {
+    fn untied_embedding_is_not_refined() {
         let embedding = Member {
             matrix: MatrixId::Embedding,
             ..member(0)

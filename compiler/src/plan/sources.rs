@@ -1,15 +1,15 @@
-//! How the model that is planned for stores its matrices.
+//! Element types of the source model.
 
 use htc_formats::DType;
 use htc_formats::model::{MatrixId, Slot};
 use htc_formats::source::ModelFile;
 
-/// Tells how a source stores a matrix.
+/// Lookup of the types in which a source stores its matrices.
 ///
-/// A function of layer and slot does for a model whose embedding and head are as good as not there.
+/// Implemented for functions of layer and projection, which describe a model without embedding and
+/// head.
 pub trait SourceTypes {
-    /// The type of a matrix; `None` where the model has none of its own, as with a head that is tied to
-    /// the embedding.
+    /// Returns the type of a matrix; `None` if the model does not store it, such as a tied head.
     fn of(&self, matrix: MatrixId) -> Option<DType>;
 }
 
@@ -19,7 +19,7 @@ impl<F: Fn(usize, Slot) -> DType> SourceTypes for F {
     }
 }
 
-/// The types of a model's tensors.
+/// Types of the tensors of a model file.
 #[derive(Clone, Copy, Debug)]
 pub struct OfSource<'a>(pub &'a ModelFile);
 

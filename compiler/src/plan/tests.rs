@@ -53,7 +53,7 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
 }
 
 #[test]
-fn a_ratio_is_met_from_below_to_the_granularity() {
+fn ratio_is_met_from_below_within_one_step() {
     let hyper = hyper(256, 8, 4, 768);
     for method in [Method::PerSlot, Method::SharedBasis] {
         for (factor_type, granule) in [(DType::Q8_0, 32), (DType::F16, 8)] {
@@ -63,8 +63,8 @@ fn a_ratio_is_met_from_below_to_the_granularity() {
                 let kinds = kinds(&hyper, &request).unwrap();
                 let plan = make(&hyper, request, |_, _| DType::F32).unwrap();
                 assert!(plan.ratio() <= ratio, "{ratio} {}", plan.ratio());
-                // The slack is less than the largest step; what one kind cannot take because it
-                // would outgrow its dense form, the others cannot make up for.
+                // The slack is less than the largest step: a kind that reached its dense size
+                // leaves a remainder.
                 let dense: u64 = kinds.iter().map(Kind::dense).sum();
                 let largest = kinds.iter().map(|k| k.cost(granule)).max().unwrap();
                 let slack = kinds.len() as f64 * largest as f64 / dense as f64;
@@ -95,7 +95,7 @@ fn every_layer_gets_the_same_rank() {
 }
 
 #[test]
-fn the_largest_rank_is_named() {
+fn rank_error_names_the_largest_rank() {
     let hyper = hyper(256, 8, 4, 768);
     let error = make(
         &hyper,
@@ -119,7 +119,7 @@ fn the_largest_rank_is_named() {
 }
 
 #[test]
-fn impossible_ratios_name_the_smallest_possible_one() {
+fn ratio_error_names_the_smallest_ratio() {
     let hyper = hyper(64, 8, 4, 172);
     let ask = |ratio| {
         make(
@@ -139,7 +139,7 @@ fn impossible_ratios_name_the_smallest_possible_one() {
 }
 
 #[test]
-fn a_slot_that_would_grow_is_kept_dense_and_says_so() {
+fn projection_that_would_grow_stays_dense_with_a_note() {
     let hyper = hyper(256, 8, 4, 768);
     let plan = make(
         &hyper,
@@ -160,7 +160,7 @@ fn a_slot_that_would_grow_is_kept_dense_and_says_so() {
 }
 
 #[test]
-fn full_rank_is_stored_as_factors_and_the_growth_is_noted() {
+fn full_rank_stores_factors_with_a_note_on_growth() {
     let hyper = hyper(256, 8, 4, 768);
     for method in [Method::PerSlot, Method::SharedBasis] {
         let request = request(method, Budget::FullRank, DType::F32);
@@ -173,7 +173,7 @@ fn full_rank_is_stored_as_factors_and_the_growth_is_noted() {
 }
 
 #[test]
-fn a_factor_whose_rows_are_not_whole_blocks_is_stored_in_f16_and_says_so() {
+fn factor_with_partial_blocks_falls_back_to_f16_with_a_note() {
     let hyper = hyper(64, 8, 4, 172);
     let plan = make(
         &hyper,
@@ -214,8 +214,8 @@ fn a_factor_whose_rows_are_not_whole_blocks_is_stored_in_f16_and_says_so() {
 }
 
 #[test]
-fn the_long_blocks_of_k_quants_give_way_to_q8_0_where_they_do_not_fit() {
-    // Four steps of 256 fit the wide slots only.
+fn k_quants_fall_back_to_q8_0_if_blocks_do_not_fit() {
+    // Four steps of 256 fit only the wide projections.
     let wide = hyper(1024, 16, 4, 3072);
     let ratio = request(Method::PerSlot, Budget::Ratio(0.6), DType::Q4K);
     let plan = make(&wide, ratio, |_, _| DType::F16).unwrap();
@@ -240,7 +240,7 @@ fn the_long_blocks_of_k_quants_give_way_to_q8_0_where_they_do_not_fit() {
     assert!(rank < 256 && rank.is_multiple_of(32), "{rank}");
     assert_eq!((a, b), (DType::Q4K, DType::Q8_0));
     assert_eq!(k.notes.len(), 1);
-    // Rows of 20 are no blocks of q8_0 either.
+    // Rows of 20 are not blocks of q8_0 either.
     let rank = request(Method::PerSlot, Budget::Rank(20), DType::Q6K);
     let plan = make(&wide, rank, |_, _| DType::F16).unwrap();
     let (rank, a, b) = (20, DType::Q6K, DType::F16);
@@ -281,7 +281,7 @@ fn a_shared_basis_counts_its_parameters_once() {
 }
 
 #[test]
-fn a_slot_without_company_cannot_share_a_basis() {
+fn projection_alone_on_its_input_cannot_share_a_basis() {
     let hyper = hyper(256, 8, 4, 768);
     let mut request = request(Method::SharedBasis, Budget::Rank(64), DType::F16);
     request.slots = vec![Slot::Q, Slot::O];
@@ -297,7 +297,7 @@ fn a_slot_without_company_cannot_share_a_basis() {
 }
 
 #[test]
-fn an_input_out_of_proportion_shares_no_basis() {
+fn disproportionately_wide_input_shares_no_basis() {
     let mut wide = hyper(256, 8, 4, 768);
     wide.width = 1 << 20;
     let request = request(Method::SharedBasis, Budget::Rank(8), DType::F16);
@@ -323,7 +323,6 @@ fn a_ratio_between_two_possible_ones_is_possible() {
     }
 }
 
-/// A source with an embedding and a head of its own.
 struct Whole(DType);
 
 impl SourceTypes for Whole {
@@ -332,7 +331,6 @@ impl SourceTypes for Whole {
     }
 }
 
-/// The same without a head.
 struct Tied;
 
 impl SourceTypes for Tied {
@@ -341,7 +339,6 @@ impl SourceTypes for Tied {
     }
 }
 
-/// What `form` stores of a matrix, as the tensors' sizes say.
 fn sizes(unit: &UnitPlan) -> (u64, u64) {
     let tensors = unit.tensors();
     let bytes = |t: &StoredTensor| t.dtype.matrix_bytes(t.rows, t.cols).unwrap() as u64;
@@ -350,7 +347,7 @@ fn sizes(unit: &UnitPlan) -> (u64, u64) {
 }
 
 #[test]
-fn dense_types_reach_every_matrix_that_is_not_factorised() {
+fn dense_types_apply_to_all_unfactorised_matrices() {
     let hyper = hyper(256, 8, 4, 768);
     let mut asked = request(Method::SharedBasis, Budget::Rank(64), DType::F16);
     let plain = super::make(
@@ -372,7 +369,7 @@ fn dense_types_reach_every_matrix_that_is_not_factorised() {
         Whole(DType::F16),
     );
     let plan = plan.unwrap();
-    // The selected slots, their ratio and their form are as before; four slots and two matrices more.
+    // The selected projections keep ratio and form; four projections and two matrices are added.
     assert_eq!(plan.ratio(), plain.ratio());
     assert_eq!(plan.units.len(), plain.units.len() + 3 * 4 + 2);
     let form = |matrix| plan.unit_of(matrix).unwrap().form.clone();
@@ -393,14 +390,14 @@ fn dense_types_reach_every_matrix_that_is_not_factorised() {
         let stored = (unit.parameters_after(), unit.bytes_after());
         assert_eq!(stored, sizes(unit), "{}", unit.label());
     }
-    // One matrix where the head is tied; it serves as both.
+    // A tied head adds one matrix.
     let tied = super::make(&hyper, asked, &Evidence::default(), Tied).unwrap();
     assert!(tied.unit_of(MatrixId::Head).is_none());
     assert!(tied.unit_of(MatrixId::Embedding).is_some());
 }
 
 #[test]
-fn a_dense_type_that_takes_as_much_as_the_source_is_not_used() {
+fn dense_type_as_large_as_the_source_is_ignored() {
     let hyper = hyper(256, 8, 4, 768);
     let mut asked = request(Method::PerSlot, Budget::Rank(256), DType::F32);
     asked.slots = vec![Slot::Q];
@@ -415,7 +412,7 @@ fn a_dense_type_that_takes_as_much_as_the_source_is_not_used() {
             unit.notes
         );
     }
-    // Of the type already: there is nothing to say.
+    // The type is already that of the source: no note.
     let same = made(DType::Q8_0).unwrap();
     let o = same.unit_of(MatrixId::Slot {
         layer: 0,
@@ -425,7 +422,7 @@ fn a_dense_type_that_takes_as_much_as_the_source_is_not_used() {
         o.map(|unit| (unit.form.clone(), unit.notes.len())),
         Some((Form::Kept, 0))
     );
-    // A slot that would grow as factors is dense in the type.
+    // A projection that would grow as factors is dense in the type.
     let long = made(DType::F32).unwrap();
     let q = long
         .unit_of(MatrixId::Slot {
@@ -442,9 +439,8 @@ fn a_dense_type_that_takes_as_much_as_the_source_is_not_used() {
     );
 }
 
-/// Selected slots alone are stored as factors are; a type that is asked for goes before.
 #[test]
-fn what_is_left_dense_need_not_stay_as_in_the_source() {
+fn type_of_projections_left_dense_can_be_set() {
     let hyper = hyper(256, 8, 4, 768);
     let mut asked = request(Method::PerSlot, Budget::Rank(256), DType::F16);
     asked.slots = vec![Slot::Q];
@@ -462,7 +458,7 @@ fn what_is_left_dense_need_not_stay_as_in_the_source() {
 }
 
 #[test]
-fn rows_that_are_no_blocks_of_a_dense_type_have_another_and_say_so() {
+fn dense_type_with_partial_blocks_falls_back_with_a_note() {
     let hyper = hyper(64, 8, 4, 172);
     let mut asked = request(Method::PerSlot, Budget::Rank(8), DType::F16);
     asked.slots = vec![Slot::Q];
@@ -476,7 +472,7 @@ fn rows_that_are_no_blocks_of_a_dense_type_have_another_and_say_so() {
 }
 
 #[test]
-fn one_check_finds_whatever_does_not_fit() {
+fn check_reports_every_fault() {
     let hyper = hyper(256, 8, 4, 768);
     let asked = request(Method::PerSlot, Budget::Rank(64), DType::F16);
     let source = Whole(DType::F16);

@@ -1,10 +1,9 @@
-//! The uniform allocator for a ratio without bounds: the same ratio for every selected slot, the same
-//! rank in every layer.
+//! Uniform allocation for an unbounded ratio: the same ratio for every selected projection, the
+//! same rank in every layer.
 //!
-//! It looks at parameters alone, so a slot whose factors would take more bytes than its dense form
-//! is found out only afterwards, and the ratio is then missed. The allocators of
-//! [`super::allocate`] cannot do that; this one stays as it is so that the same request keeps giving
-//! the same bytes.
+//! It counts parameters, not bytes: projections whose factors take more bytes than their dense form
+//! are detected only afterwards, and the ratio is missed. The allocators of [`super::allocate`]
+//! avoid this. This one is unchanged so that existing requests reproduce their bytes.
 
 use htc_formats::DType;
 
@@ -12,12 +11,11 @@ use super::PlanError;
 use super::allocate::{round_up, smallest_step, step};
 use super::kind::Kind;
 
-/// Ranks by kind, so that the total meets `ratio` from below to the granularity.
+/// Returns the rank of each kind such that the total meets `ratio` from below within one step.
 ///
-/// Every kind starts at one granule; then the kind with the lowest ratio of its own gets one
-/// more, as long as the total allows it, its own ratio is below the one asked for, and it does
-/// not get more parameters than its dense form has. What rounding leaves over is thus spent
-/// again instead of being lost.
+/// Every kind starts at one granule. Then the kind with the lowest ratio gets another, while the
+/// total permits it, its ratio is below the target, and its parameters stay within its dense form.
+/// Rounding remainders are thus reused.
 pub(super) fn allocate(
     kinds: &[Kind],
     ratio: f64,
@@ -34,7 +32,7 @@ pub(super) fn allocate(
         .map(|kind| granule(kind, ratio, factor_type))
         .collect();
     if total(&granules) > budget {
-        // A whole block may be more than the others leave; every plan begins with the finest steps.
+        // A whole block may exceed the remainder, so ranks start at the finest steps.
         granules = kinds.iter().map(|kind| smallest_step(kind.limit)).collect();
     }
     let mut ranks = granules.clone();

@@ -1,4 +1,4 @@
-//! What is decided about: a slot, or the slots that share a basis; and what was decided.
+//! Units of a plan: a projection, or projections that share a basis, before and after the decision.
 
 use htc_formats::DType;
 use htc_formats::model::{HyperParameters, MatrixId, Slot, StoredTensor};
@@ -8,51 +8,51 @@ use super::sources::SourceTypes;
 use crate::calibrate::Place;
 use crate::request::{Request, SinkProtection};
 
-/// A slot, or the slots that share a basis, before anything is decided about it.
+/// A projection, or projections that share a basis, before the decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unit {
     /// Index of the block.
     pub layer: usize,
-    /// One slot for [`Method::PerSlot`](crate::request::Method::PerSlot), the selected slots of a group for
-    /// [`Method::SharedBasis`](crate::request::Method::SharedBasis).
+    /// One projection for [`Method::PerSlot`](crate::request::Method::PerSlot), the selected
+    /// projections of a group for [`Method::SharedBasis`](crate::request::Method::SharedBasis).
     pub members: Vec<Member>,
     /// Rows of all members together.
     pub outs: usize,
     /// Columns of every member.
     pub cols: usize,
-    /// The largest rank it can have.
+    /// Largest valid rank.
     pub limit: usize,
 }
 
 impl Unit {
-    /// The largest rank that its weights can have. A basis of the whole input may have more, which
-    /// adds nothing.
+    /// Returns the largest rank of its weights. A basis of the whole input may be larger, without
+    /// effect.
     pub fn full_rank(&self) -> usize {
         self.outs.min(self.cols)
     }
 
-    /// Numbers in the dense matrices.
+    /// Returns the number of elements of the dense matrices.
     pub fn parameters(&self) -> u64 {
         self.outs as u64 * self.cols as u64
     }
 
-    /// Bytes of the dense matrices in the source.
+    /// Returns the bytes of the dense matrices in the source.
     pub fn bytes(&self) -> u64 {
         self.members.iter().map(Member::bytes).sum()
     }
 
-    /// `layer 3: q+k+v`, for people.
+    /// Returns a display name such as `layer 3: q+k+v`.
     pub fn label(&self) -> String {
         label(&self.members)
     }
 
-    /// The factored form of a rank, with the types its factors are stored in when that of the request was
-    /// asked for.
+    /// Returns the factored form of a rank in the requested type, or in the types that it falls
+    /// back to.
     pub(super) fn factored(&self, request: &Request, rank: usize) -> Form {
         let asked = request.factor_type;
         let (first, second) = match self.exact_type(request) {
-            // Zeros and ones are in any type of floating-point numbers; what passes through one is not
-            // rounded to eight bits on its way, as it would be in front of blocks.
+            // Zeros and ones are exact in any floating-point type; a block type would also round
+            // the intermediate values to eight bits.
             Some(exact) if asked.block_len() > 1 => (DType::F16, exact),
             Some(exact) => (asked, exact),
             None => (
@@ -63,7 +63,7 @@ impl Unit {
         Form::factored(request.method, rank, first, second)
     }
 
-    /// The type of factors in which exempt channels are exact, where the request has some here.
+    /// Returns the factor type that holds exempt channels exactly, if the request has any here.
     pub(super) fn exact_type(&self, request: &Request) -> Option<DType> {
         let channels = matches!(request.treatment.sink, Some(SinkProtection::Channels(_)));
         let types = self.members.iter().map(|member| member.source_type);
@@ -72,13 +72,13 @@ impl Unit {
     }
 }
 
-/// Whether slots read the residual stream, whose channels can be exempt.
+/// Returns true if the members read the residual stream, whose channels can be exempt.
 fn reads_stream(members: &[Member]) -> bool {
     let slot = members.first().and_then(Member::slot);
     slot.is_some_and(|slot| slot.group().is_some())
 }
 
-/// Whose activations a matrix reads; see [`UnitPlan::place`].
+/// Returns the activations that a matrix reads; see [`UnitPlan::place`].
 pub fn place(matrix: MatrixId, tied: bool) -> Option<Place> {
     match matrix {
         MatrixId::Slot { layer, slot } => Some(Place::Site {
@@ -90,7 +90,7 @@ pub fn place(matrix: MatrixId, tied: bool) -> Option<Place> {
     }
 }
 
-/// `layer 3: q+k+v`, `embedding`.
+/// Returns a display name such as `layer 3: q+k+v` or `embedding`.
 pub(crate) fn label(members: &[Member]) -> String {
     let names: Vec<_> = members.iter().map(|m| m.matrix.name()).collect();
     let names = names.join("+");
@@ -100,33 +100,33 @@ pub(crate) fn label(members: &[Member]) -> String {
     }
 }
 
-/// What becomes of one matrix, or of the slots of a layer that share a basis.
+/// Decision on one matrix, or on projections of a layer that share a basis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitPlan {
-    /// One matrix, or the selected slots of a group for
+    /// One matrix, or the selected projections of a group for
     /// [`Method::SharedBasis`](crate::request::Method::SharedBasis).
     pub members: Vec<Member>,
     /// Form in which the unit is stored.
     pub form: Form,
-    /// What differs from the request, for people.
+    /// Deviations from the request, for display.
     pub notes: Vec<String>,
 }
 
 /// A matrix of a unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Member {
-    /// Which one.
+    /// Name of the matrix.
     pub matrix: MatrixId,
     /// Rows of the dense matrix.
     pub rows: usize,
     /// Columns of the dense matrix.
     pub cols: usize,
-    /// How the source stores it.
+    /// Type in the source.
     pub source_type: DType,
 }
 
 impl Member {
-    /// A matrix as a model has it; `None` where it has none of its own.
+    /// Returns the matrix of a model; `None` if the model does not store it.
     pub fn new(
         matrix: MatrixId,
         hyper: &HyperParameters,
@@ -141,84 +141,84 @@ impl Member {
         })
     }
 
-    /// Which of a block's slots it is; `None` outside of blocks.
+    /// Returns the projection; `None` outside of blocks.
     pub const fn slot(&self) -> Option<Slot> {
         self.matrix.slot()
     }
 
-    /// Numbers in the dense matrix.
+    /// Returns the number of elements of the dense matrix.
     pub fn parameters(&self) -> u64 {
         self.rows as u64 * self.cols as u64
     }
 
-    /// Bytes of the dense matrix in the source.
+    /// Returns the bytes of the dense matrix in the source.
     pub fn bytes(&self) -> u64 {
         Form::Kept.bytes(std::slice::from_ref(self))
     }
 }
 
 impl UnitPlan {
-    /// The block it belongs to; `None` outside of blocks.
+    /// Returns the index of the block; `None` outside of blocks.
     pub fn layer(&self) -> Option<usize> {
         self.members.first()?.matrix.layer()
     }
 
-    /// Whose activations its members read. `None` for an embedding, whose rows are looked up, unless the
-    /// head is `tied` to it.
+    /// Returns the activations that its members read; `None` for an embedding, unless the head is
+    /// `tied` to it.
     pub fn place(&self, tied: bool) -> Option<Place> {
         place(self.members.first()?.matrix, tied)
     }
 
-    /// Components kept; `None` where there are no factors.
+    /// Returns the number of components kept; `None` without factors.
     pub fn rank(&self) -> Option<usize> {
         self.form.rank()
     }
 
-    /// What it stores, in the order of execution: see [`Form::tensors`].
+    /// Returns the stored tensors in the order of execution; see [`Form::tensors`].
     pub fn tensors(&self) -> Vec<StoredTensor> {
         self.form.tensors(&self.members)
     }
 
-    /// Whether it reads the residual stream, whose channels can be exempt.
+    /// Returns true if the unit reads the residual stream, whose channels can be exempt.
     pub(super) fn reads_stream(&self) -> bool {
         reads_stream(&self.members)
     }
 
-    /// The type in which its factors are stored that hold numbers of the source, and the one in which such
-    /// numbers are exact where that is another; `None` where it is the same, or there are no factors.
+    /// Returns the type of the factors that hold source elements and the type in which these would
+    /// be exact; `None` if they are equal, or without factors.
     pub(super) fn inexact(&self) -> Option<(DType, DType)> {
         let types = self.members.iter().map(|member| member.source_type);
         let (stored, exact) = match self.form {
             Form::LowRank { b, .. } => (b, exact_type(b, types)),
             Form::SharedBasis { projected, .. } => (projected, exact_type(projected, types)),
-            // What a base lacks are no numbers of the source.
+            // The error of a base has no source elements.
             Form::Residual { b, .. } => (b, DType::F32),
             Form::Kept | Form::Dense { .. } | Form::Bands { .. } => return None,
         };
         (stored != exact).then_some((stored, exact))
     }
 
-    /// Numbers in the dense matrices.
+    /// Returns the number of elements of the dense matrices.
     pub fn parameters_before(&self) -> u64 {
         self.members.iter().map(Member::parameters).sum()
     }
 
-    /// Numbers in the stored form.
+    /// Returns the number of elements of the stored form.
     pub fn parameters_after(&self) -> u64 {
         self.form.parameters(&self.members)
     }
 
-    /// Bytes of the dense matrices in the source.
+    /// Returns the bytes of the dense matrices in the source.
     pub fn bytes_before(&self) -> u64 {
         self.members.iter().map(Member::bytes).sum()
     }
 
-    /// Bytes of the stored form.
+    /// Returns the bytes of the stored form.
     pub fn bytes_after(&self) -> u64 {
         self.form.bytes(&self.members)
     }
 
-    /// `layer 3: q+k+v` or `head`, for people.
+    /// Returns a display name such as `layer 3: q+k+v` or `head`.
     pub fn label(&self) -> String {
         label(&self.members)
     }

@@ -1,9 +1,9 @@
-//! Matrices in bands: which code each 32 columns should have, at every price of a byte.
+//! Rate-distortion curves of matrices in column groups of 32.
 //!
-//! The errors of a column are those of its code times what a column is worth, `D_j Σ_i h_i w_ij²`: `h` is what
-//! errors at the outputs cost, `D` what the columns behind cannot make up for. What a code loses of a matrix
-//! is measured on some of its rows, all bands having it, and shared out among bands by their worth. Going from
-//! code to code where a byte gains most gives the plans of a matrix that nothing else beats.
+//! The error of a column is that of its code times its weight, `D_j Σ_i h_i w_ij²`: `h` is the cost
+//! of output errors, `D` the part that error feedback cannot compensate. The loss of a code is
+//! measured on a sample of rows and distributed over the groups by weight. Steps between codes are
+//! taken in the order of gain per byte.
 
 use std::borrow::Cow;
 
@@ -17,29 +17,27 @@ use crate::math::{Feedback, rotate_moment};
 use crate::plan::{Form, Member, Point};
 use crate::unit::UnitError;
 
-/// Plans of a matrix, about.
 const PLANS: usize = 40;
 
-/// Parts of the way from one plan to the next of rows in classes, where one band of most rows is a long step: for what others
-/// leave over of a budget.
+/// Intermediate plans, which use up the rest of a budget: in row classes one group may be a large
+/// step.
 const PARTS: u64 = 32;
 
-/// What plans of a matrix are made from.
+/// Inputs for the plans of a matrix.
 pub(super) struct Matrix<'a> {
     pub member: &'a Member,
-    /// Its name.
+    /// Name of the tensor.
     pub tensor: &'a str,
-    /// What errors cost; empty where it is not known.
+    /// Costs of errors; empty if unknown.
     pub costs: &'a [Cost],
     pub feedback: Option<&'a Feedback>,
-    /// The codes to choose from.
+    /// Codes to choose from.
     pub codes: Vec<Code>,
-    /// Whether the matrix is rotated before it has them.
+    /// True if the matrix is rotated before coding.
     pub rotated: bool,
 }
 
 impl Matrix<'_> {
-    /// These codes of its bands.
     fn codes_of(&self, codes: Vec<Code>) -> Result<Codes, CodesError> {
         let codes = Codes::new(codes, self.member.cols)?;
         Ok(match self.rotated {
@@ -49,35 +47,32 @@ impl Matrix<'_> {
     }
 }
 
-/// Some rows of those that are to have the same codes, and how many those are.
+/// Sampled rows of a class of rows with common codes.
 pub(super) struct Class<'a> {
     pub rows: usize,
     pub sample: &'a Sample,
-    /// What they lose where this is stored of the sample.
+    /// Returns the loss for given stored values of the sample.
     pub loss: &'a dyn Fn(&[f32]) -> f64,
 }
 
-/// What a code costs and loses where all rows of a class have it.
 #[derive(Clone, Copy, Debug)]
 struct Whole {
     code: Code,
-    /// Bytes of a band.
     bytes: u64,
     loss: f64,
 }
 
-/// Plans of a matrix in bands.
+/// Plans of a matrix in column groups.
 #[derive(Default)]
 pub(super) struct Points {
-    /// From the smallest on.
+    /// Main plans, smallest first.
     pub all: Vec<Point>,
-    /// Between these, of which a byte gains less.
+    /// Intermediate plans with less gain per byte.
     pub between: Vec<Point>,
 }
 
-/// Plans of the matrix in bands that take less than the source: with all rows as one class, and
-/// with the classes that there are; of a last band that is padded the padding is paid for. None where its numbers are
-/// beyond the codes.
+/// Returns plans smaller than the source: with all rows as one class, and with the given classes.
+/// Empty if out of range for all codes.
 pub(super) fn points(
     matrix: &Matrix<'_>,
     all: &Class<'_>,
@@ -151,7 +146,6 @@ pub(super) fn points(
     Ok(points)
 }
 
-/// What a class of rows loses in every code.
 fn wholes(matrix: &Matrix<'_>, class: &Class<'_>) -> Result<Vec<Whole>, UnitError> {
     let refused = |source| UnitError::Bands {
         tensor: matrix.tensor.to_owned(),
@@ -159,8 +153,7 @@ fn wholes(matrix: &Matrix<'_>, class: &Class<'_>) -> Result<Vec<Whole>, UnitErro
     };
     let mut whole: Vec<Whole> = Vec::with_capacity(matrix.codes.len());
     for &code in &matrix.codes {
-        // Every second number of bits is measured; those between lose what Gaussian numbers would, where losses are in
-        // proportion to errors.
+        // Odd bit widths are scaled by the errors of Gaussian numbers.
         let in_proportion = !matrix.costs.iter().any(|cost| cost.of_logits);
         let below = whole.last().filter(|below| {
             in_proportion
@@ -182,7 +175,7 @@ fn wholes(matrix: &Matrix<'_>, class: &Class<'_>) -> Result<Vec<Whole>, UnitErro
                 bytes: bytes_of_band(code, class.rows),
                 loss,
             }),
-            // Numbers beyond what a scale says: it is none for this matrix.
+            // Out of range of the scales.
             Err(BandsEncodeError::Scale(_)) => {}
             Err(error) => return Err(refused(error)),
         }
@@ -190,7 +183,6 @@ fn wholes(matrix: &Matrix<'_>, class: &Class<'_>) -> Result<Vec<Whole>, UnitErro
     Ok(whole)
 }
 
-/// What a class of rows loses in these codes, by its sample.
 fn lost(matrix: &Matrix<'_>, class: &Class<'_>, codes: &Codes) -> Result<f64, BandsEncodeError> {
     let sample = class.sample;
     let weight = sample.weight(&sample.values);
@@ -211,7 +203,6 @@ fn lost(matrix: &Matrix<'_>, class: &Class<'_>, codes: &Codes) -> Result<f64, Ba
     Ok((class.loss)(&stored))
 }
 
-/// Bytes of a band of so many rows, with the scales of its columns.
 fn bytes_of_band(code: Code, rows: usize) -> u64 {
     let scales = match code.kind() {
         Kind::Levels => 0,
@@ -220,7 +211,7 @@ fn bytes_of_band(code: Code, rows: usize) -> u64 {
     (rows.div_ceil(GROUP_ROWS) * code.group_bytes() + scales) as u64
 }
 
-/// The part that each band has of what errors of a class cost.
+/// Share of each column group in the cost of a class's errors.
 fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
     let mut columns = vec![0.0; sample.cols];
     let mut values = Cow::Borrowed(&sample.values);
@@ -251,7 +242,7 @@ fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
         }
         feedback => feedback,
     };
-    // In units of the mean of the second moment's diagonal.
+    // Relative to the mean diagonal of the second moment.
     let conditional = |col: usize| {
         let feedback = feedback.map(|feedback| feedback.importance()[col]);
         feedback.map_or(1.0, f64::from)
@@ -261,10 +252,10 @@ fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
     }
     for (i, cost) in matrix.costs.iter().enumerate() {
         let own = diagonal(cost.order, &cost.moment);
-        // Rotated or not the sum is the same.
+        // Rotation does not change the sum.
         let mean = own.iter().sum::<f64>() / cost.order.max(1) as f64;
         let row = |index: usize| cost.rows.get(index).map_or(0.0, |h| f64::from(h.max(0.0)));
-        // Feedback is of the first; the others see errors that it did not choose.
+        // Error feedback follows the first cost; the others see errors without it.
         match (i, feedback) {
             (0, Some(_)) => count(&row, &|col| mean * conditional(col)),
             _ if matrix.rotated => {
@@ -285,12 +276,10 @@ fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
     })
 }
 
-/// The mean squares of what a matrix reads.
 fn diagonal(n: usize, moment: &[f64]) -> Vec<f64> {
     (0..n).map(|col| moment[col * n + col]).collect()
 }
 
-/// The same of what is rotated.
 fn rotated_diagonal(cost: &Cost) -> Vec<f64> {
     let n = cost.order;
     let entry = |at: usize| {
@@ -302,7 +291,6 @@ fn rotated_diagonal(cost: &Cost) -> Vec<f64> {
     diagonal(n, &whole)
 }
 
-/// Those that no mixture of others beats, from the smallest on.
 fn hull(mut all: Vec<Whole>) -> Vec<Whole> {
     all.sort_by(|a, b| a.bytes.cmp(&b.bytes).then(a.loss.total_cmp(&b.loss)));
     let mut hull: Vec<Whole> = Vec::with_capacity(all.len());
@@ -324,28 +312,23 @@ fn hull(mut all: Vec<Whole>) -> Vec<Whole> {
     hull
 }
 
-/// What a byte gains between two.
 fn gain(from: &Whole, to: &Whole) -> f64 {
     (from.loss - to.loss) / (to.bytes - from.bytes) as f64
 }
 
-/// Codes of all bands of every class, and what they lose together.
 type Shared = (Vec<Vec<Code>>, f64);
 
-/// A band that goes from one code to the next.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     class: usize,
     band: usize,
-    /// Which of the hull's codes it leaves.
     from: usize,
     bytes: u64,
-    /// Of the band.
     gain: f64,
 }
 
-/// Codes of all bands of every class, and what they lose together: from all the smallest on, in steps of about as many
-/// bytes, to all the largest; and plans between these. Of a class are given the codes that it may have and what each band of it is worth.
+/// Returns plans from all smallest to all largest codes, in steps of about equal bytes, and
+/// intermediate plans. A class has a hull of codes and group weights.
 fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> (Vec<Shared>, Vec<Shared>) {
     let mut steps: Vec<Step> = Vec::new();
     let mut codes = Vec::with_capacity(classes.len());
@@ -369,7 +352,7 @@ fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> (Vec<Shared>, Vec<Shared>) {
         loss += first.loss;
         whole += (last.bytes - first.bytes) * worth.len() as u64;
     }
-    // Of a band the steps come in their order, because gains fall along the hull.
+    // Gains decrease along the hull, so steps of one group stay in order.
     let per_byte = |step: &Step| step.gain / step.bytes as f64;
     steps.sort_by(|a, b| {
         let order = per_byte(b).total_cmp(&per_byte(a));
@@ -398,8 +381,7 @@ fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> (Vec<Shared>, Vec<Shared>) {
     (plans, between)
 }
 
-/// Adds what becomes of a plan with each part of `every` bytes more: of the steps behind it each that fits into what
-/// those before it leave.
+/// For each part of `every` additional bytes, takes the following steps that fit.
 fn add_between(
     classes: &[(Vec<Whole>, Vec<f64>)],
     (codes, loss): (&[Vec<Code>], f64),
@@ -436,14 +418,12 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_above_the_hull_is_no_step() {
+    fn hull_skips_dominated_codes() {
         let code = |bits| Code::levels(bits).unwrap();
         let all = vec![
             whole(code(2), 10, 1.0),
-            // Above the line from 2 to 4.
             whole(code(3), 15, 0.8),
             whole(code(4), 20, 0.2),
-            // Worse and larger.
             whole(code(5), 25, 0.3),
             whole(code(6), 40, 0.1),
         ];
@@ -452,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_the_best_of_its_size() {
+    fn plans_are_optimal_for_their_size() {
         let code = |bits| Code::levels(bits).unwrap();
         let hull = [
             whole(code(2), 10, 1.0),
@@ -468,7 +448,6 @@ mod tests {
             let bytes: u64 = codes.iter().map(|code| at(code).bytes).sum();
             let sum: f64 = codes.iter().zip(worth).map(|(c, w)| at(c).loss * w).sum();
             assert!((sum - loss).abs() < 1e-12, "{sum} {loss}");
-            // By trying everything of no more bytes.
             let mut least = f64::INFINITY;
             for index in 0..3usize.pow(5) {
                 let of = |band: u32| &hull[index / 3usize.pow(band) % 3];
@@ -482,11 +461,9 @@ mod tests {
         }
     }
 
-    /// One class has so many rows that a step of it is longer than the way from plan to plan.
     #[test]
-    fn between_plans_of_classes_lie_others_at_short_distances() {
+    fn intermediate_plans_fill_large_gaps() {
         let code = |bits| Code::levels(bits).unwrap();
-        // A byte is worth as much in both.
         let hull = |rows: u64| -> Vec<Whole> {
             let of = |bits: u8| {
                 let loss = rows as f64 * 4f64.powi(-i32::from(bits));
@@ -514,7 +491,6 @@ mod tests {
         };
         let coarse: Vec<(u64, f64)> = plans.iter().map(measured).collect();
         let finer: Vec<(u64, f64)> = between.iter().map(measured).collect();
-        // What a budget in the middle of two plans can spend of what the smaller leaves.
         let (small, large) = (coarse[coarse.len() / 2], coarse[coarse.len() / 2 + 1]);
         let gap = large.0 - small.0;
         assert!(gap >= 100_000);

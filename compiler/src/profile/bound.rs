@@ -1,13 +1,11 @@
-//! Which slots may pay as factors of low rank, by a bound that costs little.
+//! Cheap lower bound on the loss of low-rank factors, to select projections worth factorising.
 //!
-//! The best approximation of rank `k` of some rows loses at most what that of the whole matrix loses on
-//! them (Eckart and Young 1936). Rows are weighed by the root of what their errors cost, and the second moment of the
-//! inputs counts as it does for codes, so that half of the energy behind the `k`-th singular value is nats per token, as in
-//! a [`Curve`](crate::plan::Curve). To that is added what rounding loses of the components at least: `4^-b` of their energy for each factor
-//! of `b` bits. Codes in as many bytes lose what the curve says, and beside its points `4^-d` of that for `d` bits more
-//! for each weight. So a direction pays where its share of the energy is above `1.386 b (m + n) / (m n)` of what is
-//! lost (`ln 4` times the bits that it takes from the codes). Weights without directions of their own are far
-//! from that where codes have two bits or more; what is worth less than that has no codes, and may have a few components.
+//! The best approximation of rank `k` of some rows loses at most the loss of the whole matrix's
+//! best approximation on them (Eckart and Young 1936). With rows weighted by the root of their
+//! error cost, half of the energy after the `k`-th singular value is nats per token. Rounding adds
+//! at least `4^-b` of the components' energy per factor of `b` bits. Codes lose the value of the
+//! curve, times `4^-d` for `d` more bits per weight. So a direction pays if its share of the energy
+//! exceeds `1.386 b (m + n) / (m n)` of the loss.
 
 use std::fmt;
 
@@ -19,7 +17,6 @@ use crate::plan::{self, Form, Member};
 use crate::request::Work;
 use crate::unit::UnitError;
 
-/// Types of factors, the longest first; where rows are no whole blocks another stands in, as for factors anywhere.
 const TYPES: [DType; 5] = [
     DType::F16,
     DType::Q8_0,
@@ -28,24 +25,21 @@ const TYPES: [DType; 5] = [
     DType::IQ4NL,
 ];
 
-/// Rows that are looked at for the bound, at most.
 const MOST_ROWS: usize = 1024;
 
-/// Multiplications for it, at most: of wide inputs fewer rows are looked at.
 const MOST_PRODUCTS: usize = 1 << 34;
 
-/// Part of as many ranks as there are rows that the bound can tell anything of: behind it the rows' own spectrum ends.
+/// Fraction of the sampled rows up to which ranks can be bounded.
 const TOLD: f64 = 0.8;
 
-/// How many times what is measured of factors counts. Errors of codes are independent of each other; what components leave
-/// out is missing alike for every token, and more is lost of a model with many such slots than they lose one by one.
+/// Multiplier for the loss of factors: components left out are missing for every token alike, so
+/// losses add up to more than their sum.
 pub(super) const TIMES: f64 = 2.0;
 
-/// Factors are made in earnest where the bound is below this many times what codes lose: both are judged by some rows,
-/// and not by the same.
+/// Factors are evaluated below this multiple of the codes' loss.
 const MARGIN: f64 = 1.25;
 
-/// How close factors came to paying, of all that was looked at.
+/// Summary of the low-rank candidates.
 #[derive(Debug, Default)]
 pub(super) struct Closest {
     looked: usize,
@@ -54,7 +48,7 @@ pub(super) struct Closest {
 }
 
 impl Closest {
-    /// Takes in slots alone or together: the bound over what codes lose; `None` where nothing is known of them.
+    /// Adds a candidate with the ratio of its bound to the codes' loss, if known.
     pub fn add(&mut self, members: &[Member], found: Option<f64>) {
         let Some(found) = found else {
             return;
@@ -71,7 +65,6 @@ impl Closest {
     }
 }
 
-/// One line.
 impl fmt::Display for Closest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Closest {
@@ -91,9 +84,8 @@ impl fmt::Display for Closest {
     }
 }
 
-/// Rows of slots of the same input that are looked at for the bound: as many as tell of every rank that factors in the
-/// longest type pay at, where that does not take too long. Fewer than the input is wide, so that no root of its second
-/// moment is needed.
+/// Returns the number of sampled rows: enough for every rank at which factors pay, within the cost
+/// limit, and less than the input width.
 pub(crate) fn rows_for_bound(rows: usize, cols: usize) -> usize {
     let largest = rows * cols / (rows + cols).max(1);
     let wanted = (largest as f64 / TOLD).ceil() as usize;
@@ -102,31 +94,30 @@ pub(crate) fn rows_for_bound(rows: usize, cols: usize) -> usize {
     wanted.min(most)
 }
 
-/// What slots give away, component by component.
+/// Energy of projections by component.
 pub(super) struct Spectrum {
-    /// Nats per token that storing nothing but the components before loses of each, decreasing.
+    /// Loss per component in nats per token, decreasing.
     energies: Vec<f64>,
-    /// Ranks that it tells of.
     told: usize,
 }
 
-/// What the bound left.
+/// Result of the bound.
 pub(super) struct Screened {
-    /// What may pay.
+    /// Forms that may pay.
     pub forms: Vec<Form>,
-    /// The bound over what codes lose in as many bytes, where that is least.
+    /// Smallest ratio of the bound to the loss of codes of equal size.
     pub closest: f64,
 }
 
 impl Screened {
-    /// The largest rank.
+    /// Returns the largest rank.
     pub fn largest(&self) -> usize {
         self.forms.iter().filter_map(Form::rank).max().unwrap_or(1)
     }
 }
 
 impl Spectrum {
-    /// Of slots that read the same; `None` where it is not known what their errors cost.
+    /// Computes the spectrum of projections with the same input; `None` if their costs are unknown.
     pub fn of(looked: Looked<'_>, reads: &[Read<'_>]) -> Result<Option<Spectrum>, UnitError> {
         let first = reads.first().and_then(|read| Some((read, read.moment()?)));
         let Some((first, moment)) = first else {
@@ -155,7 +146,7 @@ impl Spectrum {
             values: &values,
         };
         let failed = |error| failed(first.tensor, error);
-        // What is lost is measured without shrinking it.
+        // The loss is measured without shrinkage.
         let gauge = Gauge::whiten(moment, 0.0).map_err(failed)?;
         let values =
             gauged_singular_values(weight, &gauge, looked.treatment.algebra()).map_err(failed)?;
@@ -169,8 +160,8 @@ impl Spectrum {
         }))
     }
 
-    /// The factors that may lose less than codes in as many bytes: `codes` is what nothing beats, bytes and nats, from the
-    /// smallest on. `None` where codes lose nothing.
+    /// Returns the factors that may lose less than codes of equal size; `codes` is the Pareto front
+    /// in bytes and nats. `None` if codes lose nothing.
     pub fn screen(&self, members: &[Member], codes: &[(u64, f64)]) -> Option<Screened> {
         let cols = members.first()?.cols;
         let outs: usize = members.iter().map(|member| member.rows).sum();
@@ -200,7 +191,6 @@ impl Spectrum {
                 }
             }
         }
-        // What others beat by the bound is not looked at.
         best.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let mut least = f64::INFINITY;
         best.retain(|(_, bound, _)| {
@@ -215,15 +205,15 @@ impl Spectrum {
     }
 }
 
-/// The part of a component's energy that is lost at least where a factor is rounded to a type.
+/// Returns the minimum fraction of a component's energy lost by rounding.
 pub(super) fn rounding(dtype: DType) -> f64 {
     let block = dtype.block_len();
     let bits = 8.0 * dtype.row_bytes(block).unwrap_or(0) as f64 / block as f64;
     4f64.powf(-bits)
 }
 
-/// What codes lose in so many bytes: what the largest of no more bytes does, or the smallest, and a quarter of it for each bit
-/// that each of `numbers` weights has more than there.
+/// Loss of the largest plan that fits, or of the smallest, times a quarter per additional bit per
+/// weight.
 fn lost_by_codes(codes: &[(u64, f64)], numbers: f64, bytes: u64) -> f64 {
     let within = codes.iter().rev().find(|(of, _)| *of <= bytes);
     let Some((of, loss)) = within.or(codes.first()) else {
@@ -233,8 +223,7 @@ fn lost_by_codes(codes: &[(u64, f64)], numbers: f64, bytes: u64) -> f64 {
     loss * 4f64.powf(-bits)
 }
 
-/// Ranks that are looked at, up to a limit: in steps of 8 to 32, of 32 to 256, and then eight to an octave. Of whole blocks
-/// from 32 on, but for 48.
+/// Candidate ranks: steps of 8 to 32, then 48 and 64, steps of 32 to 256, then eight per octave.
 fn ranks(limit: usize) -> impl Iterator<Item = usize> {
     let mut rank = 0_usize;
     std::iter::from_fn(move || {
@@ -248,7 +237,6 @@ fn ranks(limit: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The factored forms of slots at a rank: of one factors of its own, of several a basis in common.
 fn forms(members: &[Member], rank: usize) -> Vec<Form> {
     let cols = members.first().map_or(0, |member| member.cols);
     let mut forms: Vec<Form> = Vec::with_capacity(TYPES.len());
@@ -275,7 +263,6 @@ mod tests {
         }
     }
 
-    /// Codes of 2 to 8 bits that lose what Gaussian numbers do, of this energy.
     fn codes(members: &[Member], energy: f64) -> Vec<(u64, f64)> {
         let numbers: u64 = members.iter().map(Member::parameters).sum();
         let of = |bits: u64| (numbers * bits / 8, energy * 4f64.powi(-(bits as i32)));
@@ -290,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_without_directions_do_not_pay_and_those_of_low_rank_do() {
+    fn only_low_rank_weights_pass_the_bound() {
         let one = [member(Slot::Q, 512, 512)];
         let flat = screened(&one, vec![1.0; 512], 512.0);
         assert!(
@@ -298,28 +285,25 @@ mod tests {
             "{}",
             flat.closest
         );
-        // Such as random numbers have, and half of the energy in one direction.
         let falls = |i: usize| (1.0 - i as f64 / 512.0).powi(2);
         let random: Vec<f64> = (0..512).map(falls).collect();
         let energy: f64 = random.iter().sum();
         assert!(screened(&one, random, energy).forms.is_empty());
-        // What feedback makes up for is less than the energy of the outputs.
+        // Feedback compensates: the codes' energy is less than that of the outputs.
         let mut of_rank = vec![0.0; 512];
         of_rank[..32].fill(16.0);
         let found = screened(&one, of_rank.clone(), 512.0);
         let ranks: Vec<usize> = found.forms.iter().filter_map(Form::rank).collect();
         assert!(found.closest < 0.01, "{}", found.closest);
-        // Every type at its rank; nothing gains by more.
         assert_eq!(ranks.last(), Some(&32));
         assert!(ranks.iter().filter(|rank| **rank == 32).count() >= 4);
-        // With a tail, more of them, until factors take as much as codes that lose no more.
         of_rank[32..].fill(1e-3);
         let tailed = screened(&one, of_rank, 512.0);
         assert!(tailed.largest() > 32 && tailed.largest() < 256);
     }
 
     #[test]
-    fn a_basis_in_common_pays_where_each_alone_does_not() {
+    fn shared_basis_can_pay_where_single_factors_do_not() {
         let group = [
             member(Slot::Q, 128, 512),
             member(Slot::K, 128, 512),
@@ -340,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_direction_pays_from_the_share_on_that_the_law_says() {
+    fn energy_threshold_follows_the_formula() {
         let (m, n, bits) = (4096.0, 1024.0, 8.5);
         let one = [member(Slot::Q, 4096, 1024)];
         let all = codes(&one, 1.0);
@@ -350,13 +334,12 @@ mod tests {
         let gained = 1.0 - lost_by_codes(&lossy, m * n, base.0 + more) / base.1;
         let law = 1.386 * bits * (m + n) / (m * n);
         assert!((gained / law - 1.0).abs() < 0.02, "{gained} {law}");
-        // Below the smallest code as well.
         let less = lost_by_codes(&lossy, m * n, lossy[0].0 / 2);
         assert!((less / lossy[0].1 - 4.0).abs() < 1e-9);
     }
 
     #[test]
-    fn ranks_are_few_and_mostly_of_whole_blocks() {
+    fn candidate_ranks_are_few_and_block_aligned() {
         let found: Vec<usize> = ranks(1100).collect();
         let small = [8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288];
         assert_eq!(found[..13], small);
@@ -367,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn few_rows_are_looked_at() {
+    fn bound_samples_few_rows() {
         assert_eq!(rows_for_bound(256, 256), 160);
         assert_eq!(rows_for_bound(4096, 4096), MOST_ROWS);
         assert!(rows_for_bound(4096, 14336) < 100);
@@ -376,16 +359,16 @@ mod tests {
     }
 
     #[test]
-    fn what_came_closest_is_said_in_a_line() {
+    fn summary_names_the_closest_candidate() {
         let one = [member(Slot::Q, 64, 64)];
         let mut closest = Closest::default();
         closest.add(&one, None);
         closest.add(&one, Some(4.26));
-        let said = closest.to_string();
-        assert!(said.starts_with("low rank: 0 of 1 slots"), "{said}");
+        let text = closest.to_string();
+        assert!(text.starts_with("low rank: 0 of 1 slots"), "{text}");
         assert!(
-            said.contains("layer 1: q, loses at least 4.3 times"),
-            "{said}"
+            text.contains("layer 1: q, loses at least 4.3 times"),
+            "{text}"
         );
         closest.add(&one, Some(0.5));
         assert!(

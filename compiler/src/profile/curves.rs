@@ -1,5 +1,4 @@
-//! What each matrix would lose in each form: some of its rows are coded as they will be, and what that adds to
-//! the divergence is scaled up to all of them.
+//! Loss curves of matrices, from sampled rows coded in each form.
 
 use htc_formats::DType;
 use htc_formats::block::{BlockError, BlockFit};
@@ -20,34 +19,34 @@ use crate::request::{CodeKinds, Work};
 use crate::system::ordered;
 use crate::unit::{ModelTreatment, SiteInputs, UnitError, UnitsError, classes};
 
-/// What is looked at of matrices, and by what.
+/// Inputs of the curves.
 #[derive(Clone, Copy)]
 pub struct Looked<'a> {
-    /// The model.
+    /// Model.
     pub source: &'a Ordered<'a>,
-    /// Its matrices.
+    /// Matrices to measure.
     pub members: &'a [Member],
-    /// What they read.
+    /// Statistics of the inputs.
     pub treatment: &'a ModelTreatment<'a>,
-    /// What errors at their outputs cost; without, each loses the part that it loses of its own outputs' energy.
+    /// Costs of output errors; without them losses are relative errors.
     pub gradients: Option<&'a Gradients>,
-    /// The kinds of code that they may have.
+    /// Allowed kinds of codes.
     pub codes: CodeKinds,
-    /// Whether slots may be stored as factors.
+    /// True if projections may be stored as factors.
     pub low_rank: bool,
-    /// Whether matrices are rotated before they have codes of bands.
+    /// True if matrices are rotated before coding in column groups.
     pub rotated: bool,
 }
 
-/// Curves of matrices, of slots that may share a basis, and what is to be said of factors.
+/// Curves of matrices, curves of shared bases, and a note on factors.
 pub type CurvesFound = (Vec<Curve>, Vec<SharedCurve>, Option<String>);
 
-/// The curves of matrices, in their order, those of slots that may share a basis, and where factors were looked at how
-/// close these came. They do not depend on the number
-/// of threads; a matrix for each, or the slots of one input, are in work at a time.
+/// Measures the curves of matrices, those of shared bases, and a summary of low-rank candidates.
+/// The result does not depend on the number of threads.
 ///
 /// # Errors
-/// [`UnitsError::Unit`] where a weight does not decode or is not finite, or a second moment is none.
+/// [`UnitsError::Unit`] if a weight does not decode or is not finite, or a second moment is
+/// invalid.
 pub fn measure(
     looked: Looked<'_>,
     threads: usize,
@@ -95,13 +94,13 @@ pub fn measure(
 }
 
 impl Looked<'_> {
-    /// Whether factors are looked at: what a base lacks has no directions of its own.
+    /// The difference to a base has no dominant directions.
     fn factors(&self) -> bool {
         self.low_rank && self.codes.has_blocks() && !self.source.is_less()
     }
 }
 
-/// A matrix and what its errors cost.
+/// Matrix with the costs of its errors.
 pub(super) struct Read<'a> {
     pub member: &'a Member,
     pub tensor: &'a ModelTensor,
@@ -134,12 +133,12 @@ impl<'a> Read<'a> {
         })
     }
 
-    /// The second moment of what it reads.
+    /// Returns the second moment of the inputs.
     pub fn moment(&self) -> Option<SecondMoment<'_>> {
         self.inputs.as_ref().map(SiteInputs::second_moment)
     }
 
-    /// What all rows lose where this is stored of some.
+    /// Returns the loss of all rows for given stored values of the sample.
     pub fn loss(&self, sample: &Sample, stored: &[f32]) -> f64 {
         match &self.costs[..] {
             [] => sample.part(stored, self.moment()),
@@ -147,14 +146,14 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// So many of its rows.
+    /// Samples rows of the matrix.
     pub fn sample(&self, looked: Looked<'_>, effort: Work) -> Result<Sample, UnitError> {
         let all: Vec<u32> = (0..self.tensor.rows as u32).collect();
         Sample::of(looked.source, self.tensor, &all, &self.costs, effort)
     }
 }
 
-/// The arithmetic's refusal of a matrix.
+/// Adds the tensor to a numerical error.
 pub(super) fn failed(tensor: &ModelTensor, source: FactoriseError) -> UnitError {
     UnitError::Factorise {
         tensor: tensor.name.clone(),
@@ -162,7 +161,6 @@ pub(super) fn failed(tensor: &ModelTensor, source: FactoriseError) -> UnitError 
     }
 }
 
-/// What slots that read the same lose with a basis in common, and how close that comes to paying.
 fn of_group(
     looked: Looked<'_>,
     members: &[Member],
@@ -175,10 +173,10 @@ fn of_group(
     rank::of_group(looked, &each?, curves)
 }
 
-/// Types that are looked at beside bands, which lose less than the others in as many bytes.
+/// The other types lose more than column groups of the same size.
 const BESIDE_BANDS: [DType; 4] = [DType::Q4K, DType::Q5K, DType::Q6K, DType::Q8_0];
 
-/// Types that a matrix may have: those whose blocks fit, and which take less than the source.
+/// Returns the candidate types: whole blocks, smaller than the source.
 pub(crate) fn types(member: &Member, codes: CodeKinds) -> impl Iterator<Item = DType> {
     let (cols, before) = (member.cols, member.source_type.row_bytes(member.cols));
     let all = match codes {
@@ -191,7 +189,7 @@ pub(crate) fn types(member: &Member, codes: CodeKinds) -> impl Iterator<Item = D
     all.iter().copied().filter(fits)
 }
 
-/// What a matrix loses in every form of its own, and how close factors come to paying.
+/// Also returns the ratio of the low-rank bound to the codes' loss.
 fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>), UnitError> {
     let Looked {
         source,
@@ -215,7 +213,7 @@ fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>)
     for dtype in types(member, codes) {
         let stored = match sample.stored(tensor, dtype, feedback.as_deref()) {
             Ok(stored) => stored,
-            // Numbers beyond the type: it is none for this matrix.
+            // Out of range of the type.
             Err(UnitError::Block {
                 source: BlockError::NoCode { .. },
                 ..
@@ -286,7 +284,6 @@ fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>)
     Ok((curve, closest))
 }
 
-/// The rows of each class that a vocabulary's matrix should have; none where all should be one.
 fn row_classes(
     source: &Ordered<'_>,
     tensor: &ModelTensor,

@@ -1,4 +1,4 @@
-//! What is measured on a model before its plan is made: only what the allocator looks at.
+//! Measurements for the allocator before a plan is made.
 
 mod bands;
 pub(crate) mod bound;
@@ -23,20 +23,20 @@ use crate::system::ordered;
 use crate::unit::UnitsError;
 use crate::unit::{ModelTreatment, spectrum};
 
-/// What is measured.
+/// Inputs of the measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'a> {
-    /// The model.
+    /// Model.
     pub source: &'a ModelFile,
-    /// Its units, in the order of the plan.
+    /// Units in plan order.
     pub units: &'a [Unit],
-    /// Its activations.
+    /// Activations.
     pub calibration: Option<&'a Calibration>,
-    /// What errors at the outputs of its matrices cost.
+    /// Costs of output errors.
     pub gradients: Option<&'a Gradients>,
-    /// The order in which it will be stored, where that is another.
+    /// Channel permutation, if any.
     pub order: Option<&'a Order>,
-    /// What executes it, whose host's threads measure.
+    /// Device; the threads of its host do the measuring.
     pub device: &'a dyn Device,
 }
 
@@ -54,11 +54,11 @@ impl<'a> Measured<'a> {
     }
 }
 
-/// Measures what the allocator of a request looks at; whatever it does not look at is left out, and
-/// no weight is read for it. The numbers do not depend on the number of threads.
+/// Measures the evidence that the allocator of a request needs. The numbers do not depend on the
+/// number of threads.
 ///
 /// # Errors
-/// [`UnitsError::Unit`] where a weight does not decode or is not finite.
+/// [`UnitsError::Unit`] if a weight does not decode or is not finite.
 pub fn measure(
     measured: Measured,
     request: &Request,
@@ -76,7 +76,7 @@ pub fn measure(
     }
     let calibrated = measured.calibration.is_some();
     if request.method == Method::Quantise {
-        // As factors of its plan are treated; codes have no gauge.
+        // Same treatment as the factors of the plan; codes have no gauge.
         let treatment = Treatment::with_gauge(GaugeKind::Whiten);
         let treatment = measured.treated(treatment);
         let treatment = treatment.in_order(measured.order);
@@ -109,8 +109,7 @@ pub fn measure(
         } else {
             GaugeKind::None
         };
-        // Without biases, whatever is asked for: a plan does not depend on how weights are treated, so that
-        // candidates with biases and without have one plan, and what was chosen is what asking for it gives.
+        // Always without biases, so that candidates with and without biases have the same plan.
         let treatment = Treatment::with_gauge(kind);
         let treatment = measured.treated(treatment).in_order(measured.order);
         let spectra = spectra(measured, request, &treatment, watch)?;
@@ -123,11 +122,11 @@ pub fn measure(
     Ok(evidence)
 }
 
-/// What is lost of each of some matrices where what an artifact lacks of it gets codes, and where it gets none
-/// ([`plan::Form::Kept`]).
+/// Measures the loss of matrices with and without ([`plan::Form::Kept`]) coding their difference to
+/// an artifact.
 ///
 /// # Errors
-/// Those of [`measure`].
+/// See [`measure`].
 pub fn refinements(
     measured: Measured,
     base: &ModelFile,
@@ -152,10 +151,8 @@ pub fn refinements(
     Ok(curves::measure(looked, measured.threads(), watch)?.0)
 }
 
-/// What the branches of a layer add, as parts of the stream behind it, and the variance of that. Parts of
-/// `E‖h‖²`, by which the next norm divides: RMSNorm takes no mean off, and an error counts there by the
-/// angle that it turns the stream by. Only in the variance first positions may count: what branches add there
-/// is no measure of what they do elsewhere.
+/// Branches are relative to `E‖h‖²`, by which the next norm divides: RMSNorm does not subtract the
+/// mean.
 fn depth(layer: &StoredLayer, first: FirstPositions) -> (Branches, f64) {
     let stream = layer.stream();
     let variance = match first {
@@ -174,7 +171,7 @@ fn depth(layer: &StoredLayer, first: FirstPositions) -> (Branches, f64) {
     (branches, variance)
 }
 
-/// Whether an allocator looks at what a calibration finds.
+/// Returns true if an allocator uses activations.
 pub fn reads_activations(allocator: Allocator) -> bool {
     match allocator {
         Allocator::Phase | Allocator::Curvature | Allocator::Whitened | Allocator::DiffPlan => true,
@@ -182,19 +179,17 @@ pub fn reads_activations(allocator: Allocator) -> bool {
     }
 }
 
-/// Whether the allocator of a request looks at the spectra of the weights.
+/// Returns true if the allocator of a request uses the spectra of the weights.
 pub fn reads_weights(request: &Request, target: &Target, calibrated: bool) -> bool {
     match request.allocation.allocator {
         Allocator::Waterfill => true,
-        // Without what they need beside they are refused, whatever the spectra are.
         Allocator::DiffPlan => target.tokens_per_joule.is_some() || target.energy.is_some(),
         Allocator::Whitened => calibrated,
         Allocator::Uniform | Allocator::Phase | Allocator::Curvature | Allocator::CacheFit => false,
     }
 }
 
-/// Whether what the allocator of a request needs is measured by [`measure`], so that its absence
-/// before is no fault.
+/// Returns true if [`measure`] provides the evidence of the allocator.
 pub fn is_measured(request: &Request, target: &Target, calibrated: bool) -> bool {
     if request.method == Method::Quantise {
         return true;
@@ -208,7 +203,6 @@ pub fn is_measured(request: &Request, target: &Target, calibrated: bool) -> bool
     }
 }
 
-/// The singular values of every unit's weights. One unit per thread is in memory at a time.
 fn spectra(
     measured: Measured,
     request: &Request,
@@ -222,7 +216,6 @@ fn spectra(
     ordered::for_each(
         measured.threads(),
         units.len(),
-        // A spectrum takes no room, so a slow unit need not hold up the others.
         units.len(),
         |index| {
             let spectrum = spectrum::of_unit(&source, &units[index], shared, treatment);

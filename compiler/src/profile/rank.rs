@@ -1,8 +1,7 @@
-//! What slots lose as factors of low rank, alone or with a basis in common: of those whose [bound](super::bound) leaves
-//! anything to gain, which are few.
+//! Losses of low-rank factors for the few candidates that pass the [bound](super::bound).
 //!
-//! A slot is decomposed once under the gauge of its outputs, as it will be, and the factors of every rank and type that the
-//! bound left are rounded and measured on the rows that codes were measured on. That counts [`TIMES`] times.
+//! A projection is decomposed once under its output gauge; rounded factors are measured on the same
+//! rows as codes. The loss counts [`TIMES`] times.
 
 use htc_formats::DType;
 use htc_formats::block;
@@ -14,7 +13,7 @@ use crate::math::{BasisOptions, Gauge, LowRankOptions, Weight, low_rank_with, sh
 use crate::plan::{self, Curve, Form, Member, Point, SharedCurve, SharedPoint};
 use crate::unit::{UnitError, dense_weight, path};
 
-/// The slots that may have a basis in common: Q, K and V, gate and up of every layer.
+/// Returns the groups that may share a basis: Q, K, V and gate, up.
 pub(super) fn groups(members: &[Member]) -> Vec<Vec<Member>> {
     let of = |member: &Member| Some((member.matrix.layer()?, member.slot()?.group()?));
     let groups = members.chunk_by(|a, b| of(a).is_some() && of(a) == of(b));
@@ -25,8 +24,8 @@ pub(super) fn groups(members: &[Member]) -> Vec<Vec<Member>> {
     groups.filter(shares).map(<[Member]>::to_vec).collect()
 }
 
-/// Adds to the curve of a slot what it loses as factors of its own, where that may pay; gives the bound over what codes
-/// lose where it comes closest.
+/// Adds separate factors to the curve of a projection; returns the smallest ratio of the bound to
+/// the codes' loss.
 pub(super) fn of_slot(
     looked: Looked<'_>,
     read: &Read<'_>,
@@ -71,8 +70,8 @@ pub(super) fn of_slot(
     Ok(Some(screened.closest))
 }
 
-/// What slots that read the same lose with a basis in common, where that may pay, and the bound over what codes lose where
-/// it comes closest.
+/// Measures a shared basis; returns its curve and the smallest ratio of the bound to the codes'
+/// loss.
 pub(super) fn of_group(
     looked: Looked<'_>,
     reads: &[Read<'_>],
@@ -134,7 +133,6 @@ fn weight_of<'a>(member: &Member, values: &'a [f32]) -> Weight<'a> {
     }
 }
 
-/// The gauge that factors of a slot are made under.
 fn gauge(looked: Looked<'_>, read: &Read<'_>) -> Result<std::sync::Arc<Gauge>, UnitError> {
     let gauge = read.place.map(|place| looked.treatment.gauge(place));
     let gauge = gauge.transpose();
@@ -143,7 +141,7 @@ fn gauge(looked: Looked<'_>, read: &Read<'_>) -> Result<std::sync::Arc<Gauge>, U
         .unwrap_or_default())
 }
 
-/// Two factors, before they are stored: `first [rank, cols]`, `second [outs, rank]`, components in decreasing order.
+/// `first [rank, cols]`, `second [outs, rank]`, components in decreasing order.
 struct Factors<'a> {
     first: &'a [f32],
     second: &'a [f32],
@@ -152,7 +150,7 @@ struct Factors<'a> {
 }
 
 impl Factors<'_> {
-    /// The rows of a sample as a reader has them of a form of no larger rank; `None` where a type does not hold the numbers.
+    /// Decodes the sampled rows; `None` if out of range.
     fn stored(&self, form: &Form, sample: &Sample) -> Option<Vec<f32>> {
         let rank = form.rank().filter(|rank| *rank <= self.rank)?;
         let [first, second] = form.factor_types();
@@ -175,7 +173,6 @@ impl Factors<'_> {
     }
 }
 
-/// Numbers as they are read when they were stored in a type; `None` where it does not hold them.
 fn rounded(dtype: DType, values: &[f32]) -> Option<Vec<f32>> {
     let mut bytes = vec![0; dtype.matrix_bytes(1, values.len())?];
     block::encode(dtype, values, &mut bytes).ok()?;
@@ -202,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_one_input_are_a_group() {
+    fn projections_of_one_input_form_a_group() {
         let all = [
             member(Slot::Q, 64, 64),
             member(Slot::K, 32, 64),
@@ -215,12 +212,11 @@ mod tests {
         let found = groups(&all);
         let names: Vec<String> = found.iter().map(|group| plan::label(group)).collect();
         assert_eq!(names, ["layer 1: q+k+v", "layer 1: gate+up"]);
-        // A head without a layer is in none.
         assert!(groups(&all[3..4]).is_empty());
     }
 
     #[test]
-    fn a_prefix_of_factors_is_what_a_smaller_rank_stores() {
+    fn smaller_rank_stores_a_prefix_of_the_factors() {
         let mut rng = Rng(3);
         let (rows, cols, rank) = (6, 64, 40);
         let mut numbers =
@@ -258,7 +254,6 @@ mod tests {
         let lost = stored.iter().zip(&coarse).map(|(a, b)| (a - b).powi(2));
         let energy: f32 = stored.iter().map(|a| a * a).sum();
         let part = lost.sum::<f32>() / energy;
-        // More than the bound takes for granted.
         assert!(f64::from(part) > 2.0 * rounding(DType::IQ4NL) && part < 0.05);
         assert!(factors.stored(&form(41, DType::F32), &sample).is_none());
         let huge = vec![1e6; rank * cols];

@@ -1,4 +1,4 @@
-//! Some rows of a matrix, and what errors of it cost.
+//! Sampled rows of a matrix, and the costs of its errors.
 
 use htc_formats::DType;
 use htc_formats::block;
@@ -15,23 +15,21 @@ use crate::order::{Order, Ordered, reordered, reordered_lower};
 use crate::request::Work;
 use crate::unit::UnitError;
 
-/// What errors `e_i` of a matrix' rows cost, in nats per token: `Σ_i h_i f(e_i C e_iᵀ)`, where `f(q)` is `q / 2` for small
-/// errors.
+/// Cost of errors `e_i` of rows, in nats per token: `Σ_i h_i f(e_i C e_iᵀ)`, with `f(q) = q / 2`
+/// for small errors.
 pub(super) struct Cost {
-    /// Whether the rows give logits. Those of a large vocabulary have errors of more than a nat where rows have few bits,
-    /// and a token whose logit is normally distributed around its own with the variance `q` is `exp(q / 2)` times as likely as it
-    /// was: `f(q) = exp(q / 2) - 1`.
+    /// True for rows that give logits: a normal error of variance `q` makes a token `exp(q / 2)`
+    /// times as likely, so `f(q) = exp(q / 2) - 1`.
     pub of_logits: bool,
     /// `h`, by row.
     pub rows: Vec<f32>,
-    /// Numbers of a row.
+    /// Length of a row.
     pub order: usize,
-    /// The lower triangle of `C`.
+    /// Lower triangle of `C`.
     pub moment: Vec<f64>,
 }
 
-/// What errors of a matrix cost: by what reads and the gradients at what it gives, and of an embedding by how
-/// often its rows are looked up and the gradients there.
+/// Returns the costs of a matrix' errors; an embedding has also those of lookups.
 pub(super) fn costs(
     gradients: &Gradients,
     order: Option<&Order>,
@@ -86,27 +84,26 @@ pub(super) fn costs(
     Ok(costs)
 }
 
-/// Some rows of a matrix.
+/// Sampled rows of a matrix.
 pub(super) struct Sample {
     pub rows: usize,
     pub cols: usize,
     pub values: Vec<f32>,
-    /// Their indices in the matrix.
+    /// Row indices in the matrix.
     pub indices: Vec<usize>,
-    /// Rows of the matrix that each of them stands for.
+    /// Number of rows that each sampled row represents.
     pub stand_for: Vec<f64>,
-    /// Sweeps over their codes.
+    /// Sweeps of the coder.
     pub sweeps: usize,
 }
 
-/// Beyond it a row costs too much in any case.
 const LARGEST_EXPONENT: f64 = 30.0;
 
-/// Part of a sample that is taken of all rows alike, whatever they cost: what they cost is an estimate, too.
+/// Fraction drawn uniformly, since costs are estimates.
 const ALIKE: f64 = 0.2;
 
-/// How likely each of some rows, whose indices are given, is taken, so that about `wanted` are. Where the rows of a vocabulary cost as their tokens
-/// are frequent, a thousandth of them has most of the cost: rows at equal distances would tell by luck what all cost.
+/// Inclusion probabilities for about `wanted` rows, by cost: a thousandth of the vocabulary has
+/// most of it.
 fn chances(costs: &[Cost], rows: &[u32], wanted: usize) -> Vec<f64> {
     let mut parts = vec![0.0; rows.len()];
     let mut all = 0.0;
@@ -128,7 +125,6 @@ fn chances(costs: &[Cost], rows: &[u32], wanted: usize) -> Vec<f64> {
             false => even,
         };
     }
-    // Nothing is taken twice: rows that are certain leave the others to be taken the oftener.
     let (mut certain, mut factor) = (0, wanted as f64);
     loop {
         let found = parts.iter().filter(|part| *part * factor >= 1.0).count();
@@ -142,7 +138,7 @@ fn chances(costs: &[Cost], rows: &[u32], wanted: usize) -> Vec<f64> {
     parts.iter().map(|part| (part * factor).min(1.0)).collect()
 }
 
-/// Rows taken with these chances, at equal distances of their sum, and for each of them how many it stands for.
+/// Systematic sampling; returns rows and the number of rows each represents.
 fn chosen(chances: &[f64]) -> impl Iterator<Item = (usize, f64)> {
     let mut sum = 0.5;
     chances
@@ -156,7 +152,7 @@ fn chosen(chances: &[f64]) -> impl Iterator<Item = (usize, f64)> {
 }
 
 impl Sample {
-    /// As many of some rows as the effort says, those oftener whose errors cost more.
+    /// Samples rows among the given ones, with probability by cost.
     pub fn of(
         source: &Ordered<'_>,
         tensor: &ModelTensor,
@@ -193,7 +189,7 @@ impl Sample {
         })
     }
 
-    /// What a decoder makes of them in a type.
+    /// Returns the sampled rows as decoded from a type.
     pub fn stored(
         &self,
         tensor: &ModelTensor,
@@ -219,7 +215,7 @@ impl Sample {
         Ok(stored)
     }
 
-    /// The part of the outputs' energy that is lost.
+    /// Returns the relative error of the output energy.
     pub fn part(&self, stored: &[f32], moment: Option<SecondMoment<'_>>) -> f64 {
         let weight = self.weight(&self.values);
         let energies = match moment {
@@ -229,7 +225,7 @@ impl Sample {
         energies.error().powi(2)
     }
 
-    /// What the errors of all rows cost, judged by these.
+    /// Estimates the cost of the errors of all rows.
     pub fn cost(&self, stored: &[f32], cost: &Cost) -> f64 {
         let moment = SecondMoment {
             order: cost.order,
@@ -253,7 +249,7 @@ impl Sample {
         0.5 * lost.missing
     }
 
-    /// Numbers of these rows, each times the root of what its errors cost and of how many rows it stands for.
+    /// Scales rows by the root of their error cost and represented rows.
     pub fn weighed(&self, values: &[f32], cost: &Cost) -> Vec<f32> {
         let of_rows = self.indices.iter().zip(&self.stand_for);
         let roots = of_rows.map(|(&row, stand_for)| {
@@ -278,7 +274,6 @@ impl Sample {
 mod tests {
     use super::*;
 
-    /// A vocabulary whose n-th row costs as a word of that rank is frequent, in an order that says nothing.
     fn vocabulary(rows: usize) -> Cost {
         let h = |row: usize| 1.0 / (1.0 + (row * 7919 % rows) as f32).powf(1.3);
         Cost {
@@ -290,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_rows_tell_what_all_cost() {
+    fn few_sampled_rows_estimate_the_total_cost() {
         let rows = 10_007;
         let cost = vocabulary(rows);
         let all: f64 = cost.rows.iter().map(|&h| f64::from(h)).sum();
@@ -309,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn all_rows_are_taken_once_where_as_many_are_wanted() {
+    fn full_sample_takes_each_row_once() {
         let cost = vocabulary(100);
         let every: Vec<u32> = (0..100).collect();
         let taken: Vec<(usize, f64)> = chosen(&chances(&[cost], &every, 100)).collect();
@@ -320,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_logits_cost_their_exponential_and_others_half_their_square() {
+    fn logit_errors_cost_exponentially_and_others_quadratically() {
         let sample = Sample {
             rows: 2,
             cols: 1,
@@ -342,7 +337,6 @@ mod tests {
         cost.of_logits = true;
         let likelier = 2.0 * (0.25_f64.exp() - 1.0) + 10.0 * 0.25 * (1.0_f64.exp() - 1.0);
         assert!((sample.cost(&stored, &cost) - likelier).abs() < 1e-12);
-        // So far off that its exponential is no number.
         let far = sample.cost(&[1e6, 3.0], &cost);
         assert!(far.is_finite() && far > 1e12, "{far}");
     }

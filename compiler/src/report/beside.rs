@@ -1,4 +1,4 @@
-//! Files in one type, beside the artifact.
+//! Baseline files in a single type, compared with the artifact.
 
 use std::fmt;
 
@@ -9,20 +9,20 @@ use crate::measure::Evaluation;
 use crate::request::DenseType;
 use crate::system::show::{bytes_for_people, interval};
 
-/// A file with one type for all matrices that was made and measured.
+/// Measured file with one type for all matrices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FileBeside {
-    /// The type or code.
+    /// Type or code.
     #[serde(rename = "type")]
     pub dtype: DenseType,
-    /// Bytes of the file.
+    /// File size in bytes.
     pub bytes: u64,
-    /// What was measured on it, on the windows that the artifact's quality was.
+    /// Evaluation on the same windows as the artifact's quality.
     pub evaluation: Evaluation,
 }
 
 impl FileBeside {
-    /// Those that were measured, from the smallest on.
+    /// Returns the measured files, smallest first.
     pub(super) fn of(measured: Vec<Trial>) -> Vec<FileBeside> {
         let files = measured.into_iter().filter_map(|trial| {
             Some(FileBeside {
@@ -37,7 +37,6 @@ impl FileBeside {
     }
 }
 
-/// For people, in a line.
 impl fmt::Display for FileBeside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (dtype, bytes) = (self.dtype, bytes_for_people(self.bytes));

@@ -1,4 +1,4 @@
-//! What calibration did for a compilation.
+//! Calibration section of the report.
 
 use std::fmt;
 
@@ -11,55 +11,55 @@ use crate::calibrate::{CalibratedText, Calibration};
 use crate::make::TreatmentReport;
 use crate::request::GaugeKind;
 
-/// What was calibrated on, and the errors of the outputs on it.
+/// Calibration texts, and output errors on them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Calibrated {
-    /// Names of the texts, without their folders, with their weights where they are not 1.
+    /// File names of the texts, with weights other than 1.
     pub text: String,
-    /// Digest of the text; of several, see [`Calibration::text_digest`].
+    /// Digest of the text; for several, see [`Calibration::text_digest`].
     pub text_sha256: Digest,
-    /// Each of them.
+    /// One entry per text.
     #[serde(default)]
     pub texts: Vec<CalibratedText>,
-    /// Tokens that went through the model.
+    /// Tokens processed.
     pub tokens: usize,
-    /// Tokens of a window.
+    /// Tokens per window.
     pub context: usize,
     /// Layers whose statistics were in the cache.
     pub found_layers: usize,
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Which errors counted.
+    /// Gauge of the errors.
     pub gauge: String,
-    /// One entry for each kind of slot that is factorised somewhere.
+    /// One entry per kind of projection that is factorised in some layer.
     pub output_errors: Vec<OutputError>,
-    /// The same of the head, or of the embedding that is tied to it, where it is not kept as it is.
+    /// Error of the head or tied embedding, unless stored as in the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<HeadError>,
 }
 
-/// The error of the logits' matrix.
+/// Error of the head's matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeadError {
-    /// The head, or the embedding.
+    /// The head or the embedding.
     pub matrix: MatrixId,
-    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½`, of what is stored.
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` of the stored matrix.
     pub error: f64,
 }
 
-/// The error of the outputs of all slots of one kind.
+/// Output errors of one kind of projection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OutputError {
-    /// Which of the seven.
+    /// Projection.
     pub slot: Slot,
-    /// Root mean square over the layers of `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½`, of what is stored.
+    /// Root mean square over the layers of `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½`.
     pub error: f64,
-    /// The largest of them.
+    /// Largest error of a layer.
     pub largest_error: f64,
 }
 
 impl Calibrated {
-    /// From what was measured of single matrices.
+    /// Creates the section from the errors of single matrices.
     pub(crate) fn new(
         calibration: &Calibration,
         gauge: GaugeKind,

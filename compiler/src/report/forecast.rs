@@ -1,4 +1,4 @@
-//! What a compilation will take, for programs and people.
+//! Forecast of a compilation (dry run), as JSON and text.
 
 use std::fmt;
 
@@ -10,36 +10,34 @@ use super::{BeforeAfter, Summary};
 use crate::estimate::StageSeconds;
 use crate::system::show::bytes_for_people;
 
-/// What a compilation will take.
+/// Forecast of a compilation.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Forecast {
-    /// Name of the source file, without its folder.
+    /// Source file name.
     pub source: String,
-    /// Name of the artifact, without its folder.
+    /// File name of the artifact.
     pub artifact: String,
-    /// Bytes of the source, and those that the artifact will have: exactly, unless a limit decides.
+    /// Bytes of the source and of the artifact; exact unless a limit decides.
     pub bytes: BeforeAfter,
-    /// Bytes that the source's weights take in the file beside those, at most: tensors that are stored as in the source are
-    /// stored once. Absent where they are not to be there.
+    /// Maximum additional bytes for the source's weights, if included; shared tensors are stored
+    /// once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub with_source: Option<u64>,
-    /// What the artifact is to hold, as it is typed, where that decides on its bytes by measuring: those given
-    /// are what the limit is expected to allow. Absent without a limit.
+    /// Limit on the quality, as typed, if it decides on the size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
-    /// Bytes free where the artifact will be; absent where the system does not say.
+    /// Free bytes at the artifact's location, if known.
     pub free_bytes: Option<u64>,
-    /// Bytes of memory beside the mapped source, at most: an estimate from above, from shapes and ranks alone.
+    /// Upper estimate of the memory without the mapped source, from shapes and ranks.
     pub peak_memory: u64,
-    /// Seconds that it will take: an estimate from the shapes and the speed of this machine.
+    /// Estimated seconds, from the shapes and the speed of this machine.
     pub seconds: f64,
-    /// Seconds of its stages. What the cache has is counted as if it had not: a dry run leaves calibration and
-    /// gradients there.
+    /// Estimated seconds by stage, without the cache.
     pub stages: StageSeconds,
-    /// Threads that were counted with.
+    /// Number of threads assumed.
     pub threads: usize,
-    /// What was asked for and what it comes to.
+    /// Request and plan.
     #[serde(flatten)]
     pub summary: Summary,
 }
@@ -119,7 +117,7 @@ impl fmt::Display for Forecast {
     }
 }
 
-/// `3 s`, `4 min`, `2.5 h`.
+/// Formats `3 s`, `4 min`, `2.5 h`.
 pub fn seconds_for_people(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 => format!("{s:.1} s"),

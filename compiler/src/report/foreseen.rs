@@ -1,49 +1,49 @@
-//! What codes were expected to lose, before any of them was made.
+//! Estimated losses of the codes, before coding.
 
 use htc_formats::model::MatrixId;
 use serde::{Deserialize, Serialize};
 
 use crate::request::DenseType;
 
-/// What codes were expected to lose, nats of KL divergence per token.
+/// Estimated losses in nats of KL divergence per token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Foreseen {
-    /// The matrices of the artifact, in the order of execution.
+    /// Matrices of the artifact in execution order.
     pub matrices: Vec<ForeseenMatrix>,
-    /// Files that store every matrix in one type, as far as that fits and pays.
+    /// Files that store every matrix in one type, if it fits and is smaller.
     pub plain: Vec<PlainFile>,
 }
 
-/// A matrix as it is stored.
+/// Estimated loss of a stored matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForeseenMatrix {
-    /// Which.
+    /// The matrix.
     pub matrix: MatrixId,
-    /// The type, or another word for its form.
+    /// Type, or name of its form.
     pub form: String,
-    /// What it adds to the divergence.
+    /// Added KL divergence.
     pub kl: f64,
 }
 
-/// A file with one type for all matrices.
+/// File with one type for all matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlainFile {
-    /// The type or code.
+    /// Type or code.
     #[serde(rename = "type")]
     pub dtype: DenseType,
-    /// Bytes of the file.
+    /// File size in bytes.
     pub bytes: u64,
-    /// What its matrices add to the divergence together.
+    /// Total added KL divergence.
     pub kl: f64,
 }
 
 impl Foreseen {
-    /// What is expected of a matrix.
+    /// Returns the estimate of a matrix.
     pub fn of(&self, matrix: MatrixId) -> Option<&ForeseenMatrix> {
         self.matrices.iter().find(|of| of.matrix == matrix)
     }
 
-    /// What all matrices of the artifact add to the divergence.
+    /// Returns the total of all matrices of the artifact.
     pub fn kl(&self) -> f64 {
         self.matrices.iter().map(|of| of.kl).sum()
     }

@@ -1,4 +1,4 @@
-//! What a compilation did, for programs (JSON) and for people (a page of text).
+//! Report of a compilation, as JSON and text.
 
 mod beside;
 mod calibrated;
@@ -30,69 +30,67 @@ pub use foreseen::{Foreseen, ForeseenMatrix, PlainFile};
 pub use quality::Quality;
 pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
 
-/// The result of a compilation: what is written as its report, and what is read of one.
+/// Report of a compilation, written and read as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// Name of the source file, without its folder.
+    /// Source file name.
     pub source: String,
-    /// Digest of the source file.
+    /// Source digest.
     pub source_sha256: Digest,
-    /// Name of the artifact, without its folder.
+    /// File name of the artifact.
     pub artifact: String,
     /// Bytes of the source file and of the artifact.
     pub bytes: BeforeAfter,
-    /// What the file has beside those, where the source's weights lie in it, too; absent where they do not.
+    /// Additional bytes if the source's weights are included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with_source: Option<SourceBytes>,
-    /// What was asked for and what it came to.
+    /// Request and plan.
     #[serde(flatten)]
     pub summary: Summary,
-    /// What was calibrated on; absent without a calibration.
+    /// Calibration, if any.
     pub calibration: Option<Calibrated>,
-    /// Which errors counted and what was put right.
+    /// Treatment of the weights.
     pub treatment: Treatment,
-    /// What became of the slots that were factorised.
+    /// Outcome of the treatment for factorised projections.
     #[serde(flatten)]
     pub treated: TreatmentReport,
-    /// What was measured on held-out text; absent without a calibration.
+    /// Evaluation on held-out text; absent if uncalibrated.
     pub quality: Option<Quality>,
-    /// What the smallest artifact was to hold, as it is typed; absent where nothing was.
+    /// Limit on the quality, as typed, if it decided on the size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
-    /// Candidates among which the artifact was chosen; absent where there was no choice.
+    /// Candidates among which the artifact was chosen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<Trial>,
-    /// Files in one type of about its bytes, measured on the windows that its quality was, from the smallest on; absent
-    /// where none were made.
+    /// Measured files in one type of about the same size, smallest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<FileBeside>,
-    /// What codes were expected to lose; absent where none were chosen by that.
+    /// Estimated losses, if codes were chosen by them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreseen: Option<Foreseen>,
-    /// How its norms and rows were tuned; absent where that was not asked for.
+    /// Tuning of norms and row scales, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<Tuning>,
-    /// The same of the bases of an elastic artifact alone, in front of that; absent where there are none.
+    /// Preceding tuning of an elastic artifact's bases alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning_of_bases: Option<Tuning>,
-    /// What an elastic artifact is at parts of its bytes; absent where there is one plane, or nothing was measured.
+    /// Measurements of an elastic artifact at active fractions; absent for a single plane.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dial: Vec<DialPoint>,
-    /// What was decided and measured for every slot of every layer.
+    /// Record of every projection of every layer.
     pub plan: PlanRecord,
-    /// Threads used.
+    /// Number of threads.
     pub threads: usize,
-    /// What was expected before the first factor.
+    /// Estimate before the first factor.
     pub forecast: Estimate,
-    /// The most memory of its own that the process was seen with at any step, in bytes, mapped files
-    /// left out; absent where the system does not say it.
+    /// Peak of the anonymous memory in bytes, if known.
     pub peak_memory: Option<u64>,
-    /// How long it took, in seconds.
+    /// Durations in seconds.
     pub seconds: Seconds,
 }
 
-/// A quantity of the source and of the artifact.
+/// Quantity of the source and of the artifact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BeforeAfter {
     /// In the source.
@@ -101,12 +99,12 @@ pub struct BeforeAfter {
     pub after: u64,
 }
 
-/// What an artifact has of its source, beside what it was compressed to.
+/// Bytes of the included source weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceBytes {
     /// Bytes of the source's tensors in the file.
     pub source: u64,
-    /// Bytes of its tensors that the artifact stores as they are, and the file once.
+    /// Bytes of source tensors that are shared with the artifact.
     pub shared: u64,
     /// Bytes of the whole file.
     pub file: u64,
@@ -115,46 +113,46 @@ pub struct SourceBytes {
 /// Durations of the stages, in seconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Seconds {
-    /// Opening the source and deciding, with what is measured for it.
+    /// Opening the source and planning, with its measurements.
     pub plan: f64,
     /// Reading the source for its digest.
     pub read: f64,
-    /// Letting text flow through the source, or finding that it did before.
+    /// Calibration, or loading it from the cache.
     pub calibrate: f64,
-    /// Factorising and writing, all candidates.
+    /// Factorising and writing, for all candidates.
     pub factorise: f64,
-    /// Executing candidates on held-out text.
+    /// Evaluating candidates on held-out text.
     #[serde(default)]
     pub measure: f64,
-    /// Tuning what was chosen.
+    /// Tuning the chosen candidate.
     #[serde(default)]
     pub tune: f64,
-    /// Forcing the artifact to the disk.
+    /// Syncing the artifact to the disk.
     pub seal: f64,
-    /// Everything.
+    /// Total.
     pub total: f64,
 }
 
-/// What a compilation came to.
+/// Inputs of a report.
 #[derive(Debug)]
 pub struct Made<'a> {
-    /// Digest of the source.
+    /// Source digest.
     pub digest: Digest,
-    /// What was calibrated on.
+    /// Calibration section.
     pub calibration: Option<Calibrated>,
-    /// The artifact.
+    /// The chosen artifact.
     pub chosen: Chosen,
-    /// What was measured on files in one type.
+    /// Measured files in one type.
     pub plain: Vec<Trial>,
-    /// Where it has its source's weights, too.
+    /// Sizes with the source's weights, if included.
     pub with_source: Option<WithSource>,
-    /// What was expected.
+    /// Estimate before the compilation.
     pub estimate: Estimate,
-    /// What codes were expected to lose.
+    /// Estimated losses.
     pub foreseen: Option<Foreseen>,
-    /// How long it took.
+    /// Durations of the stages.
     pub clock: &'a StageClock,
-    /// The most memory of its own that the process was seen with, bytes.
+    /// Peak of the anonymous memory in bytes.
     pub peak_memory: Option<u64>,
 }
 
@@ -241,7 +239,7 @@ impl Report {
     }
 }
 
-/// What an elastic artifact is at parts of its bytes, for people; nothing without points.
+/// Returns a table of an elastic artifact's active fractions; empty without points.
 pub(crate) fn dial_lines(dial: &[DialPoint]) -> Vec<String> {
     if dial.is_empty() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What was measured on text that was held out, and what was decided by it.
+//! Quality on held-out text.
 
 use std::fmt;
 
@@ -10,21 +10,20 @@ use crate::measure::Evaluation;
 use crate::request::CalibrationOptions;
 use crate::system::show::{interval, name_of};
 
-/// The quality of the artifact on text that decided nothing of it.
+/// Quality of the artifact on the test split.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Quality {
-    /// Names of the texts, without their folders.
+    /// File names of the texts.
     pub text: String,
-    /// Held-out windows that decided what was chosen, and are not among those that were measured: every
-    /// other one, from the first on; 0 where nothing was decided on them.
+    /// Number of windows of the validation split; 0 if nothing was chosen by them.
     pub choosing_windows: usize,
-    /// What was measured, on all other held-out windows.
+    /// Evaluation on the other held-out windows.
     pub evaluation: Evaluation,
 }
 
 impl Quality {
-    /// What was measured on what was chosen; `None` where nothing was.
+    /// Returns the quality of the chosen artifact, if measured.
     pub fn of(chosen: &Chosen, asked: &CalibrationOptions) -> Option<Quality> {
         let text = match &asked.held_out {
             Some(other) => name_of(other),

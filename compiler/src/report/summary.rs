@@ -1,4 +1,4 @@
-//! What a plan comes to: one line per kind of slot, and what differs from the request.
+//! Summary of a plan.
 
 use std::fmt;
 
@@ -14,56 +14,54 @@ use crate::request::{Effort, KvBasesArg};
 use crate::system::show::bytes_for_people;
 use crate::unit::{kv_bases, stored_tensors};
 
-/// A plan in figures; with its errors once they are measured.
+/// Figures of a plan; with errors after the measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Summary {
-    /// What was asked for.
+    /// The request.
     pub request: RequestRecord,
-    /// The same as options.
     #[serde(skip)]
     asked: String,
-    /// Numbers in all tensors.
+    /// Parameters of all tensors.
     pub parameters: BeforeAfter,
-    /// Numbers in the slots that were selected.
+    /// Parameters of the selected projections.
     pub selected_parameters: BeforeAfter,
-    /// Bytes of the slots that were selected, without the alignment between tensors.
+    /// Bytes of the selected projections, without alignment.
     pub selected_bytes: BeforeAfter,
     /// Selected parameters after over before.
     pub ratio: f64,
-    /// One line per kind of slot.
+    /// One line per kind of projection.
     pub slots: Vec<SlotSummary>,
-    /// Shared bases, and their bytes.
+    /// Shared bases.
     pub bases: Bases,
-    /// What became of embedding and head, where they are not as in the source.
     #[serde(skip)]
     matrices: Vec<MatrixRecord>,
-    /// Biases that correct factorised slots, and their bytes; they are not counted in the ratio.
+    /// Correcting biases of factorised projections; not counted in the ratio.
     pub biases: Biases,
-    /// Bytes of bases for a KV cache; absent where there are none.
+    /// Bytes of KV cache bases; absent if there are none.
     #[serde(default, skip_serializing_if = "is_no_byte")]
     pub kv_bases: u64,
-    /// What differs from the request, each said once.
+    /// Deviations from the request, each once.
     pub notes: Vec<String>,
 }
 
-/// All shared bases.
+/// Shared bases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bases {
-    /// How many.
+    /// Number of bases.
     pub count: usize,
-    /// Bytes of all of them.
+    /// Total bytes.
     pub bytes: u64,
 }
 
-/// All biases that correct.
+/// Correcting biases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Biases {
-    /// How many.
+    /// Number of biases.
     pub count: usize,
-    /// Numbers in all of them.
+    /// Total parameters.
     pub parameters: u64,
-    /// Bytes of all of them.
+    /// Total bytes.
     pub bytes: u64,
 }
 
@@ -90,32 +88,30 @@ impl Biases {
     }
 }
 
-/// All slots of one kind.
+/// All projections of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlotSummary {
-    /// Which of the seven.
+    /// Projection.
     pub slot: Slot,
-    /// Layers where it is factorised.
+    /// Layers in which it is factorised.
     pub factorised: usize,
-    /// Layers where it is dense.
+    /// Layers in which it is dense.
     pub dense: usize,
-    /// Layers where it is dense in another type than the source's; absent where there are none.
+    /// Layers in which it is dense in another type than the source's; absent if zero.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub encoded: usize,
-    /// Smallest and largest rank; absent where it is dense everywhere.
+    /// Smallest and largest rank; absent if dense in all layers.
     pub rank: Option<(usize, usize)>,
     /// Bytes, without shared bases.
     pub bytes: BeforeAfter,
-    /// Root mean square over the layers of `‖W − Ŵ‖_F / ‖W‖_F`; absent where it is dense
-    /// everywhere, or not measured.
+    /// Root mean square over the layers of `‖W − Ŵ‖_F / ‖W‖_F`, if measured.
     pub error: Option<f64>,
-    /// The largest of them.
+    /// Largest error of a layer.
     pub largest_error: Option<f64>,
 }
 
 impl Summary {
-    /// Of a plan for a model, and what the artifact says of it; with `biases` every factorised slot gets
-    /// one that corrects.
+    /// Creates the summary; with `biases` every factorised projection gets a correcting bias.
     pub fn new(source: &ModelFile, plan: &Plan, record: &PlanRecord, biases: bool) -> Summary {
         let is_weight = |t: &&ModelTensor| {
             let part = Part::Weight;
@@ -145,7 +141,7 @@ impl Summary {
         let outside = |of: fn(&MatrixRecord) -> u64| record.matrices.iter().map(of).sum::<u64>();
         parameters.after += outside(|m| m.parameters_after);
         parameters.after -= outside(|m| m.parameters_before);
-        // They replace the slots' own.
+        // They replace the projections' biases.
         let own = source.tensors.iter().filter(|tensor| {
             let bias = |unit: &UnitPlan| biases.count > 0 && unit.rank().is_some();
             match MatrixId::of(tensor.role) {
@@ -188,7 +184,7 @@ impl Summary {
 }
 
 impl Summary {
-    /// States the limit that decided on the size where one was asked for: of the file that it came to no size was.
+    /// Shows the requested quality limit in place of the resulting file size.
     pub(crate) fn decided_by(&mut self, limit: &str, request: &Request) {
         let Request { method, effort, .. } = *request;
         if method == Method::Quantise {
@@ -217,7 +213,7 @@ fn summarise(plan: &PlanRecord, slot: Slot) -> SlotSummary {
     let errors: Vec<f64> = records.iter().filter_map(|s| s.error).collect();
     let squares: f64 = errors.iter().map(|e| e * e).sum();
     let dense = |s: &&&SlotRecord| s.form == Form::Dense;
-    // What is as in the source has no error.
+    // Projections stored as in the source have no error.
     let encoded =
         |s: &&&SlotRecord| dense(s) && (s.error.is_some() || s.bytes_after != s.bytes_before);
     let encoded = records.iter().filter(encoded).count();
@@ -237,7 +233,7 @@ fn summarise(plan: &PlanRecord, slot: Slot) -> SlotSummary {
     }
 }
 
-/// What is to be said of the whole, then of slots.
+/// -
 fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
     let Request {
         method,
@@ -265,7 +261,7 @@ fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
     said
 }
 
-/// The notes of all slots, each said once with the slots it is about; then those of the other matrices.
+/// Returns the notes of all projections, each once, then those of the other matrices.
 pub fn notes(plan: &PlanRecord) -> Vec<String> {
     let mut said: Vec<(&str, Vec<Slot>, usize)> = Vec::new();
     for record in &plan.slots {

@@ -1,4 +1,4 @@
-//! What to calibrate on.
+//! Calibration options.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use super::SHIPPED_VERSION;
 use crate::system::disk;
 use crate::system::show::name_of;
 
-/// Where a text to calibrate on comes from.
+/// Source of a calibration text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TextSource {
     /// A file.
     File(PathBuf),
-    /// The program: a mix of kinds and languages, [`super::shipped_text`].
+    /// The text that ships with the program, [`super::shipped_text`].
     Shipped,
 }
 
@@ -25,7 +25,7 @@ impl<P: Into<PathBuf>> From<P> for TextSource {
 }
 
 impl TextSource {
-    /// The file, where it is one.
+    /// Returns the path if the source is a file.
     pub fn file(&self) -> Option<&Path> {
         match self {
             TextSource::File(path) => Some(path),
@@ -33,7 +33,7 @@ impl TextSource {
         }
     }
 
-    /// Its name in reports: of a file without its folder, of the shipped text with its version.
+    /// Returns the display name: the file name, or the version of the shipped text.
     pub fn name(&self) -> String {
         match self {
             TextSource::File(path) => name_of(path),
@@ -41,7 +41,7 @@ impl TextSource {
         }
     }
 
-    /// Whether both are the same text.
+    /// Returns true if both are the same text.
     pub(crate) fn is_same(&self, other: &TextSource) -> bool {
         match (self, other) {
             (TextSource::File(one), TextSource::File(other)) => disk::same_place(one, other),
@@ -50,7 +50,6 @@ impl TextSource {
     }
 }
 
-/// As it is asked for.
 impl fmt::Display for TextSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -60,47 +59,47 @@ impl fmt::Display for TextSource {
     }
 }
 
-/// A text to calibrate on.
+/// Calibration text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CalibrationText {
-    /// Where it is.
+    /// Source of the text.
     pub source: TextSource,
-    /// How much each of its tokens counts, beside those of the other texts: finite and above 0.
+    /// Weight of each token relative to other texts: finite and above 0.
     pub weight: f64,
 }
 
-/// What to calibrate on.
+/// Calibration texts and the options for processing them.
 #[derive(Clone, Debug)]
 pub struct CalibrationOptions {
-    /// The texts, in the order in which they are read.
+    /// Texts in reading order.
     pub texts: Vec<CalibrationText>,
-    /// Tokens of each text at most.
+    /// Maximum tokens of each text.
     pub tokens: usize,
-    /// Tokens of a window; without it [`DEFAULT_CONTEXT`], or as many as the model reads at once where those
-    /// are fewer.
+    /// Tokens per window; by default [`DEFAULT_CONTEXT`], or the model's context if that is
+    /// shorter.
     pub context: Option<usize>,
-    /// Folder of the cache; `None` for the user's.
+    /// Cache folder; `None` for the user's.
     pub cache: Option<PathBuf>,
-    /// Whether statistics that another user wrote into the cache are taken.
+    /// Accepts statistics that another user wrote into the cache.
     pub trust_cache: bool,
-    /// How long to wait for another process that makes the same statistics.
+    /// Timeout for another process that computes the same statistics.
     pub lock_timeout: Duration,
-    /// Text to measure on; `None` for the ends of the texts. Of the windows of each text the first, third and
-    /// so on decide, and those between them report.
+    /// Held-out text; `None` for the ends of the calibration texts. Odd windows of each text
+    /// (first, third, ...) are the validation split, even ones the test split.
     pub held_out: Option<PathBuf>,
 }
 
-/// Tokens read of a text where nothing else is asked for.
+/// Default maximum of tokens per text.
 pub const DEFAULT_TOKENS: usize = 65_536;
 
-/// Tokens of a window where nothing else is asked for.
+/// Default window size in tokens.
 pub const DEFAULT_CONTEXT: usize = 512;
 
-/// How long another process is waited for where nothing else is asked for: an hour, since it works.
+/// Default lock timeout: one hour.
 pub const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(3600);
 
 impl CalibrationOptions {
-    /// A text, with defaults for the rest.
+    /// Returns options for a text with defaults.
     pub fn new(text: impl Into<TextSource>) -> Self {
         CalibrationOptions {
             texts: vec![CalibrationText {
@@ -116,18 +115,18 @@ impl CalibrationOptions {
         }
     }
 
-    /// Tokens of a window for a model that reads so many at once.
+    /// Returns the window size in tokens for a model with a context of `most` tokens.
     pub fn window(&self, most: usize) -> usize {
         self.context.unwrap_or(DEFAULT_CONTEXT.min(most))
     }
 
-    /// The files that are read.
+    /// Returns the files that are read.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let texts = self.texts.iter().filter_map(|text| text.source.file());
         texts.chain(self.held_out.as_deref())
     }
 
-    /// Whether a path leads to one of the texts.
+    /// Returns true if a path leads to one of the texts.
     pub fn reads(&self, path: &Path) -> bool {
         self.files().any(|text| disk::same_place(text, path))
     }

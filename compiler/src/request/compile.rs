@@ -1,4 +1,4 @@
-//! What to compile, and into what.
+//! Compilation options.
 
 use std::path::{Path, PathBuf};
 
@@ -8,46 +8,46 @@ use htc_loader::device::DeviceChoice;
 use super::{CalibrationOptions, Goal, Request, Target, TreatmentRequest};
 use crate::system::disk::same_place;
 
-/// The part of an elastic artifact's bytes that its bases take. Less, and the whole is further from an artifact without
-/// planes; more, and there is less to leave out.
+/// Fraction of an elastic artifact's bytes in its bases. With less, the whole loses more than an
+/// artifact without residuals; with more, less can be skipped.
 pub(crate) const BASES: f64 = 0.6;
 
-/// What to compile.
+/// Options of a compilation.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CompileOptions {
-    /// The model.
+    /// Path of the source model.
     pub input: PathBuf,
-    /// The artifact.
+    /// Path of the artifact.
     pub output: PathBuf,
-    /// Where the plan comes from.
+    /// Source of the plan.
     pub planning: Planning,
-    /// What to calibrate on, if at all.
+    /// Calibration, if any.
     pub calibration: Option<CalibrationOptions>,
-    /// How weights are to be treated, where that is not left to the plan and to the defaults.
+    /// Explicit treatment of weights; the plan and the defaults supply the rest.
     pub treatment: TreatmentRequest,
-    /// What is to be reached by measuring.
+    /// Quality goal that is reached by measuring.
     pub goal: Goal,
-    /// Planes: 1, or 2 for an elastic artifact, of bases and of what they lack.
+    /// Number of planes: 1, or 2 for an elastic artifact with bases and residuals.
     pub planes: u8,
-    /// Whether the source's weights lie in the artifact, too, behind those that they were compressed to, so that what executes it
-    /// may check with the one what it drafts with the other. No size and no limit knows of them.
+    /// Includes the source weights in the artifact, for speculative decoding with the compressed
+    /// weights as draft. Sizes and limits exclude them.
     pub with_source: bool,
-    /// Architectures of GPUs that kernels are compiled for, which then lie in the artifact: what executes it there needs no
-    /// compiler. No size and no limit knows of them.
+    /// GPU architectures to compile kernels for. The kernels are stored in the artifact, so the
+    /// target needs no compiler. Sizes and limits exclude them.
     pub kernels: Vec<Architecture>,
-    /// The layer that the artifact names for a probe; the depth sink where none is named.
+    /// Layer recorded for a probe; by default the depth sink.
     pub probe_layer: Option<usize>,
-    /// What executes the model while it is calibrated on, and candidates while they are measured.
+    /// Device for calibration and evaluation of candidates.
     pub device: DeviceChoice,
-    /// Threads that factorise.
+    /// Threads for factorisation.
     pub threads: usize,
-    /// Replace an existing output.
+    /// Replaces an existing output.
     pub overwrite: bool,
 }
 
 impl CompileOptions {
-    /// Whether a path leads to the text or to the plan.
+    /// Returns true if a path leads to the text or to the plan.
     pub(crate) fn reads(&self, path: &Path) -> bool {
         let of_plan = match &self.planning {
             Planning::File(plan) => same_place(plan, path),
@@ -58,16 +58,16 @@ impl CompileOptions {
     }
 }
 
-/// Where a plan comes from.
+/// Source of a plan.
 #[derive(Clone, Debug)]
 pub enum Planning {
-    /// It is made.
+    /// Computed plan.
     Make {
-        /// What is asked for.
+        /// Requested options.
         request: Request,
-        /// The machine that the artifact is for.
+        /// Target machine of the artifact.
         target: Target,
     },
-    /// It is read from a file; see [`crate::plan::json`].
+    /// Plan file; see [`crate::plan::json`].
     File(PathBuf),
 }

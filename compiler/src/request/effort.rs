@@ -1,4 +1,4 @@
-//! How much work goes into how close an artifact is.
+//! Compilation effort.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,41 +8,41 @@ use htc_formats::block::BlockFit;
 use super::DEFAULT_TOKENS;
 use super::goal::NEIGHBOURS;
 
-/// How much work goes into how close an artifact is: [`Effort::work`] says what each sets.
+/// Trade-off of compilation time against quality; [`Effort::work`] returns the settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effort {
-    /// For trying something out.
+    /// For experiments.
     Fast,
-    /// What pays.
+    /// Recommended.
     #[default]
     Normal,
-    /// Where minutes do not count.
+    /// For long compilations.
     High,
 }
 
-/// What an effort sets. Whatever is asked for by an option of its own goes before it.
+/// Settings of an effort level. Explicit options take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Tokens of each calibration text at most.
+    /// Maximum tokens of each calibration text.
     pub calibration_tokens: usize,
-    /// Tokens that gradients are taken of, about.
+    /// Approximate number of tokens for gradients.
     pub gradient_tokens: usize,
-    /// Sweeps of coordinate descent over the codes at most, behind the first choice of them.
+    /// Maximum sweeps of coordinate descent over the codes after their initial choice.
     pub sweeps: usize,
-    /// Rows of a matrix that are coded to find out what it loses in a type, at most.
+    /// Maximum rows of a matrix that are coded to measure its loss in a type.
     pub sampled_rows: usize,
-    /// Steps in which norms and scales of rows are tuned beside codes.
+    /// Tuning steps for norms and row scales with codes.
     pub tune_steps: usize,
-    /// Files in one type that are measured beside an artifact in codes, at most.
+    /// Maximum number of single-type files measured for comparison with a coded artifact.
     pub compared: usize,
 }
 
 impl Effort {
-    /// All of them.
+    /// All levels.
     pub const ALL: [Effort; 3] = [Effort::Fast, Effort::Normal, Effort::High];
 
-    /// The name used on the command line and in plans.
+    /// Returns the name on the command line and in plans.
     pub const fn name(self) -> &'static str {
         match self {
             Effort::Fast => "fast",
@@ -51,7 +51,7 @@ impl Effort {
         }
     }
 
-    /// What it sets.
+    /// Returns the settings.
     pub const fn work(self) -> Work {
         match self {
             Effort::Fast => Work {
@@ -91,7 +91,6 @@ impl FromStr for Effort {
     }
 }
 
-/// As it is typed.
 impl fmt::Display for Effort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

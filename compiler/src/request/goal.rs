@@ -1,26 +1,26 @@
-//! What is to be reached by measuring.
+//! Quality goals that are reached by measuring.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::{CompareArg, Effort, Method, Wishes};
 
-/// What the artifact may lose.
+/// Maximum loss of the artifact.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limit {
-    /// Perplexity over the source's, less 1, at most.
+    /// Maximum perplexity relative to the source's, minus 1.
     pub perplexity_increase: Option<f64>,
-    /// KL divergence from the source at most, nats.
+    /// Maximum KL divergence from the source, nats.
     pub kl: Option<f64>,
 }
 
 impl Limit {
-    /// Whether there is none.
+    /// Returns true if no limit is set.
     pub fn is_none(self) -> bool {
         self == Limit::default()
     }
 
-    /// What errors call it: the builder's methods, in backticks.
+    /// Formats the limit for errors, as the builder's methods in backticks.
     pub(crate) fn asked(self) -> String {
         let increase = self.perplexity_increase.map(|increase| {
             let percent = 100.0 * increase;
@@ -32,7 +32,6 @@ impl Limit {
     }
 }
 
-/// As it is typed.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut space = "";
@@ -47,7 +46,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// A limit by its name.
+/// Named limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Preset {
@@ -61,10 +60,10 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// All of them.
+    /// All presets.
     pub const ALL: [Preset; 3] = [Preset::NearLossless, Preset::Balanced, Preset::Small];
 
-    /// The name used on the command line.
+    /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Preset::NearLossless => "near-lossless",
@@ -73,7 +72,7 @@ impl Preset {
         }
     }
 
-    /// What it allows, by the upper end of the 95 % interval.
+    /// Returns the limit, which applies to the upper end of the 95 % interval.
     pub const fn limit(self) -> Limit {
         let (perplexity_increase, kl) = match self {
             Preset::NearLossless => (None, Some(0.001)),
@@ -96,25 +95,25 @@ impl FromStr for Preset {
     }
 }
 
-/// The next smaller and the next larger file.
 pub(super) const NEIGHBOURS: usize = 2;
 
-/// What is to be reached by measuring.
+/// Goals that are reached by measuring.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Goal {
-    /// What the smallest artifact may lose, where that is what is asked for.
+    /// Maximum loss; if set, the smallest artifact within it is chosen.
     pub limit: Limit,
-    /// Takes a gauge that was asked for even where it measures worse than none.
+    /// Keeps a requested gauge even if it measures worse than none.
     pub keep_gauge: bool,
-    /// Steps in which norms and scales of rows are tuned when every matrix is stored; see [`Goal::tune_steps`].
+    /// Tuning steps for norms and row scales of the whole artifact; see [`Goal::tune_steps`].
     pub tune: Option<usize>,
-    /// Whether files in one type are measured beside it; see [`Goal::compared`].
+    /// Comparison with single-type files; see [`Goal::compared`].
     pub compare: Option<CompareArg>,
 }
 
 impl Goal {
-    /// Steps in which norms and scales of rows are tuned: as asked for, else by the effort beside codes and none beside factors.
+    /// Returns the tuning steps for norms and row scales: as requested, else those of the effort
+    /// with codes and 0 with factors.
     pub fn tune_steps(&self, method: Method, effort: Effort) -> usize {
         self.tune.unwrap_or(match method {
             Method::Quantise => effort.work().tune_steps,
@@ -122,8 +121,8 @@ impl Goal {
         })
     }
 
-    /// Files in one type that are measured beside the artifact at most: by the effort beside codes, unless it says
-    /// otherwise, and none beside factors.
+    /// Returns the maximum number of single-type files for comparison: with codes that of the
+    /// effort unless switched off, with factors 0.
     pub fn compared(&self, method: Method, effort: Effort) -> usize {
         match (method, self.compare) {
             (Method::PerSlot | Method::SharedBasis, _) | (_, Some(CompareArg::Off)) => 0,
@@ -132,8 +131,8 @@ impl Goal {
         }
     }
 
-    /// This, or the [balanced preset](Preset::Balanced) where a method that shares out the bytes of files is
-    /// given neither bytes nor a limit.
+    /// Returns this goal, or the [balanced preset](Preset::Balanced) if the method allocates file
+    /// bytes and neither a budget nor a limit is set.
     #[must_use]
     pub fn or_balanced(self, wishes: &Wishes) -> Goal {
         let silent = self.limit.is_none() && wishes.budget.is_none();
@@ -152,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_call_limits_by_their_methods() {
+    fn errors_name_limits_by_builder_method() {
         let mut limit = Limit {
             perplexity_increase: Some(0.01),
             kl: None,

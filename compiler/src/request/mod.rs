@@ -1,6 +1,6 @@
-//! What is asked for, with its defaults: plain data that every stage may read.
+//! Options of all stages with their defaults, as plain data.
 
-/// Types that are written in reports as they are typed, and read back so.
+/// Implements serde by `Display` and `FromStr`.
 macro_rules! as_typed {
     ($($name:ty),+) => {
         $(

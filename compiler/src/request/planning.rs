@@ -1,4 +1,4 @@
-//! What a plan is asked for: method, budget, allocator, slots, types.
+//! Plan options: method, budget, allocator, projections, types.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,20 +12,20 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::switch::{KvBasesArg, LowRankArg, OrderArg, RotationArg};
 use super::{Effort, SinkProtection, TreatmentRequest};
 
-/// How slots are approximated.
+/// Approximation method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Method {
-    /// Every slot alone: `W ≈ B A`.
+    /// Separate factors for each projection: `W ≈ B A`.
     PerSlot,
-    /// Slots that read the same input share a basis: `W_i ≈ W̃_i Pᵀ`.
+    /// Projections with the same input share a basis: `W_i ≈ W̃_i Pᵀ`.
     SharedBasis,
-    /// Every matrix, embedding and head as well, in a type of its own.
+    /// A separate type for every matrix, including embedding and head.
     Quantise,
 }
 
 impl Method {
-    /// The name used on the command line and in the manifest.
+    /// Returns the name on the command line and in the manifest.
     pub const fn name(self) -> &'static str {
         match self {
             Method::PerSlot => "gp",
@@ -34,7 +34,7 @@ impl Method {
         }
     }
 
-    /// The slots the method compresses unless told otherwise.
+    /// Returns the default projections of the method.
     pub const fn default_slots(self) -> &'static [Slot] {
         match self {
             Method::PerSlot | Method::Quantise => &Slot::ALL,
@@ -43,33 +43,31 @@ impl Method {
     }
 }
 
-/// How much may be kept. All but the first two are met from below, to the granularity of ranks.
+/// Size budget. All but the first two are met from below, within one rank step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Budget {
-    /// The same rank for every selected slot.
+    /// The same rank for every selected projection.
     Rank(usize),
-    /// Every slot at its own full rank, stored as factors even where they are larger than the
-    /// dense matrix: nothing is lost but rounding.
+    /// Full rank for every projection, stored as factors even if larger than the dense matrix;
+    /// lossless except for rounding.
     FullRank,
-    /// Parameters after over parameters before, counted on the selected slots.
+    /// Parameters after over parameters before, of the selected projections.
     Ratio(f64),
-    /// Numbers stored for the selected slots.
+    /// Elements stored for the selected projections.
     Parameters(u64),
-    /// Bytes stored for the selected slots, as they lie in the artifact, without the alignment
-    /// between tensors.
+    /// Bytes stored for the selected projections, without alignment between tensors.
     Bytes(u64),
-    /// The mean of the ranks of all units; one that stays dense counts with its full rank.
+    /// Mean rank of all units; a dense unit counts with its full rank.
     MeanRank(f64),
     /// Bytes of the whole artifact.
     FileSize(u64),
-    /// Bits of the whole artifact for each parameter of the model.
+    /// Bits of the whole artifact per model parameter.
     Bits(f64),
-    /// No total: [`Allocator::DiffPlan`] weighs energy against what is lost.
+    /// No fixed total: [`Allocator::DiffPlan`] weighs energy against loss.
     Energy,
 }
 
-/// As it is typed.
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -86,29 +84,29 @@ impl fmt::Display for Budget {
     }
 }
 
-/// How dense matrices are encoded anew; without one they stay as in the source, and so
-/// does a matrix that the source stores in no more bytes.
+/// Types for dense matrices. Without one they stay as in the source, as do matrices that would not
+/// shrink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DenseTypes {
-    /// Of the slots of all layers that stay dense, selected or not.
+    /// Type of all dense projections, selected or not.
     pub slots: Option<DenseType>,
-    /// Of the selected slots that are left dense, where `slots` is silent.
+    /// Type of selected projections that stay dense, if `slots` is unset.
     pub left: Option<DenseType>,
-    /// Of the embedding, and of the head where the model has one of its own.
+    /// Type of the embedding and of an untied head.
     pub outside: Option<DenseType>,
 }
 
-/// What a dense matrix is encoded in: `q4_k`, `levels4`, `trellis3`.
+/// Encoding of a dense matrix: `q4_k`, `levels4`, `trellis3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenseType {
-    /// A type that is written.
+    /// A writable block type.
     Blocks(DType),
-    /// A code for every band of 32 columns.
+    /// A code for column groups of 32.
     Bands(Code),
 }
 
 impl DenseType {
-    /// The names of all, for whoever chose another.
+    /// Returns all names, for error messages.
     pub fn names() -> String {
         let blocks = block::writable()
             .iter()
@@ -125,7 +123,6 @@ impl From<DType> for DenseType {
     }
 }
 
-/// As it is typed.
 impl fmt::Display for DenseType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -161,24 +158,24 @@ impl<'de> Deserialize<'de> for DenseType {
     }
 }
 
-/// The kinds of code that a matrix may have.
+/// Kinds of codes that a matrix may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum CodeKinds {
-    /// The types of GGUF, which other programs read as well.
+    /// GGUF types, readable by other programs.
     Gguf,
-    /// Tables of levels.
+    /// Non-uniform scalar codebooks.
     Levels,
-    /// Trellises, and levels where these have too few bits.
+    /// Trellises, and codebooks at bit rates without a trellis.
     Trellis,
-    /// Whichever loses least for its bytes.
+    /// All kinds, chosen by loss per byte.
     #[default]
     All,
 }
 
 impl CodeKinds {
-    /// All of them.
+    /// All values.
     pub const ALL: [CodeKinds; 4] = [
         CodeKinds::Gguf,
         CodeKinds::Levels,
@@ -186,7 +183,7 @@ impl CodeKinds {
         CodeKinds::All,
     ];
 
-    /// As it is typed.
+    /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             CodeKinds::Gguf => "gguf",
@@ -196,12 +193,12 @@ impl CodeKinds {
         }
     }
 
-    /// Whether types of GGUF are among them.
+    /// Returns true if GGUF types are included.
     pub const fn has_blocks(self) -> bool {
         matches!(self, CodeKinds::Gguf | CodeKinds::All)
     }
 
-    /// The codes of bands among them.
+    /// Returns the included codes of column groups.
     pub fn bands(self) -> Vec<Code> {
         let most_of_trellis = *Kind::Trellis.bits().end();
         let among = |code: &Code| match self {
@@ -225,42 +222,40 @@ impl FromStr for CodeKinds {
     }
 }
 
-/// What the caller asks for.
+/// Complete request of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// How slots are approximated.
+    /// Approximation method.
     pub method: Method,
-    /// The option that decided for the method, as it is typed, where none was asked for.
+    /// Option that implied the method, if none was set explicitly.
     pub method_from: Option<&'static str>,
-    /// How much may be kept.
+    /// Size budget.
     pub budget: Budget,
-    /// How the budget is shared out, and within which bounds.
+    /// Allocator and rank bounds.
     pub allocation: Allocation,
-    /// The slots to compress, without repetition, in the order of execution.
+    /// Selected projections, unique, in the order of execution.
     pub slots: Vec<Slot>,
-    /// How factors are stored.
+    /// Type of factors.
     pub factor_type: DType,
-    /// How dense matrices are stored, where they are not to stay as in the source.
+    /// Types of dense matrices; by default as in the source.
     pub dense: DenseTypes,
-    /// The kinds of code that [`Method::Quantise`] chooses from.
+    /// Kinds of codes for [`Method::Quantise`].
     pub codes: CodeKinds,
-    /// Whether [`Method::Quantise`] chooses from factors as well.
+    /// Evaluation of factors by [`Method::Quantise`].
     pub low_rank: LowRankArg,
-    /// Whether matrices are rotated before they are stored in bands.
+    /// Rotation of matrices before encoding in column groups.
     pub rotation: RotationArg,
-    /// Whether the model is stored in another order; by default where it is in codes and the source does not store
-    /// its numbers in blocks.
+    /// Channel permutation; by default on for coded models whose source is not stored in blocks.
     pub order: Option<OrderArg>,
-    /// Whether the artifact has bases for a KV cache.
+    /// Bases for a KV cache in the artifact.
     pub kv_bases: KvBasesArg,
-    /// How weights are to be treated. A plan passes it on; where channels are to stay exact, the types of
-    /// factors follow from it.
+    /// Treatment of weights, passed on by the plan; exempt channels also determine the types of
+    /// factors.
     pub treatment: TreatmentRequest,
-    /// How much work goes into it.
+    /// Compilation effort.
     pub effort: Effort,
 }
 
-/// As it is typed, without the slots.
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Allocation {
@@ -319,15 +314,14 @@ impl fmt::Display for Request {
 }
 
 impl Request {
-    /// How a selected slot is stored that is left dense; `None` as in the source. Beside exempt channels, which are exact in their
-    /// factors, it is the source's numbers, too.
+    /// Returns the type of selected projections that stay dense; `None` as in the source. With
+    /// exempt channels, which are exact in factors, it is also that of the source.
     pub fn dense_of_selected(&self) -> Option<DenseType> {
         let exempts = matches!(self.treatment.sink, Some(SinkProtection::Channels(_)));
         let left = self.dense.left.filter(|_| !exempts);
         self.dense.slots.or(left)
     }
 
-    /// What every method has.
     fn fmt_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(order) = self.order {
             write!(f, " --order {order}")?;
@@ -339,29 +333,29 @@ impl Request {
     }
 }
 
-/// How a budget is shared out.
+/// Allocation strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Allocator {
-    /// The same share of every slot, the same rank in every layer.
+    /// The same share for every projection, the same rank in every layer.
     #[default]
     Uniform,
-    /// More rank where layers mix or refine, less where they compress.
+    /// More rank for layers that mix or refine, less for those that compress.
     Phase,
-    /// Rank in proportion to the profile over the layers.
+    /// Rank proportional to the profile over the layers.
     Curvature,
-    /// Where a step of rank adds most of the weight's energy for its cost.
+    /// Rank by the weight's energy gained per cost.
     Waterfill,
-    /// Where a step of rank adds most of the output's energy for its cost.
+    /// Rank by the output's energy gained per cost.
     Whitened,
-    /// Levels of rank under a softmax, by gradient descent, with a price on energy.
+    /// Softmax over rank levels, by gradient descent with a price on energy.
     DiffPlan,
-    /// The largest rank whose factors stay in the target's second-level cache.
+    /// Largest rank whose factors fit the target's L2 cache.
     CacheFit,
 }
 
 impl Allocator {
-    /// Every allocator.
+    /// All allocators.
     pub const ALL: [Allocator; 7] = [
         Allocator::Uniform,
         Allocator::Phase,
@@ -372,7 +366,7 @@ impl Allocator {
         Allocator::CacheFit,
     ];
 
-    /// The name used on the command line and in plans.
+    /// Returns the name on the command line and in plans.
     pub const fn name(self) -> &'static str {
         match self {
             Allocator::Uniform => "uniform",
@@ -404,7 +398,7 @@ impl FromStr for Allocator {
     }
 }
 
-/// The smallest rank that a factored unit may have.
+/// Minimum rank of a factored unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Floor {
     /// A rank.
@@ -413,7 +407,7 @@ pub enum Floor {
     Fraction(f64),
 }
 
-/// As it is typed: a whole number is a rank, a number with a point a fraction of the width.
+/// Formats integers as ranks and decimals as fractions.
 impl fmt::Display for Floor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -441,22 +435,23 @@ impl FromStr for Floor {
     }
 }
 
-/// Whether the first position of every window counts in the variance of the residual stream, which
-/// [`Allocator::Phase`] and [`Allocator::Curvature`] read. Massive activations sit there, and dominate it.
+/// Treatment of the first position of every window in the variance of the residual stream, used by
+/// [`Allocator::Phase`] and [`Allocator::Curvature`]. Its massive activations dominate the
+/// variance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FirstPositions {
-    /// It does not.
+    /// Excluded.
     #[default]
     LeftOut,
-    /// It does.
+    /// Included.
     Counted,
 }
 
 impl FirstPositions {
-    /// Both.
+    /// Both values.
     pub const ALL: [FirstPositions; 2] = [FirstPositions::LeftOut, FirstPositions::Counted];
 
-    /// The name used on the command line and in plans.
+    /// Returns the name on the command line and in plans.
     pub const fn name(self) -> &'static str {
         match self {
             FirstPositions::LeftOut => "left-out",
@@ -474,7 +469,6 @@ impl FromStr for FirstPositions {
     }
 }
 
-/// As it is typed.
 impl fmt::Display for FirstPositions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -491,22 +485,22 @@ as_typed!(
     KvBasesArg
 );
 
-/// How the budget is shared out, and within which bounds.
+/// Allocator and rank bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Allocation {
-    /// What decides.
+    /// Allocation strategy.
     pub allocator: Allocator,
-    /// The smallest rank of a factored unit. A unit whose factors of that rank would not be smaller
-    /// than the dense form stays dense.
+    /// Minimum rank of a factored unit. A unit whose factors of that rank are not smaller than the
+    /// dense form stays dense.
     pub floor: Option<Floor>,
-    /// The largest rank of a factored unit. Units that can be factorised within it are.
+    /// Maximum rank of a factored unit. Units that can be factorised within it are.
     pub cap: Option<usize>,
-    /// What the variance is of.
+    /// Treatment of the first positions in the variance.
     pub first_positions: FirstPositions,
 }
 
 impl Allocation {
-    /// The first option that is not left at its default.
+    /// Returns the first option that differs from its default.
     pub(crate) fn option(&self) -> String {
         if self.first_positions != FirstPositions::default() {
             return format!("`first_positions` {}", self.first_positions.name());
@@ -519,33 +513,33 @@ impl Allocation {
     }
 }
 
-/// What writing a token costs on a machine, as a line through measurements: joules are
-/// [`joules_of_no_bytes`](MeasuredEnergy::joules_of_no_bytes) and for every byte of the weights that the token touches
-/// [`joules_per_byte`](MeasuredEnergy::joules_per_byte). `htc bench --sensor` measures, and
-/// [`bench::slope`](crate::bench::slope) finds the line.
+/// Linear model of the energy per generated token on a machine:
+/// [`joules_of_no_bytes`](MeasuredEnergy::joules_of_no_bytes) plus
+/// [`joules_per_byte`](MeasuredEnergy::joules_per_byte) for every byte of weights read. Measured by
+/// `htc bench --sensor` and fitted by [`bench::slope`](crate::bench::slope).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredEnergy {
-    /// The slope, in joules per byte: above 0.
+    /// Slope in joules per byte, above 0.
     pub joules_per_byte: f64,
-    /// Its 95 % interval; `None` where one pair was measured.
+    /// 95 % interval of the slope; `None` for a single pair.
     pub interval: Option<(f64, f64)>,
-    /// The intercept, in joules per token: what does not depend on the bytes.
+    /// Intercept in joules per token, independent of the bytes.
     pub joules_of_no_bytes: f64,
-    /// Pairs that were measured.
+    /// Number of measured pairs.
     pub pairs: usize,
-    /// What measured.
+    /// Name of the sensor.
     pub sensor: String,
-    /// Digest of the files, in the order in which they were given.
+    /// Digest of the measurement files, in the given order.
     pub digest: Digest,
 }
 
-/// What the caller says of the machine that the artifact is for.
+/// Properties of the target machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Target {
-    /// Bytes of its second-level cache.
+    /// Bytes of the L2 cache.
     pub cache: Option<u64>,
-    /// Tokens that the dense model writes there per joule.
+    /// Generated tokens per joule of the dense model.
     pub tokens_per_joule: Option<f64>,
-    /// Or what a token costs there by the bytes that it touches.
+    /// Energy per token as a function of the bytes read.
     pub energy: Option<Box<MeasuredEnergy>>,
 }

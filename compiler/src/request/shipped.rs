@@ -1,27 +1,26 @@
-//! The text that ships with the program: articles, fiction, code, questions and answers, mathematics, and languages
-//! besides English, so that a model which is calibrated on it loses as little on code or German as on an
-//! encyclopaedia. `assets/calibration/SOURCES.md` names the source and the licence of each part.
+//! Shipped calibration text: articles, fiction, code, dialogues, mathematics and other languages
+//! than English. A model calibrated on it loses as little on code or German as on an encyclopaedia.
+//! `assets/calibration/SOURCES.md` lists sources and licences.
 
 use htc_formats::htz::Digest;
 
-/// Raised with every change of the text: of a part, of their order, of how they are put together.
+/// Version, incremented with every change of the text: of a part, of their order, or of the
+/// interleaving.
 pub const SHIPPED_VERSION: u32 = 1;
 
-/// What stands between two documents in a part's file.
 const BETWEEN: &str = "\n%%\n";
 
-/// The golden section of 2³².
+/// Golden ratio of 2³².
 const GOLDEN: u32 = 0x9e37_79b9;
 
 /// Documents of one kind or language.
 #[derive(Debug)]
 pub struct ShippedPart {
-    /// What it is: the name of its file.
+    /// File name of the part.
     pub name: &'static str,
     text: &'static str,
 }
 
-/// The parts of these names.
 macro_rules! parts {
     ($($name:literal),+ $(,)?) => {
         &[$(ShippedPart {
@@ -31,7 +30,6 @@ macro_rules! parts {
     };
 }
 
-/// Every part, by kind.
 static KINDS: [&[ShippedPart]; 6] = [
     parts![
         "encyclopaedia-science",
@@ -66,21 +64,20 @@ static KINDS: [&[ShippedPart]; 6] = [
 ];
 
 impl ShippedPart {
-    /// All documents.
     fn documents(&self) -> impl Iterator<Item = &'static str> {
         self.text.trim_end().split(BETWEEN)
     }
 
-    /// Its text as it is read, an empty line between two documents.
+    /// Returns the text with an empty line between documents.
     pub fn text(&self) -> String {
         let documents: Vec<&str> = self.documents().collect();
         documents.join("\n\n")
     }
 }
 
-/// The parts that `keep` keeps, with their documents interleaved, first within each kind and then all kinds: any
-/// stretch of the text has about the same mix as the whole, so that few windows, and those that are held out, see
-/// every kind.
+/// Returns the parts selected by `keep` with interleaved documents, first within each kind, then
+/// across kinds. Any stretch has about the mix of the whole, so small samples and the held-out
+/// windows include every kind.
 pub fn shipped_text(mut keep: impl FnMut(&ShippedPart) -> bool) -> String {
     let mut kind = |parts: &'static [ShippedPart]| {
         let kept = parts.iter().filter(|part| keep(part));
@@ -89,11 +86,11 @@ pub fn shipped_text(mut keep: impl FnMut(&ShippedPart) -> bool) -> String {
     interleaved(KINDS.iter().map(|parts| kind(parts)).collect()).join("\n\n")
 }
 
-/// The documents of several sequences, so that any stretch has about as much of each as the whole.
+/// Interleaves sequences such that any stretch has about the same proportion of each.
 ///
-/// A document's place is where its middle lies in its sequence, from 0 to 1. Each sequence is turned by the golden
-/// section against the one before, which spreads the beginnings of sequences of few documents evenly, however many
-/// there are (Weyl's sequence).
+/// Documents are sorted by the relative position of their middle in their sequence, from 0 to 1.
+/// Each sequence is rotated by the golden ratio against the previous one, which spreads the first
+/// documents of short sequences evenly for any number of sequences (Weyl's sequence).
 fn interleaved(sequences: Vec<Vec<&str>>) -> Vec<&str> {
     let mut placed = Vec::new();
     for (documents, index) in sequences.into_iter().zip(0u32..) {
@@ -101,7 +98,7 @@ fn interleaved(sequences: Vec<Vec<&str>>) -> Vec<&str> {
         let mut before = 0;
         for document in documents {
             let len = document.len() as u64;
-            // In 2³² parts: below that, since no document is empty.
+            // In units of 2⁻³²; below 1, since no document is empty.
             let place = (((2 * before + len) << 31) / bytes) as u32;
             placed.push((place.wrapping_add(index.wrapping_mul(GOLDEN)), document));
             before += len;
@@ -111,7 +108,7 @@ fn interleaved(sequences: Vec<Vec<&str>>) -> Vec<&str> {
     placed.into_iter().map(|(_, document)| document).collect()
 }
 
-/// The digest of the whole text.
+/// Returns the digest of the whole text.
 pub fn shipped_digest() -> Digest {
     Digest::of(shipped_text(|_| true).as_bytes())
 }
@@ -120,21 +117,20 @@ pub fn shipped_digest() -> Digest {
 mod tests {
     use super::*;
 
-    /// Every part.
     fn parts() -> impl Iterator<Item = &'static ShippedPart> {
         KINDS.iter().copied().flatten()
     }
 
-    /// Whoever changes the text raises its version, and then writes the digest down here.
+    /// Update version and digest together.
     #[test]
-    fn the_version_stands_for_one_text() {
+    fn version_changes_with_the_text() {
         assert_eq!(SHIPPED_VERSION, 1);
         let expected = "a3fe825b07cfef0a0cb9abaf84b87c5a20e3622a2f82dd42da79eb7f983dc0eb";
         assert_eq!(shipped_digest().to_string(), expected);
     }
 
     #[test]
-    fn every_document_is_there_once() {
+    fn every_document_occurs_once() {
         let whole = shipped_text(|_| true);
         let mut bytes = 0;
         for document in parts().flat_map(ShippedPart::documents) {
@@ -147,14 +143,12 @@ mod tests {
         assert!(!whole.contains("%%\n") && !whole.contains('\r'));
     }
 
-    /// Where each document of some parts begins and ends in a text.
     fn places<'a>(text: &str, of: impl Iterator<Item = &'a ShippedPart>) -> Vec<(usize, usize)> {
         let documents = of.flat_map(ShippedPart::documents);
         let places = documents.filter_map(|d| Some((text.find(d)?, d.len())));
         places.map(|(at, len)| (at, at + len)).collect()
     }
 
-    /// How many bytes of some documents lie in a stretch.
     fn within(places: &[(usize, usize)], (from, to): (usize, usize)) -> usize {
         let overlap = |&(start, end): &(usize, usize)| end.min(to).saturating_sub(start.max(from));
         places.iter().map(overlap).sum()
@@ -162,7 +156,7 @@ mod tests {
 
     /// An eighth of the text is about 16 windows of 512 tokens.
     #[test]
-    fn every_stretch_has_the_mix_of_the_whole() {
+    fn every_stretch_has_the_overall_mix() {
         let foreign = [
             "russian", "chinese", "japanese", "korean", "arabic", "hindi",
         ];
@@ -180,7 +174,7 @@ mod tests {
                 assert!((found - whole).abs() < 0.06, "{said}");
                 assert!(found > 0.4 * whole, "{said}");
             }
-            // The last quarter, which is held out where all of the text is taken, has each part.
+            // The last quarter is held out if the whole text is used.
             for part in parts().filter(|part| keep(part)) {
                 let last = (text.len() * 3 / 4, text.len());
                 let found = within(&places(&text, [part].into_iter()), last);

@@ -1,22 +1,22 @@
-//! How much of a second moment is replaced by what knows no direction.
+//! Shrinkage of second moments towards the identity.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::math::DEFAULT_SHRINKAGE;
 
-/// The part `s` of [`Gauge::whiten`](crate::math::Gauge::whiten), which takes the root of
-/// `(1 − s) C + s tr(C)/n I`: from 0, all directions count as calibration saw them, to 1, all count the same.
-/// Text of another kind excites directions that calibration hardly saw.
+/// Shrinkage `s` of [`Gauge::whiten`](crate::math::Gauge::whiten), which takes the root of `(1 − s)
+/// C + s tr(C)/n I`. At 0 directions are weighted as in calibration, at 1 equally. Text of another
+/// kind excites directions that are rare in calibration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shrinkage(f64);
 
-/// It is a number.
+/// The value is never NaN.
 impl Eq for Shrinkage {}
 
 impl Shrinkage {
-    /// Those that are compared where the best is to be found. Below the default nothing changes that could
-    /// be measured; text of another kind prefers large ones.
+    /// Candidates of the search. Smaller values than the default make no measurable difference;
+    /// text of another kind prefers large ones.
     pub const TRIED: [Shrinkage; 5] = [
         Shrinkage(DEFAULT_SHRINKAGE),
         Shrinkage(0.03),
@@ -25,12 +25,12 @@ impl Shrinkage {
         Shrinkage(0.6),
     ];
 
-    /// A part of a whole; `None` for what is none.
+    /// Returns a shrinkage from 0 to 1; `None` outside.
     pub fn new(part: f64) -> Option<Shrinkage> {
         (0.0..=1.0).contains(&part).then_some(Shrinkage(part))
     }
 
-    /// The part.
+    /// Returns the value.
     pub fn part(self) -> f64 {
         self.0
     }
@@ -48,16 +48,15 @@ impl fmt::Display for Shrinkage {
     }
 }
 
-/// A shrinkage as it is asked for.
+/// Requested shrinkage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShrinkageArg {
-    /// The one that measures best on held-out text.
+    /// The value with the best result on held-out text.
     Auto,
-    /// This one.
+    /// A fixed value.
     Part(Shrinkage),
 }
 
-/// As it is typed.
 impl fmt::Display for ShrinkageArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed_is_what_is_shown() {
+    fn shrinkage_round_trips() {
         for text in ["auto", "0", "1", "0.01", "0.3"] {
             let parsed: ShrinkageArg = text.parse().unwrap();
             assert_eq!(parsed.to_string(), text);

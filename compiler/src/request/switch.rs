@@ -1,9 +1,9 @@
-//! What is on or off.
+//! Options that are on or off.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// An option that is `on` or `off`, each with what it means.
+/// Defines an option that is `on` or `off`.
 macro_rules! switch {
     ($(#[$attribute:meta])* $name:ident: $what:literal, $(#[$on:meta])* On, $(#[$off:meta])* Off) => {
         $(#[$attribute])*
@@ -16,10 +16,10 @@ macro_rules! switch {
         }
 
         impl $name {
-            /// Both.
+            /// Both values.
             pub const ALL: [$name; 2] = [$name::On, $name::Off];
 
-            /// The name used on the command line and in plans.
+            /// Returns the name on the command line and in plans.
             pub const fn name(self) -> &'static str {
                 match self {
                     $name::On => "on",
@@ -37,7 +37,6 @@ macro_rules! switch {
             }
         }
 
-        /// As it is typed.
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(self.name())
@@ -47,54 +46,54 @@ macro_rules! switch {
 }
 
 switch! {
-    /// Whether a model is stored in another order than the source's, in which codes lose less; it computes the same.
+    /// Channel permutation that reduces the loss of codes; the model computes the same function.
     OrderArg: "the order",
-    /// In the one that calibration finds.
+    /// Permutation found by calibration.
     On,
-    /// In the source's.
+    /// Channels as in the source.
     Off
 }
 
 switch! {
-    /// Whether [`Method::Quantise`](super::Method::Quantise) may store slots as factors of low rank where these lose less
-    /// than codes in as many bytes.
+    /// Use of low-rank factors by [`Method::Quantise`](super::Method::Quantise) for projections
+    /// where they lose less than codes of the same size.
     #[derive(Default)]
     LowRankArg: "low rank",
-    /// It may.
+    /// Permitted.
     #[default]
     On,
-    /// In codes alone.
+    /// Codes only.
     Off
 }
 
 switch! {
-    /// Whether an artifact has bases that an adaptive KV cache may begin with; the model computes the same.
+    /// Bases in the artifact for an adaptive KV cache; the model computes the same function.
     #[derive(Default)]
     KvBasesArg: "bases for a KV cache",
-    /// Those that calibration finds.
+    /// Bases from calibration.
     On,
-    /// None.
+    /// No bases.
     #[default]
     Off
 }
 
 switch! {
-    /// Whether files in one type of GGUF are made and measured beside an artifact in codes, for its report.
+    /// Comparison of a coded artifact with measured files of a single GGUF type, for the report.
     CompareArg: "the comparison",
-    /// Some of about its size are.
+    /// Files of about the same size are measured.
     On,
-    /// What they lose is foreseen alone.
+    /// Their losses are only estimated.
     Off
 }
 
 switch! {
-    /// Whether [`Method::Quantise`](super::Method::Quantise) rotates the columns of matrices band by band before it stores
-    /// them in bands, and with them what they are multiplied with, so that no number stands out.
+    /// Rotation of columns by [`Method::Quantise`](super::Method::Quantise) within each group
+    /// before encoding, with the inverse applied to the activations, to remove outliers.
     #[derive(Default)]
     RotationArg: "the rotation",
-    /// It does.
+    /// Rotated.
     #[default]
     On,
-    /// In the source's columns.
+    /// Columns as in the source.
     Off
 }

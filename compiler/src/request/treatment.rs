@@ -1,5 +1,4 @@
-//! How weights are treated beyond the choice of ranks: which errors count, what stays exact, and
-//! whether a bias puts back what is lost on the mean input.
+//! Treatment of weights besides ranks: error metric, exact parts, and bias correction.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,19 +9,19 @@ use thiserror::Error;
 
 use super::{Method, Shrinkage, ShrinkageArg};
 
-/// A kind of gauge.
+/// Error metric of the weights (gauge).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GaugeKind {
-    /// Every error of the weight counts the same.
+    /// Plain error of the weights.
     #[default]
     None,
-    /// By a factor per channel of the residual stream that lets a layer's slots truncate best; found
+    /// Scales residual stream channels such that the projections of a layer truncate best; computed
     /// from the weights alone, see [`axiom_gauge`](crate::math::axiom_gauge).
     Axiom,
-    /// By the root mean square of each input channel.
+    /// Scales by the root mean square of each input channel.
     Activation,
-    /// By the second moment of the input: the error of the output counts.
+    /// Error of the outputs, by the second moment of the input.
     Whiten,
 }
 
@@ -35,7 +34,7 @@ impl GaugeKind {
         GaugeKind::Whiten,
     ];
 
-    /// The name used on the command line and in reports.
+    /// Returns the name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             GaugeKind::None => "none",
@@ -45,13 +44,12 @@ impl GaugeKind {
         }
     }
 
-    /// Whether what it minimises says nothing of the model's output, so that only measuring shows what
-    /// it is worth.
+    /// Returns true if its objective does not bound the model's output error, so only a measurement
+    /// shows its benefit.
     pub const fn is_unproven(self) -> bool {
         matches!(self, GaugeKind::Axiom)
     }
 
-    /// Whether it is made from activations.
     const fn is_calibrated(self) -> bool {
         matches!(self, GaugeKind::Activation | GaugeKind::Whiten)
     }
@@ -72,24 +70,23 @@ impl FromStr for GaugeKind {
     }
 }
 
-/// What the factors of the slots that read the residual stream (Q, K, V, gate, up) must not lose.
-/// What O and down read has no sink of its own, and they are left as they are.
+/// Protected part of the factors of projections that read the residual stream (Q, K, V, gate, up).
+/// Inputs of O and down have no sink; those projections are unaffected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SinkProtection {
-    /// Nothing in particular.
+    /// No protection.
     #[default]
     Off,
-    /// The mean input at the first position of a sequence, where attention sinks: factors that
-    /// [cover](crate::math::Coverage) less of it than [random ones](crate::math::random_coverage) of their rank
-    /// would give up a component for it, which is their first.
+    /// Protects the mean input at the first position, the attention sink: factors that
+    /// [cover](crate::math::Coverage) less of it than [random ones](crate::math::random_coverage)
+    /// of their rank replace a component with it, their first.
     Append,
-    /// So many input channels: those of largest `E[x_i²]` with a calibration, else those whose
-    /// columns have the largest norm. They take as many of the ranks.
+    /// Keeps this number of input channels exact: those with the largest `E[x_i²]` with a
+    /// calibration, else those with the largest column norms. Each uses one rank.
     Channels(usize),
 }
 
-/// As it is typed.
 impl fmt::Display for SinkProtection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -116,23 +113,23 @@ impl FromStr for SinkProtection {
     }
 }
 
-/// Whether biases correct what is lost on the mean input, as it is asked for.
+/// Requested bias correction of the loss on the mean input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BiasArg {
-    /// Where that is known to help.
+    /// Used if it is known to help.
     #[default]
     Auto,
-    /// In every slot that is factorised.
+    /// In every factorised projection.
     On,
-    /// Nowhere.
+    /// Unused.
     Off,
 }
 
 impl BiasArg {
-    /// All of them.
+    /// All values.
     pub const ALL: [BiasArg; 3] = [BiasArg::Auto, BiasArg::On, BiasArg::Off];
 
-    /// The name used on the command line and in plans.
+    /// Returns the name on the command line and in plans.
     pub const fn name(self) -> &'static str {
         match self {
             BiasArg::Auto => "auto",
@@ -157,22 +154,21 @@ impl FromStr for BiasArg {
     }
 }
 
-/// What is asked for of a [`Treatment`], on the command line or by a plan; what is not asked for has a
-/// default that depends on whether there is a calibration.
+/// Requested [`Treatment`] from the command line or a plan; the defaults depend on calibration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreatmentRequest {
-    /// Which errors count; by default `whiten` with a calibration, else `none`.
+    /// Error metric; by default `whiten` with a calibration, else `none`.
     pub gauge: Option<GaugeKind>,
-    /// What stays exact; by default `append` with a calibration, else nothing.
+    /// Sink protection; by default `append` with a calibration, else off.
     pub sink: Option<SinkProtection>,
-    /// Whether biases correct; by default `auto` with a calibration, else not.
+    /// Bias correction; by default `auto` with a calibration, else off.
     pub bias: Option<BiasArg>,
-    /// How far the second moment of `whiten` is shrunk; by default [`Shrinkage::default`].
+    /// Shrinkage of the second moment for `whiten`; by default [`Shrinkage::default`].
     pub shrinkage: Option<ShrinkageArg>,
 }
 
 impl TreatmentRequest {
-    /// This, and what `other` asks for where this is silent.
+    /// Returns this request with missing values taken from `other`.
     #[must_use]
     pub fn or(self, other: TreatmentRequest) -> TreatmentRequest {
         TreatmentRequest {
@@ -183,11 +179,10 @@ impl TreatmentRequest {
         }
     }
 
-    /// The same for a method that stores codes, which nothing is treated beside; what is asked for otherwise is
-    /// refused.
+    /// Returns the request for a method that stores codes, which have no treatment.
     ///
     /// # Errors
-    /// [`TreatmentError::OfFactors`].
+    /// [`TreatmentError::OfFactors`] if a treatment was requested.
     pub fn of_codes(self) -> Result<TreatmentRequest, TreatmentError> {
         let gauge = self.gauge.filter(|gauge| *gauge != GaugeKind::None);
         let sink = self.sink.filter(|sink| *sink != SinkProtection::Off);
@@ -208,11 +203,12 @@ impl TreatmentRequest {
         }
     }
 
-    /// What that means with a calibration or without; `auto` is off here, and of a shrinkage the default.
+    /// Resolves defaults with or without calibration; `auto` is off here, for shrinkage the
+    /// default.
     ///
     /// # Errors
-    /// [`TreatmentError::NoCalibration`] where what is asked for is made from activations and there
-    /// are none, [`TreatmentError::Shrinkage`] where the gauge does not shrink anything.
+    /// [`TreatmentError::NoCalibration`] if activations are required but missing,
+    /// [`TreatmentError::Shrinkage`] if the gauge does not use it.
     pub fn resolve(self, calibrated: bool) -> Result<Treatment, TreatmentError> {
         let by_default = match calibrated {
             true => Treatment {
@@ -265,7 +261,6 @@ impl TreatmentRequest {
     }
 }
 
-/// As it is typed.
 impl fmt::Display for TreatmentRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
@@ -279,22 +274,22 @@ impl fmt::Display for TreatmentRequest {
     }
 }
 
-/// How weights are treated beyond the choice of ranks. The default changes nothing.
+/// Resolved treatment of weights. The default changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "TreatmentRecord", into = "TreatmentRecord")]
 pub struct Treatment {
-    /// Which errors count.
+    /// Error metric.
     pub gauge: GaugeKind,
-    /// What stays exact.
+    /// Sink protection.
     pub sink: SinkProtection,
-    /// Whether every factorised slot gets a bias `(W − Ŵ) E[x]`, added to its own where it has one.
+    /// Adds a bias `(W − Ŵ) E[x]` to every factorised projection, on top of any existing one.
     pub bias: bool,
-    /// How far the second moment of `whiten` is shrunk; other gauges have none.
+    /// Shrinkage of the second moment for `whiten`; unused by other gauges.
     pub shrinkage: Shrinkage,
 }
 
 impl Treatment {
-    /// With this gauge and nothing else.
+    /// Returns a treatment with this gauge alone.
     pub fn with_gauge(gauge: GaugeKind) -> Treatment {
         Treatment {
             gauge,
@@ -302,13 +297,12 @@ impl Treatment {
         }
     }
 
-    /// The shrinkage, where the gauge has one.
+    /// Returns the shrinkage if the gauge uses it.
     pub fn shrinks(self) -> Option<Shrinkage> {
         (self.gauge == GaugeKind::Whiten).then_some(self.shrinkage)
     }
 }
 
-/// One line for reports.
 impl fmt::Display for Treatment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bias = if self.bias { "on" } else { "off" };
@@ -322,13 +316,13 @@ impl fmt::Display for Treatment {
 
 as_typed!(GaugeKind, SinkProtection, BiasArg, ShrinkageArg);
 
-/// A [`Treatment`] as it stands in reports.
+/// Serialised [`Treatment`].
 #[derive(Serialize, Deserialize)]
 struct TreatmentRecord {
     gauge: GaugeKind,
     sink: SinkProtection,
     bias: bool,
-    /// Absent where the gauge shrinks nothing.
+    /// Absent if the gauge does not use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     shrinkage: Option<f64>,
 }
@@ -361,70 +355,70 @@ impl TryFrom<TreatmentRecord> for Treatment {
     }
 }
 
-/// Why weights cannot be treated so. The message is one line.
+/// Error returned when a treatment is impossible. The message is one line.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum TreatmentError {
-    /// It is made from activations, and there are none.
+    /// The treatment requires activations.
     #[error("{option} is made from activations; give a text with `calibration`, or {other}")]
     NoCalibration {
-        /// What was asked for.
+        /// Requested option.
         option: String,
-        /// What can be asked for without.
+        /// Alternative without calibration.
         other: &'static str,
     },
-    /// It is about factors, or about what the method decides itself.
+    /// An option for factors with a method that makes none.
     #[error(
         "{option}: the method quantise decides on slots and types itself and makes no factors; leave it out, or take `method` gp or grc"
     )]
     OfFactors {
-        /// What was asked for.
+        /// Requested option.
         option: String,
     },
-    /// It is about codes, which the method does not choose.
+    /// An option for codes with a method that does not choose codes.
     #[error(
         "{option}: the method {} makes factors and chooses no codes; leave it out, or take `method` quantise", method.name()
     )]
     OfCodes {
-        /// What was asked for.
+        /// Requested option.
         option: String,
-        /// The method.
+        /// Requested method.
         method: Method,
     },
-    /// The gauge has nothing to shrink.
+    /// A shrinkage with a gauge that does not use it.
     #[error(
         "`shrinkage` {shrinkage}: gauge {gauge} has no second moment that could be shrunk; leave it out, or take `gauge` whiten"
     )]
     Shrinkage {
-        /// What was asked for.
+        /// Requested shrinkage.
         shrinkage: ShrinkageArg,
-        /// The gauge.
+        /// Requested gauge.
         gauge: GaugeKind,
     },
-    /// The exact channels need more ranks than there are.
+    /// More exempt channels than ranks.
     #[error(
         "`sink` channels:{channels}: {unit} has rank {rank}, and every channel takes one; choose at most channels:{rank}, or more rank"
     )]
     Channels {
-        /// Channels asked for.
+        /// Requested channels.
         channels: usize,
-        /// The smallest rank of a unit that reads the residual stream.
+        /// Smallest rank of a unit that reads the residual stream.
         rank: usize,
-        /// That unit.
+        /// Name of that unit.
         unit: String,
     },
-    /// The exact channels would not be exact in the type of a plan's factors.
+    /// The factor type of the plan cannot hold the channels exactly.
     #[error(
         "`sink` channels:{channels}: the plan stores the factors of {unit} in {stored}, which rounds them; exact they are in {exact}: make the plan with the same `sink`, or edit its types"
     )]
     ChannelType {
-        /// Channels asked for.
+        /// Requested channels.
         channels: usize,
-        /// The unit.
+        /// Name of the unit.
         unit: String,
-        /// The type of its factors that hold columns of the source.
+        /// Type of its factors that hold columns of the source.
         stored: DType,
-        /// One in which those are exact.
+        /// A type that holds them exactly.
         exact: DType,
     },
 }
@@ -434,7 +428,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed_is_what_is_shown() {
+    fn options_round_trip() {
         for kind in GaugeKind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
         }
@@ -483,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_activations_is_refused_without() {
+    fn options_that_need_activations_require_calibration() {
         let nothing = TreatmentRequest::default();
         let gauge = |gauge| TreatmentRequest {
             gauge: Some(gauge),
@@ -516,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shrinkage_belongs_to_whiten() {
+    fn shrinkage_requires_whiten() {
         let part = ShrinkageArg::Part(Shrinkage::new(0.1).unwrap());
         let shrunk = |gauge| TreatmentRequest {
             gauge,
@@ -536,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_go_before_the_plan() {
+    fn flags_override_the_plan() {
         let flags = TreatmentRequest {
             gauge: Some(GaugeKind::None),
             ..TreatmentRequest::default()

@@ -1,4 +1,4 @@
-//! What is said of a plan, and the defaults of what is not.
+//! Plan options and their defaults.
 
 use htc_formats::DType;
 use htc_formats::model::Slot;
@@ -9,56 +9,56 @@ use super::{
     RotationArg, SinkProtection, TextSource, TreatmentError, TreatmentRequest,
 };
 
-/// Parameters after over before where no budget is given.
+/// Default ratio of parameters after over parameters before.
 pub const DEFAULT_RATIO: f64 = 0.9;
 
-/// How factors are stored where nothing else is asked for.
+/// Default type of factors.
 pub const DEFAULT_FACTOR_TYPE: DType = DType::Q8_0;
 
-/// What is said of a plan; the rest has defaults, some of which depend on whether there is a
-/// calibration.
+/// Explicit plan options; defaults of the rest may depend on calibration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wishes {
-    /// How slots are approximated; see [`Wishes::method`].
+    /// Approximation method; see [`Wishes::method`].
     pub method: Option<Method>,
-    /// How much may be kept; a ratio of [`DEFAULT_RATIO`] by default, with [`Allocator::DiffPlan`] what
-    /// energy decides, with [`Method::Quantise`] what the limit allows.
+    /// Size budget; by default a ratio of [`DEFAULT_RATIO`], with [`Allocator::DiffPlan`]
+    /// determined by energy, with [`Method::Quantise`] by the limit.
     pub budget: Option<Budget>,
-    /// How the budget is shared out; see [`Wishes::allocator`].
+    /// Allocation strategy; see [`Wishes::allocator`].
     pub allocator: Option<Allocator>,
-    /// The smallest rank of a factorised slot.
+    /// Minimum rank of a factorised projection.
     pub floor: Option<Floor>,
-    /// The largest rank of a factorised slot.
+    /// Maximum rank of a factorised projection.
     pub cap: Option<usize>,
-    /// What the variance is of that some allocators read; [`FirstPositions::LeftOut`] by default.
+    /// Treatment of first positions in the variance; [`FirstPositions::LeftOut`] by default.
     pub first_positions: FirstPositions,
-    /// Slots to compress; empty for those of the method.
+    /// Selected projections; empty for those of the method.
     pub slots: Vec<Slot>,
-    /// How factors are stored; [`DEFAULT_FACTOR_TYPE`] by default.
+    /// Type of factors; [`DEFAULT_FACTOR_TYPE`] by default.
     pub factor_type: Option<DType>,
-    /// How dense matrices are stored; by default as in the source, but for selected slots that are left dense.
+    /// Types of dense matrices; by default as in the source, except selected projections that stay
+    /// dense.
     pub dense: DenseTypes,
-    /// Whether selected slots that are left dense stay as in the source, too; by default they are stored as factors are.
+    /// Keeps selected dense projections as in the source; by default they get the factor type.
     pub keep_dense: bool,
-    /// The kinds of code to choose from; all by default.
+    /// Kinds of codes; all by default.
     pub codes: Option<CodeKinds>,
-    /// Whether factors are looked at beside codes; they are by default.
+    /// Evaluation of factors as alternatives to codes; on by default.
     pub low_rank: Option<LowRankArg>,
-    /// Whether matrices are rotated before they are stored in bands; they are by default.
+    /// Rotation before encoding in column groups; on by default.
     pub rotation: Option<RotationArg>,
-    /// Whether the model is stored in another order; see [`Request::order`].
+    /// Channel permutation; see [`Request::order`].
     pub order: Option<OrderArg>,
-    /// Whether the artifact has bases for a KV cache; it has none by default.
+    /// Bases for a KV cache; off by default.
     pub kv_bases: KvBasesArg,
-    /// How weights are to be treated.
+    /// Treatment of weights.
     pub treatment: TreatmentRequest,
-    /// How much work goes into it.
+    /// Compilation effort.
     pub effort: Effort,
 }
 
 impl Wishes {
-    /// The allocator asked for, or the default: with a calibration what measures best with the
-    /// method, where there is anything to share out.
+    /// Returns the requested allocator, or the default: with a calibration the one that measures
+    /// best with the method, if there is anything to allocate.
     pub fn allocator(&self, calibrated: bool) -> Allocator {
         let fixed = matches!(self.budget, Some(Budget::Rank(_) | Budget::FullRank));
         let default = match (calibrated && !fixed, self.method()) {
@@ -70,7 +70,8 @@ impl Wishes {
         self.allocator.unwrap_or(default)
     }
 
-    /// The request, with a calibration or without. Slots come in the order of execution, each once.
+    /// Returns the resolved request, with or without calibration. Projections are unique and in the
+    /// order of execution.
     pub fn request(&self, calibrated: bool) -> Request {
         let method = self.method();
         let mut slots = match &self.slots[..] {
@@ -81,7 +82,7 @@ impl Wishes {
         slots.dedup();
         let allocator = self.allocator(calibrated);
         let default = match (method, allocator) {
-            // A limit decides.
+            // The limit determines the ratio.
             (Method::Quantise, _) => Budget::Ratio(1.0),
             (_, Allocator::DiffPlan) => Budget::Energy,
             _ => Budget::Ratio(DEFAULT_RATIO),
@@ -114,8 +115,8 @@ impl Wishes {
         }
     }
 
-    /// The method asked for. Without one it is [`Method::Quantise`], unless something is asked for that only
-    /// factors have: then it is [`Method::PerSlot`]. A size of the whole file is nothing that factors have.
+    /// Returns the requested method. The default is [`Method::Quantise`], or [`Method::PerSlot`] if
+    /// an option applies only to factors. A file size is not such an option.
     pub fn method(&self) -> Method {
         let default = match self.deciding() {
             Some(_) => Method::PerSlot,
@@ -124,7 +125,7 @@ impl Wishes {
         self.method.unwrap_or(default)
     }
 
-    /// What decides for [`Method::PerSlot`] where no method is asked for, as it is typed.
+    /// Returns the option that implies [`Method::PerSlot`], if no method is set.
     pub fn deciding(&self) -> Option<&'static str> {
         let of_factors = match self.budget {
             Some(Budget::FileSize(_) | Budget::Bits(_)) => None,
@@ -138,7 +139,7 @@ impl Wishes {
         of_factors.filter(|_| self.method.is_none())
     }
 
-    /// Refuses what the method has no use for.
+    /// Checks that the method supports all options.
     ///
     /// # Errors
     /// [`TreatmentError::OfFactors`], [`TreatmentError::OfCodes`].
@@ -166,7 +167,7 @@ impl Wishes {
         }
     }
 
-    /// The first wish that is of factors or of single slots, as it is typed, and what it asks for.
+    /// Returns the first option that applies only to factors or single projections, with its value.
     fn of_factors(&self) -> Option<(&'static str, String)> {
         fn said(wish: Option<impl ToString>) -> Option<String> {
             wish.map(|wish| wish.to_string())
@@ -195,7 +196,7 @@ impl Wishes {
             ("--dense-type", said(self.dense.slots)),
             ("--dense-type", said(self.keep_dense.then_some("source"))),
             ("--embedding-type", said(self.dense.outside)),
-            // What is off is so without factors, too.
+            // Options that are off are valid without factors.
             (
                 "--gauge",
                 said(gauge.filter(|gauge| *gauge != GaugeKind::None)),
@@ -211,7 +212,7 @@ impl Wishes {
         asked.find_map(|(option, value)| Some((option, value?)))
     }
 
-    /// What to calibrate on: the shipped text where there is none, and the method needs one.
+    /// Returns the calibration, or the shipped text if the method needs one and none is set.
     pub fn calibration(&self, asked: CalibrationOptions) -> Option<CalibrationOptions> {
         match (asked.texts.is_empty(), self.method()) {
             (false, _) => Some(asked),
@@ -245,7 +246,7 @@ mod tests {
             ..Wishes::default()
         };
         assert_eq!(shared.allocator(true), Allocator::Waterfill);
-        // A rank leaves nothing to share out.
+        // A fixed rank leaves nothing to allocate.
         let fixed = Wishes {
             budget: Some(Budget::Rank(4)),
             ..shared
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_method_follows_from_what_is_asked_for() {
+    fn options_imply_the_method() {
         let none = Wishes::default();
         assert_eq!((none.method(), none.deciding()), (Method::Quantise, None));
         let budget = |budget| Wishes {
@@ -287,7 +288,7 @@ mod tests {
             let decided = (request.method, request.method_from);
             assert_eq!(decided, (Method::PerSlot, Some(option)));
             assert_eq!(wishes.check(), Ok(()));
-            // Asked for, nothing decides for it.
+            // An explicit method needs no implying option.
             let asked = Wishes {
                 method: Some(Method::SharedBasis),
                 ..wishes
@@ -297,9 +298,9 @@ mod tests {
                 (Method::SharedBasis, None)
             );
         }
-        // Off is what it is without factors.
+        // `none` is valid without factors.
         assert_eq!(gauge(GaugeKind::None).method(), Method::Quantise);
-        // A size of the file and a floor of ranks.
+        // A file size and a rank floor.
         let both = Wishes {
             budget: Some(Budget::Bits(3.0)),
             ..floor
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_come_once_and_in_order() {
+    fn projections_are_unique_and_sorted() {
         let wishes = Wishes {
             slots: vec![Slot::Up, Slot::Q, Slot::Up],
             ..Wishes::default()

@@ -1,30 +1,30 @@
-//! How long the stages of a compilation took.
+//! Durations of the stages of a compilation.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A stage of a compilation.
+/// Stage of a compilation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Opening the source and deciding, with what is measured for it.
+    /// Opening the source and planning, with its measurements.
     #[default]
     Plan,
     /// Reading the source for its digest.
     Read,
-    /// Calibrating, or finding that it was done before.
+    /// Calibration, or loading it from the cache.
     Calibrate,
-    /// Factorising and writing, all candidates.
+    /// Factorising and writing, for all candidates.
     Factorise,
-    /// Executing candidates on held-out text.
+    /// Evaluating candidates on held-out text.
     Measure,
-    /// Tuning what was chosen.
+    /// Tuning the chosen candidate.
     Tune,
-    /// Forcing the artifact to the disk.
+    /// Syncing the artifact to the disk.
     Seal,
 }
 
-/// Charges every moment to one stage: the innermost that is at work.
+/// Clock that charges time to the innermost active stage.
 #[derive(Debug)]
 pub struct StageClock {
     stage: Cell<Stage>,
@@ -43,7 +43,7 @@ impl Default for StageClock {
 }
 
 impl StageClock {
-    /// Charges what `work` takes to a stage, less what stages inside it are charged with.
+    /// Runs `work` and charges its time to `stage`, without that of nested stages.
     pub fn during<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
         let outer = self.switch(stage);
         let done = work();
@@ -51,7 +51,7 @@ impl StageClock {
         done
     }
 
-    /// What a stage has taken.
+    /// Returns the time charged to a stage.
     pub fn spent(&self, stage: Stage) -> Duration {
         self.switch(self.stage.get());
         self.spent.borrow().get(&stage).copied().unwrap_or_default()
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_moment_is_charged_once_to_the_innermost_stage() {
+    fn time_is_charged_once_to_the_innermost_stage() {
         let (clock, begun) = (StageClock::default(), Instant::now());
         let pause = Duration::from_millis(20);
         clock.during(Stage::Factorise, || {

@@ -1,4 +1,4 @@
-//! Room on the disk, and files that are complete or not there.
+//! Free disk space, and atomic writes of files.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -7,21 +7,20 @@ use std::path::{Path, PathBuf};
 
 use htc_formats::folder::Folder;
 
-/// Bytes that may still be written to the file system of a folder; `None` where the system does not
-/// say so, or where the file system has no size of its own.
+/// Returns the available bytes of a folder's file system, if known.
 #[cfg(unix)]
 pub fn free(folder: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(folder).ok()?;
     (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// Unknown on this system.
+/// Unknown here.
 #[cfg(not(unix))]
 pub fn free(_: &Path) -> Option<u64> {
     None
 }
 
-/// The folder that a file is written to.
+/// Returns the folder of a file.
 pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -29,7 +28,7 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Whether two paths lead to one file, which need not exist yet.
+/// Returns true if two paths are the same file, which need not exist yet.
 pub(crate) fn same_place(a: &Path, b: &Path) -> bool {
     let place = |path: &Path| -> Option<PathBuf> {
         fs::canonicalize(path).ok().or_else(|| {
@@ -43,7 +42,6 @@ pub(crate) fn same_place(a: &Path, b: &Path) -> bool {
     a == b || same_inode(a, b) || place(a).is_some_and(|a| Some(a) == place(b))
 }
 
-/// Whether two names are hard links of one file.
 #[cfg(unix)]
 fn same_inode(a: &Path, b: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
@@ -53,20 +51,18 @@ fn same_inode(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// Unknown on this system.
 #[cfg(not(unix))]
 fn same_inode(_: &Path, _: &Path) -> bool {
     false
 }
 
-/// Makes sure that a file can be written to a place, before the work whose result it is: the name is
-/// one that the file system takes, and a file can be made beside it.
+/// Checks that a file can be created at `path`.
 ///
 /// # Errors
-/// What the system says.
+/// I/O errors.
 pub fn check(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
-        // Written to as it is; whether it takes anything is found out then.
+        // Devices and pipes are opened when written.
         Ok(found) if !found.is_file() => return Ok(()),
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -75,19 +71,15 @@ pub fn check(path: &Path) -> io::Result<()> {
     folder.temporary(0o600).map(|_| ())
 }
 
-/// Writes a file beside its place, under a name that nobody can know, and moves it there when it is
-/// complete; one that is replaced passes its permissions on. Where nothing may be replaced, what has
-/// the name is kept. The file is not forced to the disk: what a crash of the system leaves of it is
-/// found out by its digest.
+/// Writes a file atomically, without sync, and keeps the permissions of a replaced file.
 ///
 /// # Errors
-/// What the system says; the place is as it was then.
+/// I/O errors; `path` is unchanged then.
 pub fn write(
     path: &Path,
     replace: bool,
     write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> io::Result<()> {
-    // A device or a pipe is written to; a file would take its place.
     if replace && fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         let file = special(path)?;
         let mut to = BufWriter::new(&file);
@@ -98,10 +90,10 @@ pub fn write(
     write_in(&folder, &name, replace, write)
 }
 
-/// As [`write()`], for the file `name` of an open folder.
+/// Writes the file `name` of an open folder, as [`write()`].
 ///
 /// # Errors
-/// What the system says; the place is as it was then.
+/// I/O errors.
 pub fn write_in(
     folder: &Folder,
     name: &OsStr,
@@ -116,7 +108,7 @@ pub fn write_in(
     temporary.persist(name, replace)
 }
 
-/// Opens a device or a pipe for writing. A pipe that nobody reads is refused instead of waited for.
+/// Fails on a pipe without a reader.
 #[cfg(unix)]
 fn special(path: &Path) -> io::Result<File> {
     use rustix::fs::OFlags;
@@ -130,13 +122,12 @@ fn special(path: &Path) -> io::Result<File> {
             false => error,
         }
     })?;
-    // Only opening must not wait.
+    // Only opening is non-blocking.
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
     Ok(file)
 }
 
-/// Opens a device for writing.
 #[cfg(not(unix))]
 fn special(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).open(path)
@@ -147,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_has_some_room_and_what_is_not_there_has_none() {
+    fn free_space_is_known_for_existing_folders() {
         let folder = tempfile::tempdir().unwrap();
         assert!(free(folder.path()).is_some_and(|bytes| bytes < 1 << 60));
         assert_eq!(free(&folder.path().join("no")), None);
@@ -156,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_complete_or_not_there() {
+    fn writes_are_atomic() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("n".repeat(255));

@@ -1,19 +1,17 @@
-//! Locks between processes, waited for in the open and not for ever.
+//! File locks between processes, with a timeout.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often it is tried again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes the lock on a file, and waits for it at most so long; `held` is told once that somebody has
-/// it, and `ended` may end the waiting. Says whether it is taken. On a file system without locks it
-/// is.
+/// Waits for the lock on a file, at most `timeout`. Calls `held` once if another process has it;
+/// `ended` may stop waiting. Returns true if taken or unsupported.
 ///
 /// # Errors
-/// What the system says.
+/// I/O errors.
 pub fn take(
     file: &File,
     timeout: Duration,
@@ -47,7 +45,7 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn a_lock_is_waited_for_as_long_as_was_said() {
+    fn lock_waits_until_the_timeout() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let [first, second] = [0, 1].map(|_| File::open(file.path()).unwrap());
         let told = Cell::new(0);

@@ -1,4 +1,4 @@
-//! How much memory the process has.
+//! Memory usage of the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,27 +8,24 @@ use std::time::Duration;
 use htc_formats::model::HyperParameters;
 use htc_loader::kv::{KvKind, KvShape};
 
-/// Bytes of memory that the process occupies.
+/// Resident memory of the process in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
-    /// The most at any time so far.
+    /// Peak of the resident memory.
     pub peak: u64,
-    /// Of what is there now, pages of mapped files: the system takes them back when it needs
-    /// them, since it can read them again.
+    /// Pages of mapped files, which the system can reclaim.
     pub mapped: u64,
-    /// Of what is there now, what the process wrote itself.
+    /// Anonymous memory.
     pub own: u64,
 }
 
-/// The most memory of its own that the process was seen with; mapped files, which the system takes back
-/// when it needs to, are left out.
+/// Peak of the anonymous memory of the process; mapped files do not count.
 #[derive(Clone, Debug, Default)]
 pub struct Peak(Arc<AtomicU64>);
 
-/// How often a watch looks: what is there for a shorter time may be missed.
 const LOOKS_APART: Duration = Duration::from_millis(200);
 
-/// Looks again and again until it is dropped.
+/// Sampling thread, stopped on drop.
 #[derive(Debug)]
 pub struct PeakWatch {
     ended: Arc<AtomicBool>,
@@ -40,21 +37,21 @@ impl Drop for PeakWatch {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It does nothing that could fail.
+            // The thread cannot fail.
             _ = thread.join();
         }
     }
 }
 
 impl Peak {
-    /// Looks how much it is now.
+    /// Takes a sample.
     pub fn sample(&self) {
         if let Some(found) = resident() {
             self.0.fetch_max(found.own, Ordering::Relaxed);
         }
     }
 
-    /// Looks from a thread of its own; where the system gives none, whoever else samples is all there is.
+    /// Starts a sampling thread; without a thread only explicit samples count.
     pub fn watch(&self) -> PeakWatch {
         let ended = Arc::new(AtomicBool::new(false));
         let (peak, is_over) = (self.clone(), Arc::clone(&ended));
@@ -71,23 +68,22 @@ impl Peak {
         }
     }
 
-    /// The most so far; `None` where the system never said it.
+    /// Returns the peak so far; `None` if never measured.
     pub fn bytes(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|&bytes| bytes > 0)
     }
 }
 
-/// What the system says of this process; `None` where it does not say it as Linux does.
+/// Returns the memory of this process; `None` on other systems than Linux.
 pub fn resident() -> Option<Resident> {
     parse(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
-/// Bytes of memory that programs may still take without swapping, as the system estimates it; `None`
-/// where it does not say it as Linux does. A limit of the process's control group counts, too.
+/// Returns the available memory, limited by the control group; `None` on other systems than Linux.
 pub fn available() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let free = kibibytes(&read("/proc/meminfo")?, "MemAvailable")?;
-    // Where there is no limit it says `max`, which is no number.
+    // Without a limit the file contains `max`.
     let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
     let limit = number("/sys/fs/cgroup/memory.max");
     let used = number("/sys/fs/cgroup/memory.current");
@@ -95,8 +91,7 @@ pub fn available() -> Option<u64> {
     Some(within.map_or(free, |within| within.min(free)))
 }
 
-/// Bytes that a sequence of so many positions takes beside the mapped model, at least: keys and values
-/// of all layers, the activations of one position, and what attention keeps for every thread.
+/// Returns the minimum memory of a session without the mapped model.
 pub fn of_session(
     hyper: &HyperParameters,
     positions: usize,
@@ -109,7 +104,7 @@ pub fn of_session(
     };
     let kv_width = product(&[hyper.kv_heads, hyper.head_size]) as usize;
     let stored = kv.into().stored();
-    // Kinds in low rank take less, by how much the artifact says.
+    // Low-rank KV types need less.
     let kv = product(&[KvShape::from(hyper).position_bytes(stored), positions]);
     // Queries, weighted sums and a tile of keys, 64 rows each.
     let attention = product(&[4, 3 * 64, hyper.head_size, threads]);
@@ -118,14 +113,13 @@ pub fn of_session(
     kv.saturating_add(attention).saturating_add(4 * row as u64)
 }
 
-/// The number of a line `key: number kB`, in bytes.
 fn kibibytes(lines: &str, key: &str) -> Option<u64> {
     let line = lines.lines().find_map(|line| line.strip_prefix(key))?;
     let number = line.strip_prefix(':')?.trim().strip_suffix("kB")?;
     number.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Reads the lines of `/proc/PID/status` (proc_pid_status(5)), which count in KiB.
+/// Parses `/proc/PID/status` (proc_pid_status(5)).
 fn parse(status: &str) -> Option<Resident> {
     let bytes = |key| kibibytes(status, key);
     Some(Resident {
@@ -142,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sequence_takes_what_its_numbers_say() {
+    fn session_memory_follows_from_the_shapes() {
         let hyper = HyperParameters {
             architecture: "llama".to_owned(),
             name: None,
@@ -169,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_linux_are_read() {
+    fn parses_proc_status() {
         let status = "Name:\thtc\nVmHWM:\t  2048 kB\nVmRSS:\t 1900 kB\nRssAnon:\t     100 kB\n\
                       RssFile:\t    1800 kB\nRssShmem:\t       0 kB\n";
         let expected = Resident {
@@ -189,10 +183,9 @@ mod tests {
         assert!(found > 1 << 20, "{found}");
     }
 
-    /// Between two looks of anybody else.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_watch_sees_what_was_there_for_a_while() {
+    fn watch_records_temporary_allocations() {
         let peak = Peak::default();
         let watch = peak.watch();
         let written = std::hint::black_box(vec![1_u8; 96 << 20]);

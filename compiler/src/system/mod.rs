@@ -1,4 +1,4 @@
-//! The machine: disk, memory, bounded texts, random numbers, ordered work on several threads.
+//! System utilities: disk, memory, text files, random numbers, ordered parallel work.
 
 pub mod clock;
 pub mod disk;

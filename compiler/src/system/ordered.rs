@@ -1,4 +1,4 @@
-//! Work done in parallel, consumed in order, with a bounded number of results in flight.
+//! Parallel work with ordered results.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ struct Shared<T, E> {
 
 impl<T, E> Shared<T, E> {
     fn lock(&self) -> MutexGuard<'_, State<T, E>> {
-        // A worker that panics poisons the lock; the scope raises its panic again on its own.
+        // The scope propagates a worker's panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -27,7 +27,7 @@ impl<T, E> Shared<T, E> {
     }
 }
 
-/// Stops everybody when its thread leaves, also by a panic.
+/// Stops all threads when dropped, also by a panic.
 struct StopOnDrop<'a, T, E>(&'a Shared<T, E>);
 
 impl<T, E> Drop for StopOnDrop<'_, T, E> {
@@ -36,13 +36,11 @@ impl<T, E> Drop for StopOnDrop<'_, T, E> {
     }
 }
 
-/// Runs `work` on `0..jobs` with `threads` threads and hands every result to `consume` in the
-/// order of the jobs, on the calling thread. No job starts before the one `window` places ahead
-/// of it has been consumed, so at most `window` results exist at a time.
+/// Runs `work` on `0..jobs` with `threads` threads and passes the results to `consume` in order, on
+/// the calling thread. At most `window` results exist at a time.
 ///
 /// # Errors
-/// The error of the first job in order that failed, or of `consume`; that of the system where it
-/// gives not a single thread.
+/// The error of the first failed job, or of `consume`; an I/O error if no thread can be started.
 pub fn for_each<T: Send, E: Send + From<std::io::Error>>(
     threads: usize,
     jobs: usize,
@@ -68,7 +66,7 @@ pub fn for_each<T: Send, E: Send + From<std::io::Error>>(
         })
     };
     let worker = || {
-        // Only a panic drops it: then the consumer must not wait for this worker's result.
+        // Dropped only by a panic.
         let on_panic = StopOnDrop(&shared);
         loop {
             let mut state = shared.lock();
@@ -96,7 +94,7 @@ pub fn for_each<T: Send, E: Send + From<std::io::Error>>(
     std::thread::scope(|scope| {
         let _stop = StopOnDrop(&shared);
         for started in 0..threads.clamp(1, jobs.max(1)) {
-            // Fewer threads do the same work; without any, there is nobody to wait for.
+            // Fewer threads do the same work.
             match std::thread::Builder::new().spawn_scoped(scope, worker) {
                 Ok(_) => {}
                 Err(error) if started == 0 => return Err(E::from(error)),

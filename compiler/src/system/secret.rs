@@ -1,9 +1,6 @@
-//! What only this user knows, so that work which goes on later can be told from work that somebody
-//! else laid there.
+//! Secret key of the user, to authenticate work that is resumed later.
 //!
-//! 32 random bytes in the user's state folder, made at the first use. Records are sealed with
-//! HMAC-SHA256 (RFC 2104): whoever cannot read the file cannot make a record, whatever digests he
-//! computes.
+//! 32 random bytes in the user's state folder. Records are sealed with HMAC-SHA256 (RFC 2104).
 
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -13,42 +10,40 @@ use htc_formats::folder::{self, Folder, FolderError};
 use htc_formats::htz::{Digest, Hasher};
 use thiserror::Error;
 
-/// Its name in the state folder.
 const NAME: &str = "secret";
 
-/// Bytes of a block of SHA-256.
 const BLOCK: usize = 64;
 
-/// A key of HMAC-SHA256.
+/// Key for HMAC-SHA256.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
-/// Why there is no secret that outlives this process.
+/// Error returned when there is no persistent secret.
 #[derive(Debug, Error)]
 pub enum SecretError {
-    /// There is no place for it.
+    /// There is no state folder.
     #[error(
         "neither XDG_STATE_HOME nor HOME is set, which say where a secret of this user may lie"
     )]
     NoState,
-    /// It cannot be read or made.
+    /// The file cannot be read or created.
     #[error("{}: {error}", path.display())]
     Io {
-        /// The file or the folder.
+        /// Path.
         path: PathBuf,
-        /// What the system says.
+        /// I/O error.
         error: io::Error,
     },
-    /// Others may know it.
+    /// The file is readable by others.
     #[error("{}: others may read this secret of yours; remove it, and another is made", .0.display())]
     Known(PathBuf),
-    /// It has another length than a secret.
+    /// The file has the wrong length.
     #[error("{}: no secret of htc; remove it, and another is made", .0.display())]
     Damaged(PathBuf),
 }
 
 impl Secret {
-    /// That of the user, made where there is none.
+    /// Returns the secret of the user, created if missing.
     ///
     /// # Errors
     /// [`SecretError`].
@@ -56,7 +51,6 @@ impl Secret {
         Secret::in_folder(&state_folder().ok_or(SecretError::NoState)?)
     }
 
-    /// That in a folder, which is made where there is none.
     fn in_folder(path: &Path) -> Result<Secret, SecretError> {
         let failed = |error| SecretError::Io {
             path: path.to_owned(),
@@ -83,17 +77,17 @@ impl Secret {
         }
     }
 
-    /// One that is forgotten at the end of the process.
+    /// Returns a temporary secret for this process.
     ///
     /// # Errors
-    /// Where the system has no random bytes.
+    /// I/O errors.
     pub fn for_this_run() -> io::Result<Secret> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
         Ok(Secret(bytes))
     }
 
-    /// HMAC-SHA256 of the parts, one after another.
+    /// Returns the HMAC-SHA256 of the concatenated parts.
     pub fn seal(&self, parts: &[&[u8]]) -> Digest {
         let padded = |with: u8| {
             let mut block = [with; BLOCK];
@@ -144,16 +138,15 @@ fn is_private(found: &std::fs::Metadata) -> bool {
     std::os::unix::fs::MetadataExt::mode(found) & 0o077 == 0
 }
 
-/// Other systems keep the folder that it lies in to its user.
+/// On other systems the folder is private.
 #[cfg(not(unix))]
 fn is_private(_: &std::fs::Metadata) -> bool {
     true
 }
 
-/// Where the user's programs keep what they know from one run to the next.
 fn state_folder() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
-    // Relative paths are to be ignored, says the XDG Base Directory Specification.
+    // As the XDG Base Directory Specification requires.
     let absolute = |name| variable(name).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME")
         .or_else(|| Some(absolute("HOME")?.join(".local/state")))
@@ -165,7 +158,7 @@ fn state_folder() -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// RFC 4231, test case 1: a shorter key counts as one with zeros behind it.
+    /// RFC 4231, test case 1; a shorter key is padded with zeros.
     #[test]
     fn seals_are_hmac_sha256() {
         let mut key = [0; 32];
@@ -179,7 +172,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_secret_is_made_once_and_for_its_user_alone() {
+    fn secret_is_created_once_with_private_permissions() {
         use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("deep/state/htc");

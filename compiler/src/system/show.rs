@@ -1,14 +1,14 @@
-//! Names and quantities for people.
+//! Formatting of names and quantities.
 
 use std::path::Path;
 
-/// The name of a file, without its folder.
+/// Returns the name of a file, without its folder.
 pub fn name_of(path: &Path) -> String {
     path.file_name()
         .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
 }
 
-/// `12.3 MB`: decimal units, three digits.
+/// Formats `12.3 MB`: decimal units, three digits.
 pub fn bytes_for_people(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "kB", "MB", "GB"] {
@@ -21,7 +21,7 @@ pub fn bytes_for_people(bytes: u64) -> String {
     format!("{value:.1} TB")
 }
 
-/// ` (95 % interval 1.02 to 1.05)`, or nothing where there is none.
+/// Formats ` (95 % interval 1.02 to 1.05)`; empty for `None`.
 pub fn interval(interval: Option<(f64, f64)>, digits: usize) -> String {
     match interval {
         Some((low, high)) => format!(" (95 % interval {low:.digits$} to {high:.digits$})"),

@@ -1,4 +1,4 @@
-//! Text files given by the caller.
+//! Reading of text files.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,34 +7,34 @@ use std::path::{Path, PathBuf};
 use htc_formats::open;
 use thiserror::Error;
 
-/// Texts beyond this many bytes are refused: 1 GiB.
+/// Maximum size of a text: 1 GiB.
 pub const MAX_TEXT: u64 = 1 << 30;
 
-/// Why a text cannot be used.
+/// Error returned when a text cannot be read.
 #[derive(Debug, Error)]
 pub enum TextError {
-    /// It cannot be read.
+    /// Unreadable file.
     #[error("{path}: cannot be read: {source}; check the path")]
     Read {
-        /// The file.
+        /// File path.
         path: PathBuf,
-        /// What the system says.
+        /// I/O error.
         source: io::Error,
     },
-    /// It is not UTF-8.
+    /// Not UTF-8.
     #[error(
         "{path}: not UTF-8 text: byte {offset} begins no character; convert it to UTF-8 (iconv)"
     )]
     NotUtf8 {
-        /// The file.
+        /// File path.
         path: PathBuf,
-        /// Where the text breaks.
+        /// Offset of the first invalid byte.
         offset: usize,
     },
-    /// It is larger than [`MAX_TEXT`].
+    /// The file is larger than [`MAX_TEXT`].
     #[error("{path}: larger than {MAX_TEXT} bytes; give a part of it")]
     TooLarge {
-        /// The file.
+        /// File path.
         path: PathBuf,
     },
 }
@@ -42,15 +42,15 @@ pub enum TextError {
 /// Reads a whole UTF-8 text from a file.
 ///
 /// # Errors
-/// [`TextError`] where it cannot be read, is too large or not UTF-8.
+/// [`TextError`].
 pub fn read(path: &Path) -> Result<String, TextError> {
     read_from(open(path)?, path)
 }
 
-/// Opens a text: a file, or what the shell writes for `<(command)`.
+/// Opens a text: a file or a pipe.
 ///
 /// # Errors
-/// [`TextError::Read`] where it is absent, unreadable, or no regular file.
+/// [`TextError::Read`].
 pub fn open(path: &Path) -> Result<File, TextError> {
     open::stream(path).map_err(|error| TextError::Read {
         path: path.into(),
@@ -58,10 +58,10 @@ pub fn open(path: &Path) -> Result<File, TextError> {
     })
 }
 
-/// Reads a whole UTF-8 text from a stream; `name` stands for it in errors.
+/// Reads a whole UTF-8 text from a stream; `name` is for errors.
 ///
 /// # Errors
-/// As [`read`].
+/// See [`read`].
 pub fn read_from(stream: impl Read, name: &Path) -> Result<String, TextError> {
     let mut bytes = Vec::new();
     stream
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_byte_that_breaks_the_text_is_named() {
+    fn first_invalid_byte_is_reported() {
         let error = read_from(&b"ab\xffcd"[..], Path::new("t")).unwrap_err();
         assert!(
             matches!(error, TextError::NotUtf8 { offset: 2, .. }),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_stream_is_refused() {
+    fn endless_stream_is_rejected() {
         let error = read_from(io::repeat(b'a'), Path::new("t")).unwrap_err();
         assert!(matches!(error, TextError::TooLarge { .. }), "{error}");
     }

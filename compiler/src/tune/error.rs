@@ -1,4 +1,4 @@
-//! Why scales cannot be tuned.
+//! Errors of tuning.
 
 use htc_formats::DType;
 use htc_formats::block::BlockError;
@@ -10,37 +10,37 @@ use thiserror::Error;
 use crate::event::Cancelled;
 use crate::gradient::GradientError;
 
-/// Why scales cannot be tuned.
+/// Errors of tuning.
 #[derive(Debug, Error)]
 pub enum TuneError {
     /// A forward or backward pass failed.
     #[error(transparent)]
     Gradient(#[from] GradientError),
-    /// A norm is stored in a type that tuned numbers cannot have.
+    /// A norm has a type that cannot be tuned.
     #[error(
         "{role} is stored as {dtype}, expected f32, f16 or bf16 to tune it; `tune` 0 leaves it"
     )]
     Type {
-        /// The norm.
+        /// Norm.
         role: Role,
         /// Its type.
         dtype: DType,
     },
-    /// Tuned numbers do not fit the type of their norm.
+    /// Tuned numbers are out of the range of the norm's type.
     #[error("{role}: {source}")]
     Block {
-        /// The norm.
+        /// Norm.
         role: Role,
-        /// Why.
+        /// Cause.
         source: BlockError,
     },
-    /// What is reached cannot be kept.
+    /// The state cannot be saved.
     #[error(transparent)]
     Keep(#[from] HtzError),
-    /// The system gives no threads.
+    /// The thread pool cannot be started.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// Somebody asked for an end.
+    /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }

@@ -1,15 +1,12 @@
-//! Tuning of an artifact whose matrices are stored: the weights of its norms and the scales of the rows of its slots, by
-//! gradient descent on the divergence of its logits from the source's on the text that the model was calibrated on.
+//! Tuning of an artifact: gradient descent on its norm weights and row scales, minimising the
+//! divergence of its logits from the source's on the calibration text.
 //!
-//! Codes stay as they are. A norm multiplies the columns of every matrix behind it, so that this is a scale for each
-//! column of those that read the residual stream; scales of rows are there in every code. So nothing of it costs bytes.
-//! Slots that are stored as they are in the source stay so, and so does the vocabulary's matrix, most rows of which no text of
-//! this length has. Whether it goes on to gain is measured on text that was held out: what measured least there is kept,
-//! which may be the start.
+//! Codes do not change, and scales are there in any case, so tuning costs no bytes. Projections
+//! stored as in the source and the vocabulary matrix are unchanged. The state with the smallest
+//! divergence on held-out text is kept.
 //!
-//! A step executes a few windows of the text through both models and back, a layer in memory at a time. Its windows
-//! are drawn by its number, and what it depends on else is kept in the work folder, so that a tuning that was
-//! interrupted goes on behind its last step, with the same bytes on any number of threads.
+//! A step runs a few windows through both models and back, with one layer in memory at a time. An
+//! interrupted tuning resumes after its last step, with the same bytes for any number of threads.
 
 mod error;
 mod state;
@@ -37,77 +34,72 @@ pub use error::TuneError;
 pub use state::Point;
 use state::State;
 
-/// Changes with what a step does: what another version kept is not gone on with.
+/// Version of a step; states of other versions are ignored.
 const VERSION: u32 = 4;
 
-/// What windows are drawn by.
 const SEED: u64 = 0x7475_6e69_6e67;
 
-/// Positions of a step, about.
 const POSITIONS: usize = 2048;
 
-/// Windows of the held-out text that are measured on at most.
 const MOST_WINDOWS: usize = 16;
 
-/// Measurements of a tuning, beside that of its start.
 const MEASUREMENTS: usize = 8;
 
-/// Measurements without a gain behind which a tuning ends.
 const PATIENCE: usize = 3;
 
-/// What is tuned, on what, and how long.
+/// Inputs of a tuning.
 #[derive(Clone, Copy)]
 pub struct Course<'a> {
-    /// What its logits are to be.
+    /// The source model (teacher).
     pub source: &'a Model,
-    /// What was made of it.
+    /// The compiled model.
     pub made: &'a Model,
-    /// The same without its refinements, where it has some.
+    /// The compiled model without its refinements, if any.
     pub bases: Option<&'a Model>,
-    /// The text that steps are taken on.
+    /// Text for the steps.
     pub calibration: &'a Calibration,
-    /// The text that says whether they gain.
+    /// Held-out text for early stopping.
     pub held_out: &'a Windows,
-    /// Steps at most.
+    /// Maximum number of steps.
     pub steps: usize,
-    /// Threads that work; they do not change a bit.
+    /// Number of threads; it does not change the result.
     pub threads: usize,
 }
 
-/// What a tuning came to.
+/// Result of a tuning.
 #[derive(Clone, Debug)]
 pub(crate) struct Tuned {
-    /// What is else in the artifact; none where nothing was gained.
+    /// Changes of the artifact; empty without an improvement.
     pub changes: BTreeMap<Role, Change>,
-    /// How it went.
+    /// Course of the tuning.
     pub course: Tuning,
 }
 
-/// How a tuning went.
+/// Course of a tuning, for the record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tuning {
-    /// Steps that were asked for.
+    /// Requested steps.
     pub asked: usize,
-    /// Steps that were taken.
+    /// Executed steps.
     pub taken: usize,
-    /// Steps that led to what is kept; 0 where nothing is, and the artifact is as it was before.
+    /// Step of the kept state; 0 if the artifact is unchanged.
     pub kept: usize,
-    /// Numbers that were tuned.
+    /// Number of tuned parameters.
     pub numbers: usize,
-    /// Divergences on some of the held-out windows that decide, of the models as numbers in float32.
+    /// Divergences on some validation windows, of the models in float32.
     pub trace: Vec<Point>,
-    /// The divergence before, executed on all held-out windows that decide, nats.
+    /// Divergence before tuning on all validation windows, in nats.
     pub kl_before: f64,
-    /// The same of what was tuned; absent where no step gained.
+    /// Divergence after tuning; absent if no step improved it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kl_after: Option<f64>,
-    /// What was found that has no code in the type that it is stored in, where nothing is kept for that.
+    /// Reason if the result cannot be stored in its type and is discarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_code: Option<String>,
 }
 
 impl Tuning {
-    /// Keeps nothing of what was found, since not all of it has a code.
+    /// Discards the result because it cannot be stored.
     pub(crate) fn refuse(&mut self, why: &dyn std::error::Error) {
         self.kept = 0;
         self.without_code = Some(why.to_string());
@@ -119,7 +111,7 @@ impl Course<'_> {
         self.calibration.context
     }
 
-    /// The tokens of a step: windows of the calibration, each text by its tokens and their weight.
+    /// Windows are drawn by the tokens and weights of their texts.
     fn batch(&self, step: usize) -> Vec<u32> {
         let context = self.context().max(1);
         let mut random = Rng(SEED.wrapping_add(step as u64));
@@ -132,7 +124,6 @@ impl Course<'_> {
         let mut tokens = Vec::new();
         for _ in 0..(POSITIONS / context).max(1) {
             let (mut drawn, mut first) = (random.unit() * all, 0);
-            // The last one where rounding leaves something over.
             let mut window = self.calibration.windows.count().saturating_sub(1);
             for &(count, weight) in &texts {
                 if drawn < count as f64 * weight {
@@ -148,14 +139,12 @@ impl Course<'_> {
         tokens
     }
 
-    /// Some of the held-out windows, spread evenly.
     fn measured_on(&self) -> Windows {
         let all = Mixture::new(vec![(self.held_out.clone(), 1.0)]);
         let some = all.map(|all| all.thinned(MOST_WINDOWS).windows().clone());
         some.unwrap_or_else(|| self.held_out.clone())
     }
 
-    /// What the state of a tuning is kept under beside the key of its artifact.
     fn name(&self, held_out: &Windows) -> String {
         let calibration = self.calibration;
         let weights: Vec<f64> = calibration.texts.iter().map(|text| text.weight).collect();
@@ -171,7 +160,7 @@ impl Course<'_> {
         Digest::of(named.as_bytes()).to_string()
     }
 
-    /// Tunes, from where an earlier run was interrupted; `artifact` is what was made, where that is kept.
+    /// Tunes, resuming an interrupted run; `artifact` stores the state.
     ///
     /// # Errors
     /// [`TuneError`].
@@ -201,7 +190,7 @@ impl Course<'_> {
                 }
                 let scales = changed(&base, &state.change);
                 let gradients = ends.gradients(&self.batch(state.step), &scales)?;
-                // With respect to the relative changes.
+                // Gradients with respect to relative changes.
                 let numbers = base.values.iter().flatten();
                 let pairs = gradients.into_iter().zip(numbers);
                 state.descend(pairs.map(|(g, w)| g * f64::from(*w)), self.steps);
@@ -242,14 +231,12 @@ impl Course<'_> {
     }
 }
 
-/// An artifact, and the same without refinements where it has some, each beside the source.
 struct Ends<'a> {
     whole: Distillation<'a>,
     bases: Option<Distillation<'a>>,
 }
 
 impl Ends<'_> {
-    /// Measures them with these scales.
     fn measure(
         &mut self,
         state: &mut State,
@@ -263,14 +250,14 @@ impl Ends<'_> {
         Ok(())
     }
 
-    /// The gradients of the divergence with respect to each number; of both ends the sum of those of their logarithms,
-    /// so that neither is tuned at the cost of the other.
+    /// With refinements the gradient of the sum of both logarithms, so that neither is tuned at the
+    /// expense of the other.
     fn gradients(&mut self, tokens: &[u32], scales: &Scales) -> Result<Vec<f64>, TuneError> {
         let (kl, gradients) = self.whole.gradients(tokens, scales)?;
         let mut sums: Vec<f64> = gradients.into_iter().flatten().collect();
         if let Some(bases) = &mut self.bases {
             let (of_bases, gradients) = bases.gradients(tokens, scales)?;
-            // A divergence of nothing has gradients of nothing.
+            // A divergence of zero has zero gradients.
             let [whole, bases] = [kl, of_bases].map(|kl| 1.0 / kl.max(f64::MIN_POSITIVE));
             let pairs = sums.iter_mut().zip(gradients.into_iter().flatten());
             pairs.for_each(|(sum, g)| *sum = whole * *sum + bases * g);
@@ -279,7 +266,6 @@ impl Ends<'_> {
     }
 }
 
-/// Scales with a relative change of each number.
 fn changed(base: &Scales, change: &[f32]) -> Scales {
     let mut scales = base.clone();
     let numbers = scales.values.iter_mut().flatten();
@@ -289,7 +275,6 @@ fn changed(base: &Scales, change: &[f32]) -> Scales {
     scales
 }
 
-/// Refuses norms that numbers cannot be put into.
 fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), TuneError> {
     let known = [DType::F32, DType::F16, DType::BF16];
     for scale in &scales.of {
@@ -304,7 +289,6 @@ fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), TuneError> {
     Ok(())
 }
 
-/// What of the tensors differs with these scales: norms in the types that they have, matrices by their rows.
 fn changes(file: &ModelFile, scales: &Scales) -> Result<BTreeMap<Role, Change>, TuneError> {
     let mut changes = BTreeMap::new();
     for (&scale, values) in scales.of.iter().zip(&scales.values) {
@@ -327,8 +311,7 @@ fn changes(file: &ModelFile, scales: &Scales) -> Result<BTreeMap<Role, Change>, 
     Ok(changes)
 }
 
-/// Bytes that a tuning takes beside the weights and activations of a layer: the residual streams of a step in front
-/// of every layer, and those of the text that is measured on.
+/// Returns the memory of a tuning in addition to the weights and activations of a layer.
 pub(crate) fn memory(hyper: &HyperParameters, context: usize) -> u64 {
     let windows = (POSITIONS / context.max(1)).max(1);
     let streams = (hyper.layers + 3) * windows + 3 * MOST_WINDOWS;
@@ -338,7 +321,7 @@ pub(crate) fn memory(hyper: &HyperParameters, context: usize) -> u64 {
         .saturating_mul(position)
 }
 
-/// Positions of so many steps, and of the measurements beside them, about.
+/// Returns the approximate positions of `steps` steps and of their measurements.
 pub(crate) fn positions(steps: usize) -> (usize, usize) {
     let measured = match steps {
         0 => 0,

@@ -1,56 +1,51 @@
-//! How far a tuning has come: all that the next step depends on.
+//! State of a tuning.
 
 use serde::{Deserialize, Serialize};
 
-/// Changes of the relative step of a number from one step to the next are averaged with these (Kingma and Ba 2015),
-/// as the prototype that this follows does.
+/// Decay rates of Adam (Kingma and Ba 2015), as in the prototype.
 const BETAS: [f64; 2] = [0.9, 0.98];
 
-/// The largest relative change of a number in a step, about.
 const RATE: f64 = 2e-3;
 
-/// Steps until it is reached.
 const WARM: f64 = 5.0;
 
-/// Keeps a division from one by zero: far below any gradient.
+/// Prevents division by zero; far below any gradient.
 const EPSILON: f64 = 1e-15;
 
-/// What was measured on the text that stops.
+/// Measurement on the held-out text.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Steps until then.
+    /// Number of steps so far.
     pub step: usize,
-    /// Mean divergence from the source, nats.
+    /// Mean divergence from the source, in nats.
     pub kl: f64,
-    /// That of the bases alone, where there are refinements beside them.
+    /// Divergence without refinements, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bases: Option<f64>,
 }
 
 impl Point {
-    /// What is to become small: of an artifact with refinements both of its ends count, by what they are relative to
-    /// what they were.
+    /// With refinements the product of both divergences, so that relative changes count.
     fn loss(&self) -> f64 {
         self.kl.max(0.0) * self.bases.map_or(1.0, |kl| kl.max(0.0))
     }
 }
 
-/// Where a descent is. All vectors are of the numbers that are tuned, one after the other.
+/// State of the descent. All vectors have one entry per tuned parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct State {
-    /// Steps that were taken.
+    /// Number of steps.
     pub step: usize,
-    /// What was measured, first in front of the first step.
+    /// Measurements; the first is before the first step.
     pub trace: Vec<Point>,
-    /// By how much each number differs from what it was, relative to that.
+    /// Relative change of each parameter.
     pub change: Vec<f32>,
-    /// The same, where least was measured.
+    /// Changes at the best measurement.
     pub best: Vec<f32>,
-    /// Running means of the gradients, and the roots of those of their squares.
+    /// Running means of the gradients, and roots of those of their squares.
     moments: [Vec<f32>; 2],
 }
 
-/// What is kept beside the vectors.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     step: usize,
@@ -58,7 +53,7 @@ struct Head {
 }
 
 impl State {
-    /// In front of the first step.
+    /// Creates the initial state.
     pub fn new(count: usize) -> State {
         let zeros = || vec![0.0; count];
         State {
@@ -70,7 +65,7 @@ impl State {
         }
     }
 
-    /// The point where least was measured; of equal ones the first.
+    /// Returns the first measurement with the smallest loss.
     pub fn least(&self) -> Option<Point> {
         let smaller = |best: Point, point: &Point| match point.loss() < best.loss() {
             true => *point,
@@ -80,13 +75,13 @@ impl State {
         Some(others.iter().fold(*first, smaller))
     }
 
-    /// Measurements since then.
+    /// Returns the number of measurements since then.
     pub fn waiting(&self) -> usize {
         let least = self.least().map_or(0, |point| point.step);
         self.trace.iter().filter(|point| point.step > least).count()
     }
 
-    /// Takes in what was measured here.
+    /// Records a measurement.
     pub fn measured(&mut self, kl: f64, bases: Option<f64>) {
         let step = self.step;
         self.trace.push(Point { step, kl, bases });
@@ -95,8 +90,7 @@ impl State {
         }
     }
 
-    /// A step of Adam against the gradients with respect to the relative changes, of `steps`: its rate rises over the
-    /// first ones and falls to nothing with the last.
+    /// Takes a step of Adam; the rate warms up and decays linearly over `steps`.
     pub fn descend(&mut self, gradients: impl IntoIterator<Item = f64>, steps: usize) {
         let at = self.step as f64 + 1.0;
         let left = 1.0 - self.step as f64 / steps.max(1) as f64;
@@ -107,7 +101,7 @@ impl State {
         for ((change, (first, second)), g) in self.change.iter_mut().zip(moments).zip(gradients) {
             let root = f64::from(*second);
             *first = (BETAS[0] * f64::from(*first) + (1.0 - BETAS[0]) * g) as f32;
-            // The squares of small gradients would be none in float32, their roots are kept.
+            // Squares of small gradients would underflow.
             let root = (BETAS[1] * root * root + (1.0 - BETAS[1]) * g * g).sqrt();
             *second = root as f32;
             let step = f64::from(*first) / corrections[0];
@@ -117,7 +111,7 @@ impl State {
         self.step += 1;
     }
 
-    /// As bytes.
+    /// Serialises the state.
     pub fn to_bytes(&self) -> Vec<u8> {
         let head = Head {
             step: self.step,
@@ -132,7 +126,7 @@ impl State {
         bytes
     }
 
-    /// Of bytes; `None` where they are not those of a state of so many numbers.
+    /// Parses a state of `count` parameters; `None` if invalid.
     pub fn of_bytes(bytes: &[u8], count: usize) -> Option<State> {
         let end = bytes.iter().position(|byte| *byte == b'\n')?;
         let Head { step, trace } = serde_json::from_slice(&bytes[..end]).ok()?;
@@ -156,7 +150,7 @@ impl State {
         })
     }
 
-    /// Bytes of one at most, whatever was measured in so many steps.
+    /// Returns the maximum number of bytes of a state after `steps` steps.
     pub fn most_bytes(count: usize, steps: usize) -> usize {
         16 * count + 128 * (steps + 2)
     }
@@ -167,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_survives_its_bytes_and_others_are_none() {
+    fn state_round_trips_and_invalid_bytes_are_rejected() {
         let mut state = State::new(3);
         state.measured(0.1 + 0.2, None);
         state.descend([1.0, -1e-12, 0.0], 10);
@@ -180,9 +174,8 @@ mod tests {
         assert_eq!(State::of_bytes(&bytes[..bytes.len() - 1], 3), None);
     }
 
-    /// Of a quadratic the minimum is approached, by numbers of any size of gradients alike.
     #[test]
-    fn a_descent_goes_against_the_gradient_whatever_its_size() {
+    fn descent_converges_for_any_gradient_scale() {
         for size in [1e-9, 1.0, 1e6] {
             let (goal, steps) = (0.02, 60);
             let mut state = State::new(2);
@@ -205,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_what_measured_least_and_the_first_of_equals() {
+    fn best_is_the_first_of_the_smallest_losses() {
         let mut state = State::new(1);
         for (change, kl) in [(0.0, 0.5), (0.1, 0.4), (0.2, 0.4), (0.3, 0.6)] {
             state.change[0] = change;
@@ -225,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_bases_lose_counts_against_what_all_gains() {
+    fn loss_includes_the_divergence_without_refinements() {
         let mut state = State::new(1);
         state.measured(0.4, Some(1.0));
         state.step = 1;

@@ -1,8 +1,9 @@
-//! Which rows of the matrix of a vocabulary have the same codes: those of which errors cost about as much.
+//! Classes of vocabulary rows: rows whose errors cost about the same share the same codes.
 //!
-//! Errors of a row cost in proportion to its energy and to what errors at its output count. Where a row costs four times
-//! another it should have a bit more for each weight; in the vocabulary of a large model the rows of frequent tokens cost
-//! a hundred times what most others do.
+//! The cost of a row's errors is proportional to its energy and to the weight of errors at its
+//! output. A row that costs four times another should have one more bit per weight. In the
+//! vocabulary of a large model the rows of frequent tokens cost a hundred times as much as most
+//! others.
 
 use htc_formats::bands::MAX_CLASSES;
 use htc_formats::model::MatrixId;
@@ -13,17 +14,16 @@ use super::{ModelTreatment, UnitError, outputs};
 use crate::calibrate::Place;
 use crate::order::Ordered;
 
-/// Rows of a class at least.
 const LEAST_ROWS: usize = 256;
 
-/// Steps of a class' boundaries: rows of about the same cost.
+/// Candidate boundaries between classes: steps of the costs' logarithm.
 const STEPS: usize = 256;
 
-/// What errors of every row of a vocabulary's matrix cost, in units of no meaning; `None` of any other matrix, and
-/// where no gradients are known.
+/// Returns the relative cost of errors of every row of a vocabulary matrix; `None` for other
+/// matrices and without gradients.
 ///
 /// # Errors
-/// Numbers that do not decode or are not finite, and gradients of another model.
+/// Values that do not decode or are not finite, and gradients of another model.
 pub(crate) fn costs_of_rows(
     source: &Ordered<'_>,
     tensor: &ModelTensor,
@@ -47,7 +47,6 @@ pub(crate) fn costs_of_rows(
     costs.collect::<Result<Vec<f64>, UnitError>>().map(Some)
 }
 
-/// Rows from those that cost most on; of equal ones the first first.
 fn ranked(costs: &[f64]) -> Vec<u32> {
     let mut rows: Vec<u32> = (0..costs.len() as u32).collect();
     rows.sort_by(|&a, &b| {
@@ -57,7 +56,8 @@ fn ranked(costs: &[f64]) -> Vec<u32> {
     rows
 }
 
-/// The rows of each class in their order, of classes with so many rows: those that cost most are the first.
+/// Splits the rows into classes of the given sizes, those that cost most first. Rows of a class are
+/// in ascending order.
 pub(crate) fn members(costs: &[f64], counts: &[usize]) -> Vec<Vec<u32>> {
     let ranked = ranked(costs);
     let mut rest = &ranked[..];
@@ -71,11 +71,12 @@ pub(crate) fn members(costs: &[f64], counts: &[usize]) -> Vec<Vec<u32>> {
     members.collect()
 }
 
-/// How many rows classes should have, so that codes of their own gain most: two at least; `None` where there are
+/// Returns the class sizes for which separate codes gain most, at least two; `None` if there are
 /// too few rows, or all cost the same.
 ///
-/// With bits by what they cost the errors of classes of `n_c` rows that cost `m_c` on average are in
-/// proportion to `exp(Σ n_c log m_c / n)`, the least of which is found among boundaries at equal steps of the costs' logarithm.
+/// With bits allocated by cost, the errors of classes of `n_c` rows that cost `m_c` on average are
+/// proportional to `exp(Σ n_c log m_c / n)`. The minimum is searched among boundaries at equal
+/// steps of the costs' logarithm.
 pub(crate) fn counts(costs: &[f64]) -> Option<Vec<usize>> {
     let ranked = ranked(costs);
     let of = |rank: usize| costs[ranked[rank] as usize];
@@ -85,7 +86,6 @@ pub(crate) fn counts(costs: &[f64]) -> Option<Vec<usize>> {
         return None;
     }
     let (high, low) = (of(0).ln(), of(positive - 1).ln());
-    // Ranks at which a class may end, and the sums of costs before them.
     let mut ends = vec![0];
     for step in 1..STEPS {
         let least = (high + (low - high) * step as f64 / STEPS as f64).exp();
@@ -113,10 +113,10 @@ pub(crate) fn counts(costs: &[f64]) -> Option<Vec<usize>> {
     })
 }
 
-/// The boundaries of at most [`MAX_CLASSES`] classes of `0..last` that lose least together, the first and the last among
-/// them.
+/// Returns the boundaries of at most [`MAX_CLASSES`] classes of `0..last` with the least total
+/// loss, including 0 and `last`.
 fn best_cuts(last: usize, loss: impl Fn(usize, usize) -> f64) -> Vec<usize> {
-    // By classes so far and their end: the loss, and where the last of them begins.
+    // By number of classes and end: the loss, and the start of the last class.
     let mut best: Vec<Vec<(f64, usize)>> =
         vec![(0..=last).map(|end| (loss(0, end.max(1)), 0)).collect()];
     for classes in 1..MAX_CLASSES {
@@ -145,8 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_that_cost_the_same_are_in_one_class() {
-        // 300 rows that cost 64, 700 that cost 1, interleaved; and nothing between.
+    fn rows_of_similar_cost_share_a_class() {
         let costs: Vec<f64> = (0..1000)
             .map(|i| {
                 if i % 10 < 3 {
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn boundaries_are_those_that_trying_everything_finds() {
+    fn best_cuts_match_exhaustive_search() {
         let costs: Vec<f64> = (0..9).map(|i| f64::from(7 * i % 9 + 1).powi(3)).collect();
         let loss = |from: usize, to: usize| {
             let own = &costs[from..to];
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn few_rows_and_rows_alike_have_no_classes() {
+    fn few_or_equal_rows_have_no_classes() {
         assert_eq!(counts(&[1.0; 300]), None);
         assert_eq!(counts(&[2.0; 5000]), None);
         assert_eq!(counts(&[0.0; 5000]), None);

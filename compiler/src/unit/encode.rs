@@ -1,4 +1,4 @@
-//! A dense matrix encoded anew in another type, with the error that this makes.
+//! Encodes dense matrices in another type and measures the error.
 
 use std::sync::Arc;
 
@@ -20,11 +20,10 @@ use crate::math::{
 use crate::order::Ordered;
 use crate::plan::{Member, UnitPlan};
 
-/// Numbers that are decoded at a time, about: a matrix of the vocabulary need not be in memory as a
-/// whole. Errors are summed portion by portion, so that they do not depend on the number of threads.
+/// Approximate number of values decoded at a time, so that a vocabulary matrix need not be in
+/// memory as a whole. Errors are summed portion by portion, independent of the number of threads.
 const PORTION: usize = 1 << 20;
 
-/// Encodes every member of a unit in `dtype`.
 pub(super) fn dense(
     source: &Ordered<'_>,
     unit: &UnitPlan,
@@ -52,7 +51,6 @@ pub(super) fn dense(
     })
 }
 
-/// Encodes every member of a unit in bands of these codes.
 pub(super) fn bands(
     source: &Ordered<'_>,
     unit: &UnitPlan,
@@ -92,7 +90,6 @@ pub(super) fn bands(
     })
 }
 
-/// The arithmetic's refusal of a unit.
 fn failed(source: &Ordered<'_>, unit: &UnitPlan, error: FactoriseError) -> UnitError {
     let matrix = unit.members.first().map(|member| member.matrix);
     UnitError::Factorise {
@@ -101,7 +98,6 @@ fn failed(source: &Ordered<'_>, unit: &UnitPlan, error: FactoriseError) -> UnitE
     }
 }
 
-/// Encodes every member of a unit, and adds up what that loses.
 fn all(
     source: &Ordered<'_>,
     unit: &UnitPlan,
@@ -112,7 +108,7 @@ fn all(
     let inputs = inputs
         .transpose()
         .map_err(|error| failed(source, unit, error))?;
-    // Its bias is not corrected, so that the mean counts.
+    // Biases of dense matrices are not corrected, so the second moment counts, not the covariance.
     let inputs = inputs.flatten();
     let moment = inputs.as_ref().map(SiteInputs::second_moment);
     let mut tensors = Vec::with_capacity(unit.members.len());
@@ -139,8 +135,8 @@ fn all(
     })
 }
 
-/// What is lost of a weight by a dense matrix in its place: plain, and under the second moment of its
-/// inputs where there is one.
+/// Returns the error energies of `stored` in place of a weight: plain, and weighted by the second
+/// moment of the inputs, if any.
 pub(super) fn energies(
     weight: Weight<'_>,
     stored: &[f32],
@@ -150,16 +146,12 @@ pub(super) fn energies(
     [dense_energies(weight, stored), weighted.unwrap_or_default()]
 }
 
-/// How a matrix is encoded.
 struct Code {
     dtype: DType,
-    /// How columns make up for the errors of those before them; alone without.
     feedback: Option<Arc<Feedback>>,
-    /// Sweeps over its codes, behind feedback.
     sweeps: usize,
 }
 
-/// The bytes of a matrix in another type, and what that loses.
 fn encode(
     source: &Ordered<'_>,
     member: &Member,
@@ -217,16 +209,13 @@ fn encode(
     Ok((bytes, sums))
 }
 
-/// Rows of a matrix that are encoded together.
 pub(super) struct RowsOf<'a> {
     source: &'a Ordered<'a>,
     tensor: &'a ModelTensor,
-    /// Those of a class; all of them without.
     of_class: Option<&'a [u32]>,
 }
 
 impl<'a> RowsOf<'a> {
-    /// All rows.
     pub(super) fn all(source: &'a Ordered<'a>, tensor: &'a ModelTensor) -> Self {
         RowsOf {
             source,
@@ -239,7 +228,6 @@ impl<'a> RowsOf<'a> {
         self.of_class.map_or(self.tensor.rows, <[u32]>::len)
     }
 
-    /// The numbers of some of them, which are finite.
     pub(super) fn decode(
         &self,
         range: std::ops::Range<usize>,
@@ -265,7 +253,8 @@ impl<'a> RowsOf<'a> {
     }
 }
 
-/// The bytes of a matrix whose rows have classes, and what that loses. Rows of a class are coded as a matrix of their own.
+/// Encodes a matrix whose rows have classes and returns the bytes and error energies. The rows of a
+/// class are coded as a separate matrix.
 fn encode_classes(
     (source, tensor): (&Ordered<'_>, &ModelTensor),
     (of, costs): (&RowClasses, &[f64]),
@@ -303,8 +292,8 @@ fn encode_classes(
     Ok((of.pack(&of_rows, &parts), sums))
 }
 
-/// The bytes of rows in bands, and what that loses. They are read twice, some strips at a time: the scales of
-/// columns are of all of them.
+/// Encodes rows in column groups and returns the bytes and error energies. The rows are read twice,
+/// several tiles at a time: the scales of columns depend on all rows.
 fn encode_bands(
     matrix: &RowsOf<'_>,
     (bands, guide): (&Codes, Guide<'_>),
@@ -320,7 +309,7 @@ fn encode_bands(
     let portions = || (0..rows).step_by(step);
     let decode =
         |first: usize, values: &mut Vec<f32>| matrix.decode(first..rows.min(first + step), values);
-    // What is stored is rotated, and what is lost is not.
+    // The codes are of the rotated weights; errors are measured on the unrotated ones.
     let decode_for_codes = |first: usize, values: &mut Vec<f32>| {
         decode(first, values)?;
         if bands.is_rotated() {
@@ -380,7 +369,6 @@ fn weight_of(values: &[f32], cols: usize) -> Weight<'_> {
     }
 }
 
-/// Names the first number of some rows that is not finite.
 fn check_finite(
     source: &Ordered<'_>,
     tensor: &ModelTensor,

@@ -1,4 +1,4 @@
-//! Why the units of a model cannot be worked through.
+//! Errors of the units of a model.
 
 use std::path::PathBuf;
 
@@ -8,27 +8,27 @@ use thiserror::Error;
 use super::UnitError;
 use crate::event::Cancelled;
 
-/// Why the units of a model cannot be worked through.
+/// Errors of the units of a model.
 #[derive(Debug, Error)]
 pub enum UnitsError {
-    /// A slot cannot be factorised.
+    /// A projection cannot be factorised.
     #[error("{}: {error}", path.display())]
     Unit {
         /// The source.
         path: PathBuf,
-        /// What is wrong with the slot.
+        /// The fault of the projection.
         error: UnitError,
     },
-    /// The system gives no thread to work with.
+    /// A thread cannot be started.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),
-    /// Somebody asked for an end.
+    /// The work was cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
 
 impl UnitsError {
-    /// Names the source of a unit.
+    /// Returns a conversion that adds the path of the source to an error.
     pub fn of(source: &ModelFile) -> impl Fn(UnitError) -> UnitsError + '_ {
         |error| UnitsError::Unit {
             path: source.path.clone(),

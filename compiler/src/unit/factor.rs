@@ -1,4 +1,4 @@
-//! The factorised forms of a unit: decomposed, stored, measured and corrected.
+//! Factorised forms of a unit: decomposition, storage, measurement and bias correction.
 
 use std::sync::Arc;
 
@@ -23,7 +23,6 @@ use crate::math::{
 use crate::order::Ordered;
 use crate::plan::{Form, Member, UnitPlan};
 
-/// Makes what a unit of a factorised form stores.
 pub(super) fn factorised(
     source: &Ordered<'_>,
     unit: &UnitPlan,
@@ -65,29 +64,22 @@ pub(super) fn factorised(
     terms.finish(made)
 }
 
-/// What a unit's factors are made by: which errors count, and what must not be lost.
 struct Terms<'a> {
     source: &'a Ordered<'a>,
     unit: &'a UnitPlan,
     gauge: Arc<Gauge>,
     output: Option<Diagonal>,
     norm: Norm,
-    /// The direction that must not be missed.
     direction: Option<Vec<f64>>,
-    /// Input channels that stay exact.
     exempt: Vec<usize>,
     axiom: Option<Arc<AxiomGauge>>,
-    /// What the members read on the calibration's text.
     inputs: Option<SiteInputs>,
-    /// What multiplies and decomposes.
     algebra: &'a dyn Algebra,
 }
 
-/// What was made of a unit's members so far.
 #[derive(Default)]
 struct Made {
     tensors: Vec<Vec<u8>>,
-    /// By member, where they are corrected.
     biases: Vec<Vec<f32>>,
     errors: Vec<f64>,
     output_errors: Vec<f64>,
@@ -95,7 +87,6 @@ struct Made {
     sinks: Vec<SinkOutcome>,
 }
 
-/// Two factors as a reader will decode them.
 struct Stored<'a> {
     a: &'a [f32],
     b: &'a [f32],
@@ -110,7 +101,6 @@ impl<'a> Terms<'a> {
         weights: &[Weight<'_>],
     ) -> Result<Terms<'a>, UnitError> {
         let failed = |error| failed(source, unit, 0, error);
-        // Members of a unit read the same.
         let place = place(source, unit);
         let (gauge, output, norm) = gauges(unit, place, treatment, failed)?;
         let exempt = place.map(|place| treatment.exempt(place, weights));
@@ -132,8 +122,8 @@ impl<'a> Terms<'a> {
         })
     }
 
-    /// What factors of that rank must not miss: they are left as they are where they cover as much of it as random
-    /// directions would.
+    /// Returns the sink direction for factors of the given rank. Factors that cover at least as
+    /// much of it as random directions would are left unchanged.
     fn sink(&self, rank: usize) -> Option<Sink<'_>> {
         self.direction.as_deref().map(|direction| Sink {
             direction,
@@ -145,7 +135,8 @@ impl<'a> Terms<'a> {
         move |error| failed(self.source, self.unit, index, error)
     }
 
-    /// A member as `B A`. `part` is what a base left of it, of the weight and of its outputs; one without.
+    /// Stores a member as `B A`. `part` scales the errors of the weight and of its outputs: 1, or
+    /// the fraction that a base left over.
     fn low_rank(
         &self,
         index: usize,
@@ -176,7 +167,6 @@ impl<'a> Terms<'a> {
         self.measure(index, target, Stored { a, b, rank }, part[1], made)
     }
 
-    /// A member as a base and what that lacks.
     fn residual(
         &self,
         index: usize,
@@ -199,7 +189,6 @@ impl<'a> Terms<'a> {
         self.low_rank(index, target, rank, types, part, made)
     }
 
-    /// All members with a basis in common.
     fn shared_basis(
         &self,
         weights: &[Weight<'_>],
@@ -229,7 +218,6 @@ impl<'a> Terms<'a> {
         Ok(())
     }
 
-    /// Encodes a factor for good and returns what a reader will decode.
     fn store(
         &self,
         dtype: DType,
@@ -257,7 +245,8 @@ impl<'a> Terms<'a> {
         Ok(decoded)
     }
 
-    /// The error of the outputs of what is stored, and the bias that takes its mean.
+    /// Measures the output error of the stored factors and computes the bias that corrects its
+    /// mean.
     fn measure(
         &self,
         index: usize,
@@ -285,7 +274,6 @@ impl<'a> Terms<'a> {
         Ok(())
     }
 
-    /// What was made, with the biases behind the factors.
     fn finish(self, mut made: Made) -> Result<Factors, UnitError> {
         for (bias, member) in made.biases.iter().zip(&self.unit.members) {
             let mut bytes = vec![0; size_of::<f32>() * bias.len()];
@@ -311,9 +299,9 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// Down takes the decomposition of W itself by design; for the others the cheaper path gives the same factors to
-/// rounding. Under a gauge of the whole input its root would be formed for that, which is as wide as the hidden layer;
-/// `W C Wᵀ` is narrower.
+/// Returns the decomposition path of a projection. Down uses the SVD of W; for the others the
+/// cheaper path gives the same factors up to rounding. Under a full gauge the SVD would need the
+/// gauge's root, which is as wide as the hidden layer; `W C Wᵀ` is narrower.
 pub(crate) fn path(slot: Option<Slot>, gauge: &Gauge) -> Path {
     match (slot, gauge) {
         (Some(Slot::Down), Gauge::None) => Path::Svd,
@@ -321,7 +309,6 @@ pub(crate) fn path(slot: Option<Slot>, gauge: &Gauge) -> Path {
     }
 }
 
-/// Names the tensor of a member that the mathematics refuses.
 fn failed(source: &Ordered<'_>, unit: &UnitPlan, index: usize, error: FactoriseError) -> UnitError {
     let index = weight_of(&error).unwrap_or(index);
     UnitError::Factorise {
@@ -330,7 +317,7 @@ fn failed(source: &Ordered<'_>, unit: &UnitPlan, index: usize, error: FactoriseE
     }
 }
 
-/// The gauges of a unit's inputs and outputs, and the norm that they stand for.
+/// Returns the gauges of a unit's inputs and outputs, and the norm that they represent.
 fn gauges(
     unit: &UnitPlan,
     place: Option<Place>,
@@ -359,7 +346,7 @@ fn gauges(
     Ok((gauge, None, norm))
 }
 
-/// What a factorisation lost on the mean input, with the slot's own bias where it has one.
+/// Adds the projection's own bias, if any, to the loss of a factorisation on the mean input.
 fn with_own_bias(
     source: &Ordered<'_>,
     matrix: MatrixId,

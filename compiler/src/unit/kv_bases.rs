@@ -1,4 +1,4 @@
-//! The bases that an adaptive KV cache begins with, from the statistics of a layer to stored tensors.
+//! Initial bases of an adaptive KV cache, computed from the statistics of a layer.
 
 use htc_formats::DType;
 use htc_formats::block;
@@ -9,17 +9,16 @@ use crate::calibrate::{Moment, StoredLayer};
 use crate::math::{Algebra, SecondMoment, principal_basis};
 use crate::order::{Order, reordered_moment};
 
-/// How bases are stored. Of rows of unit length f16 loses less than a thousandth of the orthonormality and has half the
-/// bytes of f32; what is projected on them is no more exact in the cache.
+/// Type of stored bases. For unit rows, f16 changes orthonormality by less than a thousandth at
+/// half the bytes of f32; the projections in the cache are no more exact.
 const BASIS: DType = DType::F16;
 
-/// How energies are stored.
 const ENERGIES: DType = DType::F32;
 
-/// Square matrices of f64 that a decomposition takes, the moment and the result among them.
+/// Square f64 matrices used by a decomposition, including the moment and the result.
 const SQUARES: u64 = 8;
 
-/// What is stored of a layer, in the order of an artifact.
+/// Returns the stored tensors of a layer, in the order of an artifact.
 pub fn stored(hyper: &HyperParameters, layer: usize) -> [StoredTensor; 4] {
     let (heads, size) = (hyper.kv_heads, hyper.head_size);
     let tensor = |role, dtype, rows| StoredTensor {
@@ -35,7 +34,7 @@ pub fn stored(hyper: &HyperParameters, layer: usize) -> [StoredTensor; 4] {
     [basis(keys), energies(keys), basis(values), energies(values)]
 }
 
-/// The roles of a layer, in the order of an artifact.
+/// Returns the roles of a layer's tensors, in the order of an artifact.
 pub fn roles(layer: usize) -> Vec<Role> {
     let of_side = |side| {
         [
@@ -46,30 +45,30 @@ pub fn roles(layer: usize) -> Vec<Role> {
     KvSide::ALL.into_iter().flat_map(of_side).collect()
 }
 
-/// Bytes that are stored of a layer, without the alignment between tensors.
+/// Returns the stored bytes of a layer, without alignment between tensors.
 pub fn bytes(hyper: &HyperParameters) -> u64 {
     let tensors = stored(hyper, 0);
     tensors.iter().map(StoredTensor::bytes).sum()
 }
 
-/// Bytes of memory that a layer takes while it is made, on one thread.
+/// Returns the working memory in bytes for one layer, on one thread.
 pub(crate) fn working(hyper: &HyperParameters) -> u64 {
     let square = 8 * (hyper.head_size as u64).pow(2);
-    // The numbers in front of their bytes are float32.
     SQUARES * square + 3 * bytes(hyper)
 }
 
-/// Cubes of the orders of the matrices that are decomposed for all layers.
+/// Returns the sum of `n³` over the `n x n` matrices decomposed for all layers.
 pub(crate) fn cubes(hyper: &HyperParameters) -> f64 {
     let decompositions = KvSide::ALL.len() * hyper.layers * hyper.kv_heads;
     decompositions as f64 * (hyper.head_size as f64).powi(3)
 }
 
-/// The tensors of a layer with their bytes, on the calling thread: of keys the principal components of queries and keys
-/// together, each vector once, of values those of values, in the order in which the model is stored.
+/// Computes the tensors of a layer with their bytes, on the calling thread. The basis of keys has
+/// the principal components of queries and keys together, each vector counted once; that of values
+/// those of values, in the stored channel order.
 ///
 /// # Errors
-/// [`UnitError::Factorise`] for statistics that no activations have, which names the tensor.
+/// [`UnitError::Factorise`], with the tensor's name, for statistics that no activations can have.
 pub fn of_layer(
     calibrated: &StoredLayer,
     (hyper, layer): (&HyperParameters, usize),
@@ -97,7 +96,8 @@ pub fn of_layer(
     Ok([keys, values].concat())
 }
 
-/// `E[x xᵀ] [n, n]` of the vectors of two streams together, row by row; above the diagonal zero.
+/// Returns `E[x xᵀ] [n, n]` of the union of two sets of vectors, row by row; zero above the
+/// diagonal.
 fn together(one: &Moment, other: &Moment) -> Vec<f64> {
     let total = (one.count + other.count).max(1) as f64;
     let parts = [one, other].map(|of| of.count as f64 / total);
@@ -108,7 +108,6 @@ fn together(one: &Moment, other: &Moment) -> Vec<f64> {
     sum
 }
 
-/// Bases of one side of a layer, head by head.
 struct Made {
     basis: Role,
     energies: Role,
@@ -126,7 +125,6 @@ impl Made {
         }
     }
 
-    /// The next head, of the second moment `[n, n]` of its vectors.
     fn add(&mut self, lower: &[f64], algebra: &dyn Algebra) -> Result<(), UnitError> {
         let moment = SecondMoment {
             order: lower.len().isqrt(),
@@ -143,7 +141,6 @@ impl Made {
         Ok(())
     }
 
-    /// Both tensors.
     fn finish(self) -> Result<[(Role, Vec<u8>); 2], UnitError> {
         Ok([
             (self.basis, encoded(self.basis, BASIS, &self.components)?),
@@ -164,8 +161,8 @@ fn encoded(role: Role, dtype: DType, values: &[f32]) -> Result<Vec<u8>, UnitErro
     Ok(bytes)
 }
 
-/// A number as it is read of what is stored, of magnitudes that f16 has all eleven bits for, such as the largest entry of
-/// a row of unit length: rounded to these, half to even.
+/// Rounds a number to the 11 significant bits of f16, half to even. Valid for magnitudes of normal
+/// f16 numbers, such as the largest entry of a row of unit length.
 fn as_stored(number: f64) -> f32 {
     const DROPPED: u32 = f32::MANTISSA_DIGITS - 11;
     let bits = (number as f32).to_bits();

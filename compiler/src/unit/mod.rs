@@ -1,4 +1,4 @@
-//! One unit of the plan from the source's bytes to the stored factors and their measured error.
+//! Turns one unit of the plan from the source's bytes into stored tensors with measured errors.
 
 pub(crate) mod classes;
 mod encode;
@@ -31,37 +31,37 @@ pub(crate) use factor::path;
 pub(crate) use treatment::truncated;
 pub use treatment::{ModelTreatment, SiteInputs};
 
-/// What became of a unit.
+/// Result of [`factorise`].
 #[derive(Clone, Debug)]
 pub struct Factors {
     /// Bytes of the tensors that [`stored_tensors`] lists, in that order.
     pub tensors: Vec<Vec<u8>>,
-    /// What was found on the way.
+    /// Measurements.
     pub found: Found,
 }
 
-/// What is known of a unit when it is factorised.
+/// Measurements of a factorised unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Found {
     /// `‖W − Ŵ‖_F / ‖W‖_F` of every member, after storing.
     pub errors: Vec<f64>,
-    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` of every member on the calibration's activations, of what is stored:
-    /// with the bias that corrects it, where it has one. Empty where there are no activations.
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` of every member on the calibration's activations, after
+    /// storing and with the correcting bias, if any. Empty without activations.
     pub output_errors: Vec<f64>,
-    /// The relative error of every member that Eckart and Young allow at its rank, in the norm of
-    /// [`norm`](Self::norm), before storing; for members of a shared basis that of all of them together. Of
-    /// the outputs it is a part of `E‖W x‖²` with a bias too, though the bias leaves the variance alone.
-    /// `None` where channels are exempt: the decomposition knows the others alone; and of forms that are
-    /// no truncation of the weight.
+    /// Eckart-Young bound on the relative error of every member at its rank, in the norm of
+    /// [`norm`](Self::norm), before storing; for a shared basis that of all members together. The
+    /// output norm is relative to `E‖W x‖²` even with a bias, although the bias leaves only the
+    /// variance. `None` with exempt channels, which the decomposition does not see, and for forms
+    /// that are no truncation of the weight.
     pub predicted: Option<Vec<f64>>,
-    /// What [`predicted`](Self::predicted) is measured in.
+    /// Norm of [`predicted`](Self::predicted).
     pub norm: Norm,
-    /// What became of the direction that each decomposition must not miss, where there is one: one for
-    /// each member, or one for a shared basis.
+    /// Outcome of the sink protection of each decomposition, if any: one per member, or one for a
+    /// shared basis.
     pub sinks: Vec<SinkOutcome>,
     /// Input channels that are exact.
     pub exempt: Vec<usize>,
-    /// The tail energies of the search for the layer's axiom gauge, where there was one.
+    /// Tail energies of the search for the layer's axiom gauge, if any.
     pub axiom: Option<Vec<f64>>,
 }
 
@@ -73,18 +73,17 @@ pub enum Norm {
     Frobenius,
     /// The error of the outputs.
     Output,
-    /// By the root mean square of each input channel.
+    /// Errors weighted by the root mean square of each input channel.
     Activation,
-    /// By the axiom gauge of the layer.
+    /// Errors weighted by the axiom gauge of the layer.
     Axiom,
 }
 
 impl Norm {
-    /// All of them.
+    /// All norms.
     pub const ALL: [Norm; 4] = [Norm::Frobenius, Norm::Output, Norm::Activation, Norm::Axiom];
 }
 
-/// As reports call it.
 impl fmt::Display for Norm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -96,11 +95,11 @@ impl fmt::Display for Norm {
     }
 }
 
-/// Why a unit cannot be factorised.
+/// Error returned when a unit cannot be factorised.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum UnitError {
-    /// The source lacks the tensor.
+    /// The tensor is missing from the source.
     #[error("tensor {0} is missing from the source")]
     Missing(Role),
     /// The bytes of a tensor do not decode, or a factor does not encode.
@@ -108,26 +107,26 @@ pub enum UnitError {
     Block {
         /// Name in the source.
         tensor: String,
-        /// What the codec says.
+        /// Error of the codec.
         source: BlockError,
     },
-    /// A matrix has no codes in bands.
+    /// A matrix cannot be encoded in column groups.
     #[error("tensor {tensor}: {source}")]
     Bands {
         /// Name in the source.
         tensor: String,
-        /// What the encoder says.
+        /// Error of the encoder.
         source: BandsEncodeError,
     },
-    /// The mathematics refuses.
+    /// The decomposition failed.
     #[error("tensor {tensor}: {source}")]
     Factorise {
         /// Name in the source.
         tensor: String,
-        /// Why.
+        /// Error of the decomposition.
         source: FactoriseError,
     },
-    /// A factor does not fit the type it is to be stored in.
+    /// A factor exceeds the range of its type.
     #[error(
         "tensor {tensor}: its factors exceed the range of {dtype}; use `factor_type` f32 or bf16, or leave the slot out of `slots`"
     )]
@@ -137,7 +136,7 @@ pub enum UnitError {
         /// The type.
         dtype: DType,
     },
-    /// A dense matrix does not fit the type it is to be stored in.
+    /// A dense matrix exceeds the range of its type.
     #[error(
         "tensor {tensor}: its numbers exceed the range of {dtype}; choose f32, bf16 or a type of blocks for it, or \
          keep it as it is"
@@ -148,18 +147,18 @@ pub enum UnitError {
         /// The type.
         dtype: DType,
     },
-    /// A tensor that stays as it is has no other order.
+    /// A kept tensor cannot be permuted.
     #[error("tensor {tensor}: {source}")]
     Order {
         /// Name in the source.
         tensor: String,
-        /// Why.
+        /// The reason.
         source: OrderError,
     },
-    /// What errors of a matrix cost is not known.
+    /// The cost of errors of a matrix is unknown.
     #[error(transparent)]
     Cost(#[from] NoMatrix),
-    /// Rows are to have classes by what their errors cost, which is not known.
+    /// Row classes need the costs of errors, which are unknown.
     #[error(
         "tensor {tensor}: its rows have classes by what their errors cost, which is not known; give a calibration"
     )]
@@ -167,7 +166,7 @@ pub enum UnitError {
         /// Name in the source.
         tensor: String,
     },
-    /// A number that is passed through is infinite or not a number.
+    /// A kept value is infinite or not a number.
     #[error(
         "tensor {tensor} holds {value} at row {row}, column {col}, expected finite numbers; repair or re-export \
          the source model"
@@ -175,17 +174,17 @@ pub enum UnitError {
     NotFinite {
         /// Name in the source.
         tensor: String,
-        /// Row of the first such number.
+        /// Row of the first such value.
         row: usize,
-        /// Column of the first such number.
+        /// Column of the first such value.
         col: usize,
-        /// The number.
+        /// The value.
         value: f32,
     },
 }
 
 impl UnitError {
-    /// Of a tensor whose numbers are not given.
+    /// Converts an error of decoding a tensor.
     pub(crate) fn of_decode(tensor: &str, error: DecodeError) -> UnitError {
         let tensor = tensor.to_owned();
         match error {
@@ -197,7 +196,7 @@ impl UnitError {
         }
     }
 
-    /// Of a tensor that has no codes.
+    /// Converts an error of encoding a tensor.
     pub(crate) fn of_code(tensor: &str, error: CodeError) -> UnitError {
         let tensor = tensor.to_owned();
         match error {
@@ -207,7 +206,8 @@ impl UnitError {
     }
 }
 
-/// What a unit stores: what its form says, then the biases that correct its factors, where they are wanted.
+/// Returns the stored tensors of a unit: those of its form, then the correcting biases, if
+/// requested.
 pub fn stored_tensors(unit: &UnitPlan, biases: bool) -> Vec<StoredTensor> {
     let mut tensors = unit.tensors();
     if biases && unit.rank().is_some() {
@@ -224,10 +224,10 @@ pub fn stored_tensors(unit: &UnitPlan, biases: bool) -> Vec<StoredTensor> {
     tensors
 }
 
-/// Makes what a unit stores, on the calling thread.
+/// Factorises or encodes a unit, on the calling thread.
 ///
 /// # Errors
-/// [`UnitError`], which names the tensor.
+/// [`UnitError`], with the tensor's name.
 pub fn factorise(
     source: &Ordered<'_>,
     unit: &UnitPlan,
@@ -240,12 +240,12 @@ pub fn factorise(
     }
 }
 
-/// Whose activations the members of a unit read, in a model.
+/// Returns the input that the members of a unit share.
 pub(crate) fn place(source: &ModelFile, unit: &UnitPlan) -> Option<Place> {
     unit.place(source.tensor(Role::Output).is_none())
 }
 
-/// Which of the weights given an error is about.
+/// Returns the index of the weight that an error refers to, if any.
 pub(crate) fn weight_of(error: &FactoriseError) -> Option<usize> {
     match *error {
         FactoriseError::Empty { index, .. }
@@ -257,7 +257,7 @@ pub(crate) fn weight_of(error: &FactoriseError) -> Option<usize> {
     }
 }
 
-/// The name of a matrix in the source.
+/// Returns the name of a matrix in the source.
 pub(crate) fn weight_name(source: &ModelFile, matrix: MatrixId) -> String {
     let role = matrix.weight();
     source
@@ -265,7 +265,7 @@ pub(crate) fn weight_name(source: &ModelFile, matrix: MatrixId) -> String {
         .map_or_else(|| role.to_string(), |t| t.name.clone())
 }
 
-/// The numbers of a matrix, as it is stored.
+/// Decodes a matrix in its stored channel order.
 pub(crate) fn dense_weight(source: &Ordered<'_>, member: &Member) -> Result<Vec<f32>, UnitError> {
     let role = member.matrix.weight();
     let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
@@ -275,10 +275,10 @@ pub(crate) fn dense_weight(source: &Ordered<'_>, member: &Member) -> Result<Vec<
     Ok(values)
 }
 
-/// Makes sure that a tensor which is passed through holds only finite numbers.
+/// Checks that a kept tensor has only finite values.
 ///
 /// # Errors
-/// [`UnitError::NotFinite`] for the first that is not.
+/// [`UnitError::NotFinite`] for the first value that is not.
 pub fn check_finite(
     source: &ModelFile,
     tensor: &htc_formats::source::ModelTensor,

@@ -1,4 +1,5 @@
-//! What errors of a matrix' rows count, and how rows make up for those above: from the gradients at its outputs.
+//! Weights of errors per row, and error feedback along rows, from the gradients at a matrix's
+//! outputs.
 
 use htc_formats::model::MatrixId;
 
@@ -8,14 +9,14 @@ use crate::gradient::{Gradients, MomentBlock};
 use crate::math::codes::{OutputBlock, RowFeedback};
 use crate::order::{Ordered, reordered, reordered_triangle};
 
-/// Part of the mean of a second moment's diagonal that is added to all of it: gradients are those of some
-/// thousand tokens, drawn by the model.
+/// Fraction of the mean diagonal of the second moment that is added to its diagonal: gradients come
+/// from only some thousand tokens sampled from the model.
 const DAMPING: f64 = 0.2;
 
-/// Of a matrix in the order in which it is stored, that reads in this place; `None` where no gradients are known.
+/// Returns the row feedback of a matrix in its stored channel order; `None` without gradients.
 ///
 /// # Errors
-/// Gradients of another model, or a second moment that is none.
+/// Gradients of another model, or an invalid second moment.
 pub(super) fn row_feedback(
     source: &Ordered<'_>,
     matrix: MatrixId,
@@ -40,7 +41,7 @@ pub(super) fn row_feedback(
                 ..block
             })
             .collect(),
-        // What is in a block is in several when it is stored.
+        // The permutation distributes a block over several stored ones.
         (Some(order), _) => {
             let weights = reordered(&outputs.diagonal, order);
             return Ok(Some(damped(weights, DAMPING)));
@@ -61,7 +62,6 @@ pub(super) fn row_feedback(
     Ok(Some(made))
 }
 
-/// Rows that do not make up for each other.
 fn damped(mut weights: Vec<f32>, damping: f64) -> RowFeedback {
     let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
     let added = (damping * sum / weights.len().max(1) as f64) as f32;
@@ -69,8 +69,8 @@ fn damped(mut weights: Vec<f32>, damping: f64) -> RowFeedback {
     RowFeedback::of_weights(weights)
 }
 
-/// What the rows of an embedding or a head cost: where they give logits by the gradients there and the size of what
-/// they read, where they are looked up by how often and the size of the gradients there.
+/// Returns the costs of rows of an embedding or a head. As a head: the gradient at the logits times
+/// the size of the input. As an embedding: the token's frequency times the size of the gradient.
 fn of_tokens(
     gradients: &Gradients,
     matrix: MatrixId,

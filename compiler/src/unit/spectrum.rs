@@ -1,5 +1,5 @@
-//! The singular values of one unit's weights, and the components its slots share, from the
-//! source's bytes.
+//! Singular values of a unit's weights, and components shared by its projections, from the source's
+//! bytes.
 
 use super::{ModelTreatment, UnitError, dense_weight, weight_name};
 use crate::calibrate::Place;
@@ -11,11 +11,11 @@ use crate::math::{
 use crate::order::Ordered;
 use crate::plan::Unit;
 
-/// The singular values of a unit's weight under its gauge, decreasing; for slots that share a basis the square roots
-/// of the eigenvalues of the matrix whose eigenvectors the basis is.
+/// Returns the singular values of a unit's weight under its gauge, decreasing; for a shared basis
+/// the square roots of the eigenvalues of the matrix whose eigenvectors form the basis.
 ///
 /// # Errors
-/// [`UnitError`] where a weight is missing, does not decode or is not finite.
+/// [`UnitError`] if a weight is missing, does not decode or is not finite.
 pub fn of_unit(
     source: &Ordered<'_>,
     unit: &Unit,
@@ -40,7 +40,7 @@ pub fn of_unit(
             let weighting = BasisWeighting::Normalised;
             shared_singular_values(weights, weighting, algebra).map_err(failed(0))
         }
-        // The values are all there with the first component.
+        // One component suffices to obtain all values.
         (false, &[weight], gauge) => {
             let options = LowRankOptions {
                 path: Path::Gram,
@@ -63,11 +63,11 @@ pub fn of_unit(
     }
 }
 
-/// The components of the basis that a unit's slots share, without a gauge, each slot counting the
-/// same.
+/// Returns the components of the shared basis of a unit's projections, without a gauge and with
+/// equal weights.
 ///
 /// # Errors
-/// [`UnitError`] where a weight is missing, does not decode or is not finite.
+/// [`UnitError`] if a weight is missing, does not decode or is not finite.
 pub fn components(
     source: &Ordered<'_>,
     unit: &Unit,
@@ -79,13 +79,11 @@ pub fn components(
     found.map_err(failed(source, unit, 0))
 }
 
-/// The numbers of every slot.
 fn dense(source: &Ordered<'_>, unit: &Unit) -> Result<Vec<Vec<f32>>, UnitError> {
     let members = unit.members.iter();
     members.map(|member| dense_weight(source, member)).collect()
 }
 
-/// The same as matrices, checked.
 fn weights<'a>(
     source: &Ordered<'_>,
     unit: &Unit,
@@ -104,7 +102,6 @@ fn weights<'a>(
     Ok(weights)
 }
 
-/// Names the tensor of a slot that the mathematics refuses.
 fn failed(
     source: &Ordered<'_>,
     unit: &Unit,

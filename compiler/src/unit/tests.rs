@@ -1,5 +1,5 @@
-//! What slots of a trained model lose, `tr(H E C Eᵀ)` under both second moments as they are measured, falls with each
-//! step of their encoding.
+//! Checks that each step of the encoding reduces the loss `tr(H E C Eᵀ)` of projections of a
+//! trained model, under both measured second moments.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,6 @@ fn demo(name: &str) -> PathBuf {
     root.join(name)
 }
 
-/// The demo model, and what was measured on it.
 struct Measured {
     model: Arc<Model>,
     calibration: Calibration,
@@ -85,13 +84,12 @@ impl Measured {
     }
 }
 
-/// A slot, and what its errors count.
 struct Measuring {
     name: String,
     rows: usize,
     cols: usize,
     values: Vec<f32>,
-    /// `C` and `H` as they were measured, without damping.
+    /// Undamped `C` and `H`.
     inputs: Mat<f64>,
     outputs: Mat<f64>,
     along_columns: Arc<Feedback>,
@@ -107,7 +105,6 @@ impl Measuring {
         }
     }
 
-    /// `tr(H E C Eᵀ)` of what is stored.
     fn lost(&self, stored: &[f32]) -> f64 {
         let errors = Mat::from_fn(self.rows, self.cols, |i, j| {
             let at = i * self.cols + j;
@@ -118,7 +115,6 @@ impl Measuring {
         all.map(|at| left[at] * right[at]).sum()
     }
 
-    /// What bands lose; with the scales that columns begin with, or fitted to all codes.
     fn of_bands(&self, codes: &Codes, guide: Guide<'_>, fitted: bool) -> f64 {
         let mut values = self.values.clone();
         if codes.is_rotated() {
@@ -154,7 +150,6 @@ impl Measuring {
         self.lost(&stored)
     }
 
-    /// What a type of GGUF loses with feedback.
     fn of_blocks(&self, dtype: DType, rows: Option<&RowFeedback>, sweeps: usize) -> f64 {
         let mut bytes = vec![0; dtype.matrix_bytes(self.rows, self.cols).unwrap()];
         let mut stored = vec![0.0; self.values.len()];
@@ -164,26 +159,25 @@ impl Measuring {
     }
 }
 
-/// Asserts that each number is at most such a part of the one before.
+/// Asserts that each number is at most the given fraction of the one before.
 #[track_caller]
-fn falls(what: &str, lost: &[f64], most: &[f64]) {
+fn assert_falls(label: &str, lost: &[f64], most: &[f64]) {
     let parts: Vec<f64> = lost.windows(2).map(|pair| pair[1] / pair[0]).collect();
-    println!("{what}: {:.3e}, then parts {parts:.3?}", lost[0]);
+    println!("{label}: {:.3e}, then parts {parts:.3?}", lost[0]);
     assert_eq!(parts.len(), most.len());
     let fall = parts.iter().zip(most).all(|(part, most)| part < most);
     assert!(
         fall,
-        "{what}: {lost:?} in parts {parts:?} of at most {most:?}"
+        "{label}: {lost:?} in parts {parts:?} of at most {most:?}"
     );
 }
 
-/// Of matrices as wide as tall, wider and taller.
 const SLOTS: [(usize, Slot); 3] = [(1, Slot::Gate), (4, Slot::Down), (6, Slot::O)];
 
-/// Plain rounding, feedback along columns, along rows, and at the end scales of columns that fit trellises, or sweeps
-/// over levels.
+/// Plain rounding, feedback along columns, feedback along rows, and finally fitted column scales
+/// for trellises or sweeps over codebooks.
 #[test]
-fn each_step_of_bands_loses_less_of_a_trained_model() {
+fn each_encoding_step_reduces_the_loss_of_column_groups() {
     let cache = tempfile::tempdir().unwrap();
     let measured = Measured::new(cache.path());
     let sweeps = Effort::Normal.work().sweeps;
@@ -212,15 +206,14 @@ fn each_step_of_bands_loses_less_of_a_trained_model() {
                     of.of_bands(&codes, swept, is_trellis),
                 ];
                 let last = if is_trellis { 0.995 } else { 0.95 };
-                falls(&format!("{}, {codes}", of.name), &lost, &[0.5, 0.85, last]);
+                assert_falls(&format!("{}, {codes}", of.name), &lost, &[0.5, 0.85, last]);
             }
         }
     }
 }
 
-/// Plain rounding, feedback along columns, sweeps over the codes, and rows that make up for each other in both.
 #[test]
-fn each_step_of_a_type_of_gguf_loses_less_of_a_trained_model() {
+fn each_encoding_step_reduces_the_loss_of_a_gguf_type() {
     let cache = tempfile::tempdir().unwrap();
     let measured = Measured::new(cache.path());
     let dtype = DType::Q4K;
@@ -235,8 +228,8 @@ fn each_step_of_a_type_of_gguf_loses_less_of_a_trained_model() {
         let plain = of.lost(&plain);
         let [fed, swept] = [0, sweeps].map(|sweeps| of.of_blocks(dtype, None, sweeps));
         let of_rows = [0, sweeps].map(|sweeps| of.of_blocks(dtype, rows, sweeps));
-        let what = format!("{}, {dtype}", of.name);
-        falls(&what, &[plain, fed, swept, of_rows[1]], &[0.5, 0.98, 0.8]);
-        falls(&what, &[fed, of_rows[0], of_rows[1]], &[0.8, 0.98]);
+        let label = format!("{}, {dtype}", of.name);
+        assert_falls(&label, &[plain, fed, swept, of_rows[1]], &[0.5, 0.98, 0.8]);
+        assert_falls(&label, &[fed, of_rows[0], of_rows[1]], &[0.8, 0.98]);
     }
 }

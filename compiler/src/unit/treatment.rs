@@ -1,5 +1,5 @@
-//! Which errors of a slot count, and what its factors must not lose: the gauges of a model's sites
-//! and layers, from what calibration saw or from the weights.
+//! Gauges of activation points and layers, from calibration or weights, and the directions that
+//! factors must preserve.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -19,33 +19,34 @@ use crate::order::{Order, Ordered, reordered, reordered_moment};
 use crate::plan::{Form, Plan, UnitPlan};
 use crate::request::{Effort, GaugeKind, SinkProtection, Treatment};
 
-/// Places whose gauges are kept: those of a layer and of the next, where several threads work.
+/// Number of cached gauges: those of a layer and of the next, as several threads work.
 const KEPT: usize = 8;
 
-/// What is made once for a place, by the thread that asks first; of the places that were asked for last.
+/// Lazily computed value per input, by the first thread that requests it; the most recent inputs
+/// are cached.
 type Kept<T> = Mutex<Vec<(Place, Made<T>)>>;
 type Made<T> = Arc<OnceLock<Result<Arc<T>, FactoriseError>>>;
 
-/// The axiom gauge of a layer, likewise; `None` where truncation loses nothing.
 type MadeAxiom = Arc<OnceLock<Result<Option<Arc<AxiomGauge>>, UnitError>>>;
 
-/// Widths from which an evaluation of the axiom gauge takes many seconds, and the evaluations that
-/// such a layer gets. They reach most of the decrease.
+/// Width from which an evaluation of the axiom gauge takes many seconds, and the number of
+/// evaluations for such layers. They reach most of the decrease.
 const WIDE: usize = 2048;
 const EVALUATIONS_WHERE_WIDE: usize = 8;
 
-/// What the slots of a site read on the calibration's text, or the head: by what their errors are weighed and measured.
+/// Input statistics of an activation point or of the head on the calibration text. They weigh and
+/// measure the errors of its projections.
 ///
-/// Every slot of every architecture can have a bias, its own or one that it is given, and with
-/// `--bias on` each that is factorised has one: the errors that count are those under the
-/// [covariance], and the bias takes the rest. Without, and for the head, which never has one, it is the
-/// second moment; so it is for slots that stay dense, whose bias is left as it is.
+/// Every projection of every architecture can have a bias, and with `--bias on` each factorised one
+/// has. Then errors are weighted by the [covariance], as the bias corrects the mean. Otherwise, for
+/// the head (which never has a bias) and for dense projections (whose bias is unchanged), they are
+/// weighted by the second moment.
 #[derive(Debug)]
 pub struct SiteInputs {
     order: usize,
-    /// The lower triangle of `E[x xᵀ] [n, n]`.
+    /// Lower triangle of `E[x xᵀ] [n, n]`.
     second: Vec<f64>,
-    /// Where biases correct: the mean, and the lower triangle of the covariance.
+    /// If biases correct: the mean, and the lower triangle of the covariance.
     corrected: Option<(Vec<f64>, Vec<f64>)>,
 }
 
@@ -63,7 +64,7 @@ impl SiteInputs {
         Ok(inputs)
     }
 
-    /// `E[x xᵀ]`.
+    /// Returns `E[x xᵀ]`.
     pub fn second_moment(&self) -> SecondMoment<'_> {
         SecondMoment {
             order: self.order,
@@ -71,7 +72,6 @@ impl SiteInputs {
         }
     }
 
-    /// What errors of factors are weighed by: the covariance where biases correct, else the second moment.
     fn weighed(&self) -> SecondMoment<'_> {
         let covariance = self.corrected.as_ref().map(|(_, covariance)| covariance);
         SecondMoment {
@@ -80,13 +80,14 @@ impl SiteInputs {
         }
     }
 
-    /// The mean input, where a bias is to put back what is lost on it.
+    /// Returns the mean input, if a bias corrects the loss on it.
     pub fn mean_to_correct(&self) -> Option<&[f64]> {
         self.corrected.as_ref().map(|(mean, _)| &mean[..])
     }
 
-    /// What factors lose of the outputs, with the bias that corrects them where there is one, and what there
-    /// is; and the root of the part of that which errors are weighed by, all of it without a bias.
+    /// Returns the output energies lost by factors (after the bias correction, if any) and in
+    /// total, and the square root of the fraction of the total that weighs errors; 1 without a
+    /// bias.
     pub fn energies(
         &self,
         weight: Weight<'_>,
@@ -108,13 +109,13 @@ impl SiteInputs {
     }
 }
 
-/// How a model's slots are treated, unit by unit.
+/// Treatment of a model's projections, unit by unit.
 ///
-/// An axiom gauge belongs to a layer: it is baked into every slot on its own, so layers need not agree
-/// on one, and one layer's weights are in memory at a time for each thread that searches. What is
-/// minimised are the tails of the layer's factorised slots at the ranks of the plan. Slots that share
-/// a basis count with the tail that each would have alone at the rank of the basis, which is a lower
-/// bound of what the shared basis loses; slots at their full rank lose nothing and do not count.
+/// An axiom gauge belongs to a layer. It is folded into each projection separately, so layers need
+/// not agree on one, and each searching thread holds one layer's weights in memory. The search
+/// minimises the tails of the layer's factorised projections at the ranks of the plan. Projections
+/// that share a basis count with their individual tail at its rank, a lower bound of the loss of
+/// the shared basis. Projections at full rank lose nothing and do not count.
 #[derive(Debug, Default)]
 pub struct ModelTreatment<'a> {
     treatment: Treatment,
@@ -131,7 +132,8 @@ pub struct ModelTreatment<'a> {
 }
 
 impl<'a> ModelTreatment<'a> {
-    /// For spectra and single units; without a calibration every gauge is [`Gauge::None`].
+    /// Creates a treatment for spectra and single units. Without a calibration every gauge is
+    /// [`Gauge::None`].
     pub fn new(
         treatment: Treatment,
         calibration: Option<&'a Calibration>,
@@ -145,13 +147,13 @@ impl<'a> ModelTreatment<'a> {
         }
     }
 
-    /// For weights in another order: that of what calibration saw, too.
+    /// Sets the channel permutation, which also applies to the calibration's statistics.
     #[must_use]
     pub fn in_order(self, order: Option<&'a Order>) -> Self {
         ModelTreatment { order, ..self }
     }
 
-    /// For all units of a plan, whose ranks the axiom gauge looks at.
+    /// Sets the plan whose ranks the axiom gauge uses.
     #[must_use]
     pub fn of_plan(self, source: Ordered<'a>, plan: &'a Plan) -> Self {
         ModelTreatment {
@@ -163,7 +165,6 @@ impl<'a> ModelTreatment<'a> {
         }
     }
 
-    /// What is read in a place, in the order of what is stored.
     fn moment(&self, calibration: &Calibration, place: Place) -> Moment {
         let moment = calibration.inputs(place);
         match self.order {
@@ -172,37 +173,37 @@ impl<'a> ModelTreatment<'a> {
         }
     }
 
-    /// With what errors at the outputs of matrices cost.
+    /// Sets the costs of errors at the outputs of matrices.
     #[must_use]
     pub fn with_gradients(self, gradients: Option<&'a Gradients>) -> Self {
         ModelTreatment { gradients, ..self }
     }
 
-    /// What errors at the outputs of matrices cost.
+    /// Returns the costs of errors at the outputs of matrices.
     pub fn gradients(&self) -> Option<&Gradients> {
         self.gradients
     }
 
-    /// The mean square of what is read in a place.
+    /// Returns the mean square of an input.
     pub fn mean_square(&self, place: Place) -> Option<f64> {
         let squares = self.calibration?.inputs(place).diagonal();
         Some(squares.iter().sum::<f64>() / squares.len().max(1) as f64)
     }
 
-    /// With so much work on codes.
+    /// Sets the effort spent on codes.
     #[must_use]
     pub fn with_effort(self, effort: Effort) -> Self {
         ModelTreatment { effort, ..self }
     }
 
-    /// For the bases of an elastic artifact: what their codes lose is coded beside them where a byte gains enough by that,
-    /// which nobody knows yet.
+    /// Marks the weights as bases of an elastic artifact. Their residuals are coded later where
+    /// that pays per byte, which is not known yet.
     #[must_use]
     pub fn to_be_refined(self, refined: bool) -> Self {
         ModelTreatment { refined, ..self }
     }
 
-    /// The damping of what a matrix reads, for [`feedback`](Self::feedback).
+    /// Returns the damping for [`feedback`](Self::feedback) of a matrix.
     pub fn damping(&self, matrix: Option<MatrixId>) -> f64 {
         let damping = codes::damping(matrix);
         match self.refined {
@@ -211,25 +212,24 @@ impl<'a> ModelTreatment<'a> {
         }
     }
 
-    /// How much work goes into codes.
+    /// Returns the effort spent on codes.
     pub fn effort(&self) -> Effort {
         self.effort
     }
 
-    /// What multiplies and decomposes.
+    /// Returns the linear algebra backend.
     pub fn algebra(&self) -> &'a dyn Algebra {
         self.algebra
     }
 
-    /// How weights are treated.
+    /// Returns the resolved treatment options.
     pub fn treatment(&self) -> &Treatment {
         &self.treatment
     }
 
-    /// The direction that factors of a site's slots must not miss: the mean of what they read at the
-    /// first position of a sequence, behind the norm, where the norm's weight has scaled it.
-    /// `None` where nothing is to be appended, and where that mean is zero; and for the head, behind which
-    /// no attention follows.
+    /// Returns the sink direction that factors must cover: the mean input at the first position of
+    /// a sequence, after the norm and its weight. `None` if nothing is appended, if that mean is
+    /// zero, and for the head, which no attention follows.
     pub fn sink(&self, place: Place) -> Option<Vec<f64>> {
         let Place::Site { layer, site } = place else {
             return None;
@@ -245,10 +245,11 @@ impl<'a> ModelTreatment<'a> {
         direction.iter().any(|v| *v != 0.0).then_some(direction)
     }
 
-    /// The input channels that the factors of a unit keep exact, ascending; the head has none.
+    /// Returns the input channels that the factors of a unit keep exact, ascending; none for the
+    /// head.
     ///
     /// # Errors
-    /// More channels than there are, weights or moments that are not finite.
+    /// More channels than exist, and weights or moments that are not finite.
     pub fn exempt(
         &self,
         place: Place,
@@ -272,11 +273,11 @@ impl<'a> ModelTreatment<'a> {
         }
     }
 
-    /// The axiom gauge of a layer, made by the thread that asks first; `None` with another gauge, and
-    /// where truncation loses nothing.
+    /// Returns the axiom gauge of a layer, computed by the first thread that requests it; `None`
+    /// with another gauge, or if truncation loses nothing.
     ///
     /// # Errors
-    /// [`UnitError`], which names the tensor.
+    /// [`UnitError`], with the tensor's name.
     pub fn axiom(&self, layer: usize) -> Result<Option<Arc<AxiomGauge>>, UnitError> {
         let (GaugeKind::Axiom, Some((source, plan))) = (self.treatment.gauge, self.planned) else {
             return Ok(None);
@@ -289,10 +290,10 @@ impl<'a> ModelTreatment<'a> {
             .clone()
     }
 
-    /// What is read in a place; `None` without a calibration.
+    /// Returns the statistics of an input; `None` without a calibration.
     ///
     /// # Errors
-    /// A mean that the second moment does not allow.
+    /// A mean that is inconsistent with the second moment.
     pub fn inputs(&self, place: Place) -> Result<Option<SiteInputs>, FactoriseError> {
         let moment = self.calibration.map(|of| self.moment(of, place));
         moment
@@ -300,16 +301,15 @@ impl<'a> ModelTreatment<'a> {
             .transpose()
     }
 
-    /// Whether biases correct factors in a place.
     fn corrects(&self, place: Place) -> bool {
         self.treatment.bias && place != Place::Head
     }
 
-    /// How codes of the matrices that read in a place make up for each other's errors; `None` without a
-    /// calibration. A place is asked for with the same damping every time.
+    /// Returns the error feedback for the matrices that read an input; `None` without a
+    /// calibration. It is cached, so an input must always be requested with the same damping.
     ///
     /// # Errors
-    /// What [`Feedback::new`] refuses.
+    /// Those of [`Feedback::new`].
     pub fn feedback(
         &self,
         place: Place,
@@ -319,7 +319,7 @@ impl<'a> ModelTreatment<'a> {
             return Ok(None);
         };
         let made = of_place(&self.feedbacks, place);
-        // Outside the lock: other places' are made meanwhile.
+        // Outside the lock, so that other inputs can be computed meanwhile.
         made.get_or_init(|| {
             let moment = self.moment(calibration, place);
             let second = SecondMoment {
@@ -332,11 +332,11 @@ impl<'a> ModelTreatment<'a> {
         .map(Some)
     }
 
-    /// The gauge of a place's inputs, of their covariance where biases correct the mean; [`Gauge::None`]
-    /// with the axiom gauge, which is a layer's.
+    /// Returns the gauge of an input, of its covariance if biases correct the mean. [`Gauge::None`]
+    /// with the axiom gauge, which belongs to a layer.
     ///
     /// # Errors
-    /// What the gauge's constructor refuses.
+    /// Those of the gauge's constructor.
     pub fn gauge(&self, place: Place) -> Result<Arc<Gauge>, FactoriseError> {
         let (kind, Some(calibration)) = (self.treatment.gauge, self.calibration) else {
             return Ok(Arc::new(Gauge::None));
@@ -345,7 +345,6 @@ impl<'a> ModelTreatment<'a> {
             return Ok(Arc::new(Gauge::None));
         }
         let made = of_place(&self.gauges, place);
-        // Outside the lock: other places' gauges are made meanwhile.
         made.get_or_init(|| {
             let moment = self.moment(calibration, place);
             let inputs = SiteInputs::new(&moment, self.corrects(place))?;
@@ -361,18 +360,16 @@ impl<'a> ModelTreatment<'a> {
     }
 }
 
-/// Whether it is the hidden layer that is read there.
 fn is_wide(place: Place) -> bool {
     matches!(place, Place::Site { site, .. } if site == Site::FfnHidden)
 }
 
-/// The place of what is kept for one, which may be empty.
 fn of_place<T>(kept: &Kept<T>, place: Place) -> Made<T> {
     let mut all = kept.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, made)) = all.iter().find(|(of, _)| *of == place) {
         return Arc::clone(made);
     }
-    // The widest are of no use behind their layer, whose next one needs the room.
+    // The widest are useless after their layer, and the next layer needs the memory.
     if is_wide(place) {
         all.retain(|(of, _)| !is_wide(*of));
     }
@@ -384,8 +381,8 @@ fn of_place<T>(kept: &Kept<T>, place: Place) -> Made<T> {
     made
 }
 
-/// The slots of a layer that truncation loses something of, each with its rank; what a base lacks is no
-/// truncation of its slot.
+/// Returns the projections of a layer that lose something by truncation, each with its rank;
+/// excludes residuals, which are no truncation.
 pub(crate) fn truncated(
     plan: &Plan,
     layer: usize,
@@ -401,7 +398,6 @@ pub(crate) fn truncated(
     members.filter(|(_, member, rank)| *rank < member.rows.min(member.cols))
 }
 
-/// Searches the axiom gauge of a layer; `None` where no slot of it is truncated.
 fn axiom_of_layer(
     source: &Ordered<'_>,
     plan: &Plan,
@@ -450,9 +446,8 @@ fn axiom_of_layer(
 mod tests {
     use super::*;
 
-    /// However many layers are gone through; of the others those of two.
     #[test]
-    fn of_wide_places_one_is_kept() {
+    fn only_one_wide_input_is_cached() {
         let kept = Kept::<usize>::default();
         let place = |layer, site| Place::Site { layer, site };
         let sites = [Site::Attention, Site::FfnHidden];
@@ -471,13 +466,12 @@ mod tests {
             [false, false, true]
         );
         assert_eq!([0, 1, 2].map(|l| is_there(l, Site::Attention)), [true; 3]);
-        // The same again, and not anew.
         let found = of_place(&kept, place(2, Site::FfnHidden));
         assert!(found.get().is_some());
     }
 
     #[test]
-    fn bases_are_coded_with_more_damping() {
+    fn bases_use_more_damping() {
         let embedding = Some(MatrixId::Embedding);
         for matrix in [None, embedding] {
             let of = |refined| {

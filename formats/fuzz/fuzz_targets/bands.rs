@@ -1,5 +1,5 @@
-//! Codes of any text are refused or survive their text; any bytes of a matrix in bands decode or are refused,
-//! row by row as all at once.
+//! Parses arbitrary codes, and decodes arbitrary bytes as a column-group matrix, by row and as a
+//! whole.
 
 #![no_main]
 
@@ -8,7 +8,6 @@ use htc_formats::bands::{
 };
 use libfuzzer_sys::fuzz_target;
 
-/// Numbers of a matrix that a run decodes.
 const MOST: usize = 1 << 18;
 
 fuzz_target!(|input: (&str, u16, &[u8])| {
@@ -58,7 +57,6 @@ fuzz_target!(|input: (&str, u16, &[u8])| {
     }
 });
 
-/// Any map is refused or has a place for every row.
 fn in_classes(classes: &RowClasses, bytes: &[u8]) {
     let rows = classes.rows();
     if rows.saturating_mul(classes.cols()) > MOST {

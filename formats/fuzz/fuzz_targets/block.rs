@@ -1,5 +1,5 @@
-//! Blocks of any bytes decode, and numbers of any bits are written or refused: the float formats
-//! give back the same numbers, the others finite ones.
+//! Decodes arbitrary blocks and encodes arbitrary numbers. Float formats must round-trip; the
+//! others must give finite numbers.
 
 #![no_main]
 

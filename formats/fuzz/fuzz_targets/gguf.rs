@@ -1,4 +1,4 @@
-//! Any bytes are a valid GGUF file, model and vocabulary, or are refused.
+//! Parses arbitrary bytes as a GGUF file with model and vocabulary.
 
 #![no_main]
 

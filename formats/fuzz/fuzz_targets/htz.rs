@@ -1,8 +1,7 @@
 //! Opens, decodes and verifies arbitrary artifacts.
 //!
-//! Digests would stop a fuzzer at the door, so an input is also taken as the part of an artifact
-//! behind its header, with a header that is right: as many 256-byte units of manifest as the
-//! first byte says, then data.
+//! Digests reject nearly every input, so each is also used as the body after a valid header. Its
+//! first byte is the number of 256-byte units of manifest.
 #![no_main]
 
 use htc_formats::htz::{ALIGNMENT, Digest, FORMAT_MAJOR, HEADER_BYTES, Htz, MAGIC};
@@ -28,7 +27,6 @@ fn use_it(file: &[u8]) {
     let _ = htz.verify_all(|_| {});
 }
 
-/// An artifact whose header and digests are right.
 fn with_header(units: u8, body: &[u8]) -> Vec<u8> {
     let length = (usize::from(units) + 1) * ALIGNMENT as usize - HEADER_BYTES;
     let mut manifest = body[..length.min(body.len())].to_vec();

@@ -1,4 +1,4 @@
-//! Any bytes are what a draft learnt, or are refused; and so they are under the right digest.
+//! Parses arbitrary bytes as a trained draft, also under a valid digest.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes are a valid safetensors file, header, index or configuration, or are refused.
-//! Configurations meet small models of the sizes that those in `tests/fixtures` state.
+//! Parses arbitrary bytes as safetensors file, header, index and configuration. Configurations are
+//! bound to small models of the sizes in `tests/fixtures`.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use htc_formats::architecture::{WeightFile, bind_hugging_face};
 use htc_formats::safetensors::{Contents, Index, SafetensorsError};
 use libfuzzer_sys::fuzz_target;
 
-/// Names and shapes of a model of one block, width 4, one key head of 2, two query heads.
+/// Tensors of a one-layer Llama: width 4, one KV head of size 2, two query heads.
 const LLAMA: [(&str, &str, usize); 12] = [
     ("model.embed_tokens.weight", "3,4", 12),
     ("model.norm.weight", "4", 4),
@@ -25,7 +25,7 @@ const LLAMA: [(&str, &str, usize); 12] = [
     ("model.layers.0.mlp.down_proj.weight", "4,4", 16),
 ];
 
-/// What Gemma 3 has beside it.
+/// Additional tensors of Gemma 3.
 const GEMMA: [(&str, &str, usize); 4] = [
     ("model.layers.0.pre_feedforward_layernorm.weight", "4", 4),
     ("model.layers.0.post_feedforward_layernorm.weight", "4", 4),
@@ -33,7 +33,7 @@ const GEMMA: [(&str, &str, usize); 4] = [
     ("model.layers.0.self_attn.k_norm.weight", "2", 2),
 ];
 
-/// What Phi 3 has instead.
+/// Tensors of Phi 3 in which it differs from Llama.
 const PHI: [(&str, &str, usize); 2] = [
     ("model.layers.0.self_attn.qkv_proj.weight", "8,4", 32),
     ("model.layers.0.mlp.gate_up_proj.weight", "8,4", 32),
@@ -67,7 +67,6 @@ fn model(tensors: impl Iterator<Item = (&'static str, &'static str, usize)>) -> 
     file(format!("{{{}}}", entries.join(",")).as_bytes(), end)
 }
 
-/// A file of a header and so many bytes of data.
 fn file(header: &[u8], data: usize) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(header);

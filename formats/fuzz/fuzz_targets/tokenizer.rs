@@ -1,8 +1,7 @@
-//! Any bytes are a tokenizer's file, a vocabulary and a text, or are refused.
+//! Parses arbitrary tokenizers and encodes arbitrary texts.
 //!
-//! An input is a `tokenizer.model`, a `tokenizer.json`, one of the files beside them, or the JSON of
-//! a vocabulary, as its first byte says; what is behind its last zero is a text to encode with
-//! what that gives.
+//! The first byte of an input selects the format: `tokenizer.model`, `tokenizer.json`, one of its
+//! companion files, or the JSON of a vocabulary. The bytes after the last zero are the text.
 
 #![no_main]
 
@@ -10,7 +9,6 @@ use htc_formats::vocab::{HuggingFaceFiles, Vocabulary};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use libfuzzer_sys::fuzz_target;
 
-/// A small `tokenizer.json` for the files beside one.
 const TOKENIZER: &str = r#"{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2},
     "merges": ["a b"]}, "pre_tokenizer": {"type": "ByteLevel"}}"#;
 
@@ -64,7 +62,7 @@ fuzz_target!(|input: &[u8]| {
         Ok(tokenizer) => {
             let plain = tokenizer.encode(&text, AddSpecial::AsVocabulary);
             let special = tokenizer.encode_with_special(&text, AddSpecial::Prompt);
-            // As if somebody had said the second half.
+            // Marks the second half of the text as spoken content.
             let half = (text.len() / 2..=text.len()).find(|&at| text.is_char_boundary(at));
             let said = half.unwrap_or(text.len())..text.len();
             let said = tokenizer.encode_conversation(&text, &[said], AddSpecial::Prompt);

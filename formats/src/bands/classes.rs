@@ -1,9 +1,9 @@
-//! Matrices in bands whose rows have classes: each class has codes of its own for its bands, so that rows of
-//! which errors cost more, as those of frequent tokens in the matrix of a vocabulary, have more bits.
+//! Column-group matrices with row classes. Each class has its own codes, so that costlier rows,
+//! such as frequent tokens of an embedding, get more bits.
 //!
-//! The bytes begin with a map of the rows, in blocks of 256: for each class how many of its rows stand before the block,
-//! and two bits for each row that say which class it has. Behind it the classes lie one after the other, each a matrix
-//! in bands of its rows in their order.
+//! The bytes begin with a class map in blocks of 256 rows: for each class the number of its rows
+//! before the block, then two bits per row with its class. The matrices of the classes follow, with
+//! rows in ascending order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,35 +16,36 @@ use crate::escape::one_line;
 use crate::limits::MAX_VOCABULARY;
 use crate::wire;
 
-/// Classes of a matrix at most.
+/// Maximum number of classes of a matrix.
 pub const MAX_CLASSES: usize = 4;
 
-/// Rows of a block of the map.
+/// Rows per block of the class map.
 pub const MAP_ROWS: usize = 256;
 
-/// Bytes of a block of the map.
 const MAP_BYTES: usize = 4 * MAX_CLASSES + MAP_ROWS / 4;
 
-/// The rows of a class, and their codes.
+/// Number of rows and codes of one class.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RowClass {
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
-    /// The code of each band.
+    /// Code of each column group.
     pub codes: Codes,
 }
 
-/// The classes of a matrix, two to four. Cloning shares them.
+/// The two to four classes of a matrix. Clones share memory.
 ///
-/// As a text, and in a manifest: the rows of each class, a star and its codes, classes separated by
-/// semicolons: `8192*2:t4x20;253952*2:t2x20`.
+/// As text, and in a manifest, a class is `rows*codes`, and classes are separated by semicolons:
+/// `8192*2:t4x20;253952*2:t2x20`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RowClasses(Arc<[RowClass]>);
 
 impl RowClasses {
+    /// Creates the list of classes.
+    ///
     /// # Errors
-    /// [`CodesError::Classes`] for less than two classes or more than [`MAX_CLASSES`], one without rows, or
-    /// classes of different widths.
+    /// [`CodesError::Classes`] for fewer than two or more than [`MAX_CLASSES`] classes, an empty
+    /// class, or classes of different widths.
     pub fn new(classes: Vec<RowClass>) -> Result<RowClasses, CodesError> {
         let wrong = |found: String| Err(CodesError::Classes { found });
         if !(2..=MAX_CLASSES).contains(&classes.len()) {
@@ -67,22 +68,22 @@ impl RowClasses {
         Ok(RowClasses(classes.into()))
     }
 
-    /// The classes, in their order.
+    /// Iterates over the classes.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &RowClass> + Clone {
         self.0.iter()
     }
 
-    /// Rows of all classes.
+    /// Total number of rows.
     pub fn rows(&self) -> usize {
         self.iter().map(|class| class.rows).sum()
     }
 
-    /// Columns of the matrix.
+    /// Number of columns.
     pub fn cols(&self) -> usize {
         self.0.first().map_or(0, |class| class.codes.cols())
     }
 
-    /// Bytes of the matrix.
+    /// Size of the matrix in bytes.
     pub fn bytes(&self) -> u64 {
         self.iter().fold(self.map_bytes(), |at, class| {
             aligned(at).saturating_add(class.codes.bytes(class.rows))
@@ -93,7 +94,6 @@ impl RowClasses {
         (self.rows().div_ceil(MAP_ROWS) * MAP_BYTES) as u64
     }
 
-    /// Where a class begins and ends.
     pub(super) fn place(&self, index: usize) -> std::ops::Range<usize> {
         let mut end = self.map_bytes();
         let mut start = end;
@@ -104,10 +104,10 @@ impl RowClasses {
         start as usize..end as usize
     }
 
-    /// The bytes of the matrix, of those of its classes and the class of each row.
+    /// Assembles the bytes of the matrix from the class of each row and the bytes of each class.
     ///
     /// # Panics
-    /// Where rows or bytes are not those of the classes.
+    /// If rows or bytes do not match the classes.
     pub fn pack(&self, of_rows: &[u8], classes: &[Vec<u8>]) -> Vec<u8> {
         assert_eq!(of_rows.len(), self.rows());
         assert_eq!(classes.len(), self.0.len());
@@ -147,19 +147,19 @@ impl fmt::Display for RowClasses {
     }
 }
 
-/// How a matrix in bands is stored: with the same codes in all rows, or in classes of rows.
+/// Layout of a column-group matrix: the same codes in all rows, or row classes.
 ///
-/// As a text it is that of the [`Codes`] or of the [`RowClasses`].
+/// Its text is that of [`Codes`] or [`RowClasses`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// The same codes in all rows.
     Whole(Codes),
-    /// In classes of rows.
+    /// Row classes.
     Classes(RowClasses),
 }
 
 impl Layout {
-    /// Columns of the matrix.
+    /// Number of columns.
     pub fn cols(&self) -> usize {
         match self {
             Layout::Whole(codes) => codes.cols(),
@@ -167,7 +167,7 @@ impl Layout {
         }
     }
 
-    /// Columns by which the last band is padded, 0 to 31.
+    /// Columns of padding in the last column group, 0 to 31.
     pub fn padding(&self) -> usize {
         self.each(0)
             .map(|(_, codes)| codes.padding())
@@ -175,17 +175,17 @@ impl Layout {
             .unwrap_or(0)
     }
 
-    /// Whether rows are stored [rotated](super::rotate), of any class.
+    /// Returns true if rows of any class are stored [rotated](super::rotate).
     pub fn is_rotated(&self) -> bool {
         self.each(0).any(|(_, codes)| codes.is_rotated())
     }
 
-    /// Why it is none of a matrix of `cols` columns; `None` where it is.
+    /// Returns the error if the layout does not fit a matrix of `cols` columns.
     pub fn misfit(&self, cols: usize) -> Option<CodesError> {
         self.each(0).find_map(|(_, codes)| codes.misfit(cols))
     }
 
-    /// Whether it is that of a matrix of so many rows.
+    /// Returns true if the layout fits a matrix of `rows` rows.
     pub fn has_rows(&self, rows: usize) -> bool {
         match self {
             Layout::Whole(_) => true,
@@ -193,7 +193,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of a matrix of so many rows.
+    /// Returns the size in bytes of a matrix of `rows` rows.
     pub fn bytes(&self, rows: usize) -> u64 {
         match self {
             Layout::Whole(codes) => codes.bytes(rows),
@@ -201,7 +201,7 @@ impl Layout {
         }
     }
 
-    /// The code of all bands and rows, where they have the same.
+    /// Returns the code of the matrix if all column groups and rows share one.
     pub fn same(&self) -> Option<Code> {
         match self {
             Layout::Whole(codes) => codes.same(),
@@ -209,7 +209,7 @@ impl Layout {
         }
     }
 
-    /// The codes of a matrix of so many rows, each with the rows that have them.
+    /// Iterates over the codes of a matrix of `rows` rows, each with its number of rows.
     pub fn each(&self, rows: usize) -> impl Iterator<Item = (usize, &Codes)> {
         let (whole, classes) = match self {
             Layout::Whole(codes) => (Some((rows, codes)), None),
@@ -221,12 +221,12 @@ impl Layout {
             .chain(classes.map(|class| (class.rows, &class.codes)))
     }
 
-    /// Whether a band is of this kind.
+    /// Returns true if any column group has this kind.
     pub fn has(&self, kind: Kind) -> bool {
         self.each(0).any(|(_, codes)| codes.has(kind))
     }
 
-    /// What codes have on average over the weights that have them.
+    /// Returns the mean of a property of codes, weighted by their number of weights.
     pub fn mean(&self, of: impl Fn(Code) -> f64) -> f64 {
         let each = self.each(1).map(|(rows, codes)| {
             let sum: f64 = codes.iter().map(|&code| of(code)).sum();
@@ -238,15 +238,15 @@ impl Layout {
         sum / rows
     }
 
-    /// Bits of a weight on average, without scales.
+    /// Mean bits per weight, without scales.
     pub fn mean_bits(&self) -> f64 {
         self.mean(|code| f64::from(code.bits()))
     }
 
-    /// The matrix of so many rows in `bytes`.
+    /// Returns a view of `bytes` as a matrix of `rows` rows.
     ///
     /// # Errors
-    /// [`BandsError::Length`]; nothing else is looked at, see [`Banded::check`].
+    /// [`BandsError::Length`]; the content is checked by [`Banded::check`] only.
     pub fn view<'a>(&'a self, rows: usize, bytes: &'a [u8]) -> Result<Banded<'a>, BandsError> {
         match self {
             Layout::Whole(codes) => Ok(Banded::Whole(Bands::new(codes, rows, bytes)?)),
@@ -284,7 +284,7 @@ impl FromStr for Layout {
             expected: "rows, a star and codes, as 8192*2:t4x20".to_owned(),
             found: one_line(found),
         };
-        // So that no more is read than there may be.
+        // Bounds the work on malformed input.
         let classes = text.splitn(MAX_CLASSES + 1, ';').map(|class| {
             let (rows, codes) = class.split_once('*').ok_or_else(|| malformed(class))?;
             let number: usize = rows.parse().map_err(|_| malformed(class))?;
@@ -315,17 +315,17 @@ impl<'de> Deserialize<'de> for Layout {
     }
 }
 
-/// A matrix in bands, where it lies.
+/// View of the bytes of a column-group matrix.
 #[derive(Clone, Copy, Debug)]
 pub enum Banded<'a> {
     /// The same codes in all rows.
     Whole(Bands<'a>),
-    /// In classes of rows.
+    /// Row classes.
     Classes(ClassedBands<'a>),
 }
 
 impl Banded<'_> {
-    /// Rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         match self {
             Banded::Whole(bands) => bands.rows(),
@@ -333,7 +333,7 @@ impl Banded<'_> {
         }
     }
 
-    /// Columns.
+    /// Number of columns.
     pub fn cols(&self) -> usize {
         match self {
             Banded::Whole(bands) => bands.cols(),
@@ -341,10 +341,11 @@ impl Banded<'_> {
         }
     }
 
-    /// Checks that every scale of a row or column is a finite number, and that a map of classes is one.
+    /// Checks that all scales of rows and columns are finite and that a class map is consistent.
     ///
     /// # Errors
-    /// [`BandsError::Rows`] for a map that contradicts itself, [`BandsError::Scale`] for the first scale that is not finite.
+    /// [`BandsError::Rows`] for an inconsistent map, [`BandsError::Scale`] for the first scale that
+    /// is not finite.
     pub fn check(&self) -> Result<(), BandsError> {
         match self {
             Banded::Whole(bands) => bands.check_scales(),
@@ -355,7 +356,7 @@ impl Banded<'_> {
         }
     }
 
-    /// The numbers of a row, as [`Bands::row`] gives them.
+    /// Decodes a row, see [`Bands::row`].
     ///
     /// # Errors
     /// [`BandsError::Row`].
@@ -367,32 +368,32 @@ impl Banded<'_> {
     }
 }
 
-/// A matrix in classes of rows, where it lies.
+/// View of the bytes of a matrix with row classes.
 #[derive(Clone, Copy, Debug)]
 pub struct ClassedBands<'a> {
     classes: &'a RowClasses,
     bytes: &'a [u8],
 }
 
-/// A block of the map: the rows of each class before it, and the classes of its rows.
+/// A block of the class map.
 pub struct MapBlock<'a> {
-    /// Rows of each class before the block.
+    /// Number of rows of each class before the block.
     pub before: [usize; MAX_CLASSES],
     of_rows: &'a [u8],
 }
 
 impl MapBlock<'_> {
-    /// The class of a row of the block.
+    /// Returns the class of a row of the block.
     pub fn class(&self, row: usize) -> usize {
         usize::from(self.of_rows[row / 4] >> (2 * (row % 4)) & 3)
     }
 }
 
 impl<'a> ClassedBands<'a> {
-    /// The matrix of so many rows in `bytes`.
+    /// Creates a view of `bytes` as a matrix of `rows` rows.
     ///
     /// # Errors
-    /// [`BandsError::Length`]; nothing else is looked at, see [`Banded::check`].
+    /// [`BandsError::Length`]; the content is checked by [`Banded::check`] only.
     pub fn new(classes: &'a RowClasses, rows: usize, bytes: &'a [u8]) -> Result<Self, BandsError> {
         let (expected, found) = (classes.bytes(), bytes.len() as u64);
         if expected != found || classes.rows() != rows {
@@ -406,7 +407,6 @@ impl<'a> ClassedBands<'a> {
         Ok(ClassedBands { classes, bytes })
     }
 
-    /// The counts of the map are those of the rows before, and all rows together those of the classes.
     fn check_map(&self) -> Result<(), BandsError> {
         let mut counted = [0; MAX_CLASSES];
         for first in (0..self.rows()).step_by(MAP_ROWS) {
@@ -429,33 +429,33 @@ impl<'a> ClassedBands<'a> {
         }
     }
 
-    /// Rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.classes.rows()
     }
 
-    /// Columns.
+    /// Number of columns.
     pub fn cols(&self) -> usize {
         self.classes.cols()
     }
 
-    /// The rows of each class, as a matrix.
+    /// Iterates over the classes, each a matrix of its rows.
     pub fn classes(&self) -> impl Iterator<Item = Bands<'a>> {
         let of = *self;
         (0..self.classes.0.len()).filter_map(move |index| of.class(index))
     }
 
-    /// The rows of a class, as a matrix; `None` where there is no such class.
+    /// Returns the rows of a class as a matrix, or `None` if there is no such class.
     pub fn class(&self, index: usize) -> Option<Bands<'a>> {
         let class = self.classes.0.get(index)?;
         let bytes = self.bytes.get(self.classes.place(index))?;
         Bands::new(&class.codes, class.rows, bytes).ok()
     }
 
-    /// A block of [`MAP_ROWS`] rows of the map.
+    /// Returns a block of [`MAP_ROWS`] rows of the map.
     ///
     /// # Panics
-    /// Where there is no such block.
+    /// If `index` is out of range.
     pub fn block(&self, index: usize) -> MapBlock<'a> {
         let block = &self.bytes[index * MAP_BYTES..][..MAP_BYTES];
         let (counts, of_rows) = block.split_at(4 * MAX_CLASSES);
@@ -467,10 +467,10 @@ impl<'a> ClassedBands<'a> {
         MapBlock { before, of_rows }
     }
 
-    /// The class of a row, and which of its rows it is.
+    /// Returns the class of a row and the row's index within it.
     ///
     /// # Panics
-    /// Where there is no such row.
+    /// If `row` is out of range.
     pub fn place(&self, row: usize) -> (usize, usize) {
         let block = self.block(row / MAP_ROWS);
         let row = row % MAP_ROWS;
@@ -481,7 +481,7 @@ impl<'a> ClassedBands<'a> {
         )
     }
 
-    /// The numbers of a row.
+    /// Decodes a row.
     ///
     /// # Errors
     /// [`BandsError::Row`].
@@ -495,17 +495,16 @@ impl<'a> ClassedBands<'a> {
         if row >= self.rows() {
             return Err(outside);
         }
-        // In a map that was not checked there may be classes and rows that there are not.
+        // An unchecked map may name classes and rows that do not exist.
         let (class, index) = self.place(row);
         self.class(class).ok_or(outside)?.row(index, out)
     }
 }
 
-/// How many of the first rows of a block have a class.
 fn rows_of(of_rows: &[u8], rows: usize, class: usize) -> usize {
     let whole = &of_rows[..rows / 4];
     let same = [0b11_11_11_11_u8, 0b10_10_10_10, 0b01_01_01_01, 0][class & 3];
-    // Both bits of a row are set where it has the class.
+    // Both bits of a row become 1 if it has the class.
     let has = |byte: u8| {
         let found = byte ^ same;
         found & (found >> 1) & 0b01_01_01_01

@@ -1,4 +1,4 @@
-//! Which code each band of a matrix has, and what follows from that: sizes and places.
+//! Codes of the column groups of a matrix, and the sizes and offsets that follow from them.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -10,26 +10,26 @@ use crate::escape::one_line;
 use crate::limits::MAX_WIDTH;
 use crate::wire;
 
-/// How the weights of a band are coded.
+/// Kind of the code of a column group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// A table of values, and a scale for each row.
+    /// A non-uniform scalar codebook with a scale for each row and column group.
     Levels,
-    /// A trellis of 4096 states with two added tables, and a scale for each column.
+    /// A trellis of 4096 states with two additive tables and a scale for each column.
     Trellis,
 }
 
-/// The code of a band: its kind, its bits for each weight, and which tables a trellis has.
+/// Code of a column group: its kind, its bits per weight and the version of its trellis tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Code {
     kind: Kind,
     bits: u8,
-    /// The version of the tables; levels have the same in all of them, and version 1.
+    /// Version of the trellis tables; 1 for codebooks, which have a single version.
     version: u8,
 }
 
 impl Kind {
-    /// The numbers of bits that there are.
+    /// Returns the valid numbers of bits.
     pub const fn bits(self) -> std::ops::RangeInclusive<u8> {
         match self {
             Kind::Levels => 2..=8,
@@ -44,7 +44,6 @@ impl Kind {
         }
     }
 
-    /// What stands for it in the text of [`Codes`].
     pub(super) const fn letter(self) -> char {
         match self {
             Kind::Levels => 'l',
@@ -60,7 +59,7 @@ impl fmt::Display for Kind {
 }
 
 impl Code {
-    /// A table of levels of 2 to 8 bits.
+    /// Creates a codebook of 2 to 8 bits.
     ///
     /// # Errors
     /// [`CodesError::Bits`].
@@ -68,7 +67,7 @@ impl Code {
         Code::new(Kind::Levels, bits)
     }
 
-    /// A trellis of 2 to 5 bits.
+    /// Creates a trellis of 2 to 5 bits.
     ///
     /// # Errors
     /// [`CodesError::Bits`].
@@ -76,7 +75,7 @@ impl Code {
         Code::new(Kind::Trellis, bits)
     }
 
-    /// The code of a kind with so many bits.
+    /// Creates a code of this kind.
     ///
     /// # Errors
     /// [`CodesError::Bits`].
@@ -99,12 +98,11 @@ impl Code {
         }
     }
 
-    /// The same with tables of a version that there is.
     pub(super) const fn with_tables(self, version: u8) -> Code {
         Code::of(self.kind, self.bits, version)
     }
 
-    /// Every code that matrices are given today.
+    /// Iterates over the codes with current tables.
     pub fn all() -> impl Iterator<Item = Code> {
         let of = |kind: Kind| {
             kind.bits()
@@ -113,7 +111,7 @@ impl Code {
         of(Kind::Levels).chain(of(Kind::Trellis))
     }
 
-    /// Those that are only read, with tables of earlier versions.
+    /// Iterates over the codes with tables of earlier versions, which are only read.
     pub fn earlier() -> impl Iterator<Item = Code> {
         (1..TABLES_VERSION).flat_map(|version| {
             let of = move |bits| Code::of(Kind::Trellis, bits, version);
@@ -121,32 +119,33 @@ impl Code {
         })
     }
 
-    /// Levels or trellis.
+    /// Kind of the code.
     pub const fn kind(self) -> Kind {
         self.kind
     }
 
-    /// The version of the tables that a trellis has; 1 for levels.
+    /// Version of the trellis tables; 1 for codebooks.
     pub const fn version(self) -> u8 {
         self.version
     }
 
-    /// Whether it is one of [`all`](Self::all), which its name alone stands for.
+    /// Returns true for a member of [`all`](Self::all), which its name alone identifies.
     pub const fn is_current(self) -> bool {
         matches!(self.kind, Kind::Levels) || self.version == TABLES_VERSION
     }
 
-    /// Which of [`TRELLIS_TABLES`](super::TRELLIS_TABLES) a trellis has; the first for levels.
+    /// Index of the tables in [`TRELLIS_TABLES`](super::TRELLIS_TABLES); 0 for codebooks.
     pub const fn tables(self) -> usize {
         self.version as usize - 1
     }
 
-    /// Bits of a weight, without its scales.
+    /// Bits per weight, without scales.
     pub const fn bits(self) -> u8 {
         self.bits
     }
 
-    /// Bytes of a band in sixteen rows, with the scales of levels and without those of columns.
+    /// Bytes of a column group in sixteen rows, with the scales of a codebook but not those of
+    /// columns.
     pub const fn group_bytes(self) -> usize {
         let weights = QUADS * CHUNK * self.bits as usize / 8;
         match self.kind {
@@ -156,8 +155,8 @@ impl Code {
     }
 }
 
-/// `levels4`, `trellis3`; `trellis3 (tables 1)` with tables of an earlier version, which is read only in the text of
-/// [`Codes`].
+/// Formats the code as `levels4` or `trellis3`, with earlier tables as `trellis3 (tables 1)`, which
+/// is parsed only in the text of [`Codes`].
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.kind, self.bits)?;
@@ -184,39 +183,35 @@ impl FromStr for Code {
     }
 }
 
-/// A number in its one spelling.
 pub(super) fn number<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
     let number: T = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
 }
 
-/// The code of every band of a matrix, from the first columns to the last. Cloning shares them. A last band that the
-/// columns do not fill is padded.
+/// Codes of all column groups of a matrix, from the first columns to the last. Clones share memory.
+/// The last column group is padded if it is incomplete.
 ///
-/// As a text, and in a manifest, it is the version of the tables, 1 where there are levels alone, and the runs
-/// of equal codes, `2:t3x60,l4x4`, and behind them where there is padding a minus and its columns: `2:t3x5,l4x1-20`. Where
-/// the matrix is [rotated](super::rotate) an `r` stands behind the version: `2r:t3x60,l4x4`.
+/// As text, and in a manifest: the version of the tables (1 if there are only codebooks) and the
+/// runs of equal codes, `2:t3x60,l4x4`; padding follows after a minus: `2:t3x5,l4x1-20`. An `r`
+/// after the version marks a [rotated](super::rotate) matrix: `2r:t3x60,l4x4`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Codes(Arc<Inner>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Inner {
     codes: Vec<Code>,
-    /// Columns of the matrix, without padding.
     cols: usize,
-    /// Whether whole bands hold the rotated matrix.
     rotated: bool,
-    /// Bytes of sixteen rows before each band, and of all bands at the end.
+    /// Byte offset of each column group within sixteen rows, and their total size.
     starts: Vec<u64>,
-    /// Trellises before each band, and all of them at the end.
     trellises: Vec<usize>,
 }
 
 impl Codes {
-    /// The codes of a matrix of `cols` columns, the last band of which is padded where they do not fill it.
+    /// Creates the codes of a matrix of `cols` columns. An incomplete last column group is padded.
     ///
     /// # Errors
-    /// [`CodesError::Width`] where there is not a code for every 32 columns and for those that are left;
+    /// [`CodesError::Width`] if the number of codes does not match the columns;
     /// [`CodesError::Mixed`].
     pub fn new(codes: Vec<Code>, cols: usize) -> Result<Codes, CodesError> {
         if cols == 0 || codes.len() != cols.div_ceil(BAND) || cols > MAX_WIDTH {
@@ -247,10 +242,10 @@ impl Codes {
         })))
     }
 
-    /// One code for all columns.
+    /// Creates the codes of a matrix with one code for all columns.
     ///
     /// # Errors
-    /// [`CodesError::Width`] where there are none, or more than a matrix may have.
+    /// [`CodesError::Width`] for no columns or too many.
     pub fn uniform(code: Code, cols: usize) -> Result<Codes, CodesError> {
         let bands = cols.div_ceil(BAND);
         if cols > MAX_WIDTH {
@@ -259,8 +254,8 @@ impl Codes {
         Codes::new(vec![code; bands], cols)
     }
 
-    /// The same codes of a matrix that is [rotated](super::rotate) before it has them. Without a whole band there is
-    /// nothing to rotate, and they stay as they are.
+    /// Returns the same codes for a matrix that is [rotated](super::rotate) first. Without a full
+    /// column group the codes stay unchanged.
     #[must_use]
     pub fn of_rotated(&self) -> Codes {
         Codes(Arc::new(Inner {
@@ -269,12 +264,12 @@ impl Codes {
         }))
     }
 
-    /// Whether whole bands hold the matrix [rotated](super::rotate).
+    /// Returns true if full column groups are stored [rotated](super::rotate).
     pub fn is_rotated(&self) -> bool {
         self.0.rotated
     }
 
-    /// Why these are no codes of a matrix of `cols` columns; `None` where they are.
+    /// Returns the error if the codes do not fit a matrix of `cols` columns.
     pub fn misfit(&self, cols: usize) -> Option<CodesError> {
         let bands = self.len();
         match (cols == self.cols(), bands == cols.div_ceil(BAND)) {
@@ -288,56 +283,55 @@ impl Codes {
         }
     }
 
-    /// The version of the tables of its trellises, one where it has none.
+    /// Version of the trellis tables; 1 without trellises.
     pub fn version(&self) -> u8 {
         self.iter().map(|code| code.version).max().unwrap_or(1)
     }
 
-    /// Columns of the matrix, without padding.
+    /// Number of columns, without padding.
     pub fn cols(&self) -> usize {
         self.0.cols
     }
 
-    /// Columns by which the last band is padded, 0 to 31.
+    /// Columns of padding in the last column group, 0 to 31.
     pub fn padding(&self) -> usize {
         (self.len() * BAND).saturating_sub(self.0.cols)
     }
 
-    /// Columns of a band that are the matrix's: 32 but for the last band, 0 where there is no such band.
+    /// Columns of a column group without padding: 32, fewer in the last one, 0 if it does not
+    /// exist.
     pub fn band_cols(&self, band: usize) -> usize {
         self.0.cols.saturating_sub(band * BAND).min(BAND)
     }
 
-    /// The code of all bands, where they have the same.
+    /// Returns the code of the matrix if all column groups share one.
     pub fn same(&self) -> Option<Code> {
         let first = self.first()?;
         self.iter().all(|code| code == first).then_some(*first)
     }
 
-    /// Bits of a weight on average, without scales; of a band that is padded as of any other.
+    /// Mean bits per weight, without scales; padded column groups count fully.
     pub fn mean_bits(&self) -> f64 {
         let bits: usize = self.iter().map(|code| usize::from(code.bits)).sum();
         bits as f64 / self.len() as f64
     }
 
-    /// Bytes of a matrix of so many rows.
+    /// Returns the size in bytes of a matrix of `rows` rows.
     pub fn bytes(&self, rows: usize) -> u64 {
         let groups = rows.div_ceil(GROUP_ROWS) as u64;
         self.data_start(rows)
             .saturating_add(groups.saturating_mul(self.group_bytes()))
     }
 
-    /// Bytes of sixteen rows.
     fn group_bytes(&self) -> u64 {
         self.0.starts.last().copied().unwrap_or(0)
     }
 
-    /// Bands of trellises.
     fn trellises(&self) -> usize {
         self.0.trellises.last().copied().unwrap_or(0)
     }
 
-    /// Whether a band is of this kind.
+    /// Returns true if any column group has this kind.
     pub fn has(&self, kind: Kind) -> bool {
         match kind {
             Kind::Levels => self.trellises() < self.len(),
@@ -345,20 +339,19 @@ impl Codes {
         }
     }
 
-    /// Where the first strip begins, behind the scales of rows and columns.
     pub(super) fn data_start(&self, rows: usize) -> u64 {
         let columns = (self.trellises() * 2 * BAND) as u64;
         wire::align_up(self.rows_end(rows).saturating_add(columns), 64).unwrap_or(u64::MAX)
     }
 
-    /// Where the scales of rows end: each kind that there is has one for each, padded to whole groups.
+    /// Returns the end of the row scales: one per row for each kind present, padded to whole row
+    /// groups.
     fn rows_end(&self, rows: usize) -> u64 {
         let kinds = [Kind::Levels, Kind::Trellis].into_iter();
         let kinds = kinds.filter(|&kind| self.has(kind)).count() as u64;
         scales_of_rows(rows).saturating_mul(kinds)
     }
 
-    /// Where the scales of rows begin that bands of a kind have; `None` where there are none.
     pub(super) fn row_scales(&self, rows: usize, kind: Kind) -> Option<usize> {
         let behind = kind == Kind::Trellis && self.has(Kind::Levels);
         let at = if behind {
@@ -369,7 +362,6 @@ impl Codes {
         self.has(kind).then_some(at)
     }
 
-    /// Where the scales of a trellis band's columns begin; `None` for other bands.
     pub(super) fn column_scales(&self, rows: usize, band: usize) -> Option<usize> {
         let code = self.get(band)?;
         let before = *self.0.trellises.get(band)?;
@@ -377,13 +369,13 @@ impl Codes {
         (code.kind == Kind::Trellis).then_some(at)
     }
 
-    /// Rows of a strip, padded to whole groups.
+    /// Returns the number of rows of a tile, padded to whole row groups.
     pub fn strip_rows(rows: usize, strip: usize) -> usize {
         let rest = rows.saturating_sub(strip * STRIP_ROWS);
         rest.min(STRIP_ROWS).next_multiple_of(GROUP_ROWS)
     }
 
-    /// Bytes of a band in a strip; empty where there is no such band or strip.
+    /// Returns the byte range of a column group in a tile; empty if out of range.
     pub fn place(&self, rows: usize, strip: usize, band: usize) -> Range<usize> {
         let groups = (Codes::strip_rows(rows, strip) / GROUP_ROWS) as u64;
         let Some([start, end]) = self.0.starts.get(band..band + 2) else {
@@ -395,7 +387,6 @@ impl Codes {
     }
 }
 
-/// Bytes of a scale for each row, padded to whole groups.
 fn scales_of_rows(rows: usize) -> u64 {
     (rows.div_ceil(GROUP_ROWS) as u64).saturating_mul(2 * GROUP_ROWS as u64)
 }
@@ -418,7 +409,7 @@ mod tests {
 
     #[test]
     fn sizes_follow_from_rows_and_codes() {
-        // Rows are padded to 16; 12 bytes of scales for 16 rows in a band of levels.
+        // Rows are padded to 16. A codebook has 12 bytes of scales per 16 rows.
         let levels = Codes::uniform(Code::levels(4).unwrap(), 64).unwrap();
         assert_eq!(levels.bytes(20), 64 + 2 * 2 * (12 + 256));
         let trellis = Codes::uniform(Code::trellis(3).unwrap(), 64).unwrap();
@@ -426,7 +417,6 @@ mod tests {
             trellis.bytes(300),
             (304 * 2 + 64 * 2_u64).next_multiple_of(64) + 19 * 2 * 192
         );
-        // Padding is paid for.
         let padded = Codes::uniform(Code::levels(4).unwrap(), 33).unwrap();
         assert_eq!(padded.bytes(20), levels.bytes(20));
         assert_eq!((padded.cols(), padded.padding()), (33, 31));
@@ -462,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn bands_of_strips_lie_side_by_side_to_the_end() {
+    fn column_groups_of_tiles_are_contiguous() {
         let (codes, rows) = (mixed(), 530);
         let mut end = codes.data_start(rows) as usize;
         for strip in 0..3 {

@@ -1,51 +1,51 @@
-//! What is wrong with codes.
+//! Errors of codes.
 
 use super::{BAND, Kind, MAX_CLASSES, TABLES_VERSION};
 
-/// What is no code, or does not fit a matrix.
+/// Error returned for an invalid code, or for codes that do not fit a matrix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodesError {
-    /// A number of bits that no code of the kind has.
+    /// No code of this kind has this number of bits.
     #[error("{kind} of {found} bits; there are {kind} of {} to {} bits", kind.bits().start(), kind.bits().end())]
     Bits {
-        /// The kind.
+        /// Kind of the code.
         kind: Kind,
-        /// What was asked for.
+        /// Requested number of bits.
         found: u8,
     },
-    /// A text that names no code.
+    /// The text names no code.
     #[error("{found:?} is no code of a band, as levels4 or trellis3 are")]
     Unknown {
         /// The text.
         found: String,
     },
-    /// A text that is no list of codes.
+    /// The text is no list of codes.
     #[error("codes of bands: expected {expected}, found {found:?}")]
     List {
-        /// What would do.
+        /// Expected text.
         expected: String,
-        /// What stands there.
+        /// Text found.
         found: String,
     },
-    /// Tables that this build does not have.
+    /// This build does not have the tables.
     #[error(
         "codes of bands: tables of version {found:?}, this build has those up to {TABLES_VERSION}; update htc"
     )]
     Tables {
-        /// The version.
+        /// Version of the tables.
         found: String,
     },
-    /// Trellises with tables of several versions in one matrix.
+    /// Trellises with tables of different versions in one matrix.
     #[error(
         "codes of bands: trellises with tables of version {first} and of version {other}; expected one"
     )]
     Mixed {
-        /// The version of the first trellis.
+        /// Version of the first trellis.
         first: u8,
-        /// Another one.
+        /// Another version found.
         other: u8,
     },
-    /// A width that calls for another number of bands.
+    /// The number of column groups does not match the width.
     #[error(
         "{cols} columns, {bands} bands: a matrix in bands has one for every {BAND} columns, the last of them \
          padded, and one at least"
@@ -53,10 +53,10 @@ pub enum CodesError {
     Width {
         /// Columns of the matrix.
         cols: usize,
-        /// Bands that have a code.
+        /// Number of codes.
         bands: usize,
     },
-    /// As many bands as a width calls for, of which the last has another padding.
+    /// The padding does not match the width.
     #[error(
         "codes of bands: {found} columns of padding behind {cols} columns, expected {expected}, as in \
          2:t3x5,l4x1-20"
@@ -64,17 +64,17 @@ pub enum CodesError {
     Padding {
         /// Columns of the matrix.
         cols: usize,
-        /// Columns that fill its last band up.
+        /// Padding that the width requires.
         expected: usize,
-        /// Those that the codes say.
+        /// Padding found.
         found: usize,
     },
-    /// Classes of rows that are none.
+    /// Invalid row classes.
     #[error(
         "classes of rows: found {found}, expected 2 to {MAX_CLASSES} classes of one width, with a row each at least"
     )]
     Classes {
-        /// What was found.
+        /// Description of the classes found.
         found: String,
     },
 }

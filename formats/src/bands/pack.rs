@@ -1,4 +1,4 @@
-//! Writing a matrix in bands.
+//! Writer of column-group matrices.
 
 use half::f16;
 
@@ -7,15 +7,15 @@ use super::{
     STRIP_ROWS,
 };
 
-/// The bytes of a matrix in bands, filled piece by piece in any order. What is never filled is zero.
+/// Writer of a column-group matrix, piece by piece in any order. Unset pieces are zero.
 ///
-/// A piece is what an encoder finishes at once: the scales of a row or column, a band of levels in a
-/// strip, four columns of a trellis in a strip. Rows are padded to whole groups of sixteen; codes of
-/// the rows behind the last are of no meaning, but for a trellis they lie on its path. Neither are codes and scales of
-/// columns behind the last, which an encoder leaves at zero.
+/// A piece is the scale of a row or column, a codebook column group in a tile, or four trellis
+/// columns in a tile. Rows are padded to whole row groups of sixteen. Codes of padding rows are
+/// ignored, except that a trellis passes through them. Codes and scales of padding columns are
+/// ignored and should be zero.
 ///
 /// # Panics
-/// Its methods panic for pieces of another length, or outside of the matrix.
+/// Methods panic for pieces of the wrong length or outside of the matrix.
 #[derive(Clone, Debug)]
 pub struct Packer {
     codes: Codes,
@@ -24,7 +24,7 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// A matrix of zeros.
+    /// Creates a matrix of zeros.
     pub fn new(codes: &Codes, rows: usize) -> Packer {
         let bytes = usize::try_from(codes.bytes(rows)).unwrap_or(usize::MAX);
         Packer {
@@ -34,30 +34,30 @@ impl Packer {
         }
     }
 
-    /// Rows of a strip, padded to whole groups: how many a piece has.
+    /// Returns the number of rows of a piece: those of the tile, padded to whole row groups.
     pub fn strip_rows(&self, strip: usize) -> usize {
         Codes::strip_rows(self.rows, strip)
     }
 
-    /// Strips of the matrix.
+    /// Number of tiles of the matrix.
     pub fn strips(&self) -> usize {
         self.rows.div_ceil(STRIP_ROWS)
     }
 
-    /// Sets the scale of a row in bands of a kind; what it is as an f16.
+    /// Sets the scale of a row in column groups of a kind. Returns it rounded to f16.
     ///
     /// # Errors
-    /// [`BandsError::Scale`] where that is not finite.
+    /// [`BandsError::Scale`] if the rounded scale is not finite.
     pub fn row_scale(&mut self, kind: Kind, row: usize, scale: f32) -> Result<f32, BandsError> {
         assert!(row < self.rows);
         let at = self.codes.row_scales(self.rows, kind);
         self.half(at.map_or(usize::MAX, |at| at + 2 * row), "row", row, scale)
     }
 
-    /// Sets the scale of a column in a trellis band; what it is as an f16.
+    /// Sets the scale of a column in a trellis column group. Returns it rounded to f16.
     ///
     /// # Errors
-    /// [`BandsError::Scale`] where that is not finite.
+    /// [`BandsError::Scale`] if the rounded scale is not finite.
     pub fn column_scale(&mut self, col: usize, scale: f32) -> Result<f32, BandsError> {
         let at = self.codes.column_scales(self.rows, col / BAND);
         let at = at.map_or(usize::MAX, |at| at + 2 * (col % BAND));
@@ -79,8 +79,9 @@ impl Packer {
         Ok(rounded.to_f32())
     }
 
-    /// Sets four columns of a trellis band in a strip: one state for each weight, row by row. The low
-    /// bits of each are new and the others those of the state behind it, the first being behind the last.
+    /// Sets four columns of a trellis column group in a tile: one state per weight, row by row. The
+    /// low bits of each state are new. Its other bits are those of the following state; the first
+    /// state follows the last.
     pub fn trellis(&mut self, strip: usize, band: usize, quad: usize, states: &[u16]) {
         let code = self.codes[band];
         assert_eq!(code.kind(), Kind::Trellis);
@@ -100,7 +101,7 @@ impl Packer {
         }
     }
 
-    /// Sets four columns of a band of levels in a strip: a code for each weight, row by row.
+    /// Sets four columns of a codebook column group in a tile: one code per weight, row by row.
     pub fn levels(&mut self, strip: usize, band: usize, quad: usize, codes: &[u8]) {
         let code = self.codes[band];
         assert_eq!(code.kind(), Kind::Levels);
@@ -118,7 +119,7 @@ impl Packer {
         }
     }
 
-    /// Sets the scales of a strip's rows in a band of levels, at most 63 each.
+    /// Sets the scales, at most 63, of a tile's rows in a codebook column group.
     pub fn level_scales(&mut self, strip: usize, band: usize, scales: &[u8]) {
         assert_eq!(self.codes[band].kind(), Kind::Levels);
         assert_eq!(scales.len(), self.strip_rows(strip));
@@ -134,18 +135,18 @@ impl Packer {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// A scale of a row or column as it is stored; infinite where it is too large.
+/// Returns a scale rounded to its stored form; infinite if too large.
 pub fn stored_scale(scale: f32) -> f32 {
     f16::from_f32(scale).to_f32()
 }
 
-/// The codes of a chunk in planes of four, two and one bits.
+/// Packs the codes of a chunk as bit planes of four, two and one bits.
 fn pack_chunk(codes: &[u8], bits: usize, out: &mut [u8]) {
     if bits == 8 {
         return out.copy_from_slice(codes);

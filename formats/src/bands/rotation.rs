@@ -1,20 +1,21 @@
-//! The rotation of a band's columns: a number that stands out is spread over all 32, so that codes and the eight bits
-//! of a vector round it like the others.
+//! Rotation of a column group's columns. An outlier is spread over all 32 columns, so that codes
+//! and 8-bit activations round it like other numbers.
 //!
-//! The Hadamard matrix of Sylvester's construction, `H [32, 32]` over the root of 32, is orthonormal and its own
-//! inverse: `W x = (W H)(H x)`, band by band.
+//! The Hadamard matrix of Sylvester's construction, `H [32, 32]` divided by √32, is orthonormal and
+//! its own inverse: `W x = (W H)(H x)` for each column group.
 
-//! The same as one matrix of a whole row is in QuIP# (Tseng et al. 2024), there with random signs.
+//! QuIP# (Tseng et al. 2024) applies one such matrix to the whole row, with random signs.
 
 use std::ops::{Add, Mul, Sub};
 
 use super::BAND;
 
-/// `1 / √32`, what makes the matrix orthonormal.
+/// `1 / √32`, which makes the matrix orthonormal.
 pub const ROTATION_UNIT: f32 = 0.176_776_7;
 
-/// Rotates the whole bands of a row, or rotates them back; what stands behind them stays. Every number is added up
-/// in the same order on every processor: pairs 16 apart, then 8, 4, 2 and 1, and [`ROTATION_UNIT`] last.
+/// Rotates the full column groups of a row; the rotation is its own inverse. An incomplete group
+/// stays unchanged. The order of additions is fixed on every processor: pairs 16 apart, then 8, 4,
+/// 2 and 1, and [`ROTATION_UNIT`] last.
 pub fn rotate<T>(row: &mut [T])
 where
     T: Copy + From<f32> + Add<Output = T> + Sub<Output = T> + Mul<Output = T>,
@@ -38,7 +39,7 @@ where
 mod tests {
     use super::*;
 
-    /// The sign of entry `i, j`: the parity of the bits that both have.
+    /// Sign of entry `i, j`: the parity of their common bits.
     fn entry(i: usize, j: usize) -> f64 {
         let sign = if (i & j).count_ones().is_multiple_of(2) {
             1.0
@@ -49,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_is_the_product_with_the_matrix_and_its_own_inverse() {
+    fn rotation_equals_matrix_product_and_is_self_inverse() {
         let numbers: Vec<f32> = (0..75)
             .map(|i| ((i * i * 37) % 101) as f32 - 50.0)
             .collect();
@@ -68,7 +69,6 @@ mod tests {
         for (back, number) in rotated.iter().zip(&numbers) {
             assert!((back - number).abs() < 1e-4);
         }
-        // One number among zeros is spread over all.
         let mut one = [0.0_f32; BAND];
         one[7] = 32.0;
         rotate(&mut one);

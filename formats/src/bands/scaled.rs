@@ -1,17 +1,17 @@
-//! Matrices whose rows are multiplied by factors, with the codes that they have.
+//! Scaling of the rows of an encoded matrix.
 
 use half::f16;
 
 use super::{Banded, BandsError, Codes, Kind, Layout};
 
 impl Layout {
-    /// Multiplies the rows of a matrix by a factor each, through the scales of rows alone, rounded to the
+    /// Multiplies each row of a matrix by a factor by changing the row scales only, rounded to the
     /// nearest f16.
     ///
     /// # Errors
-    /// [`BandsError::Length`] where they are not those of a matrix of as many rows as there are factors; [`BandsError::Rows`] for classes whose map
-    /// contradicts itself; [`BandsError::Scale`] where a product is not finite. What `bytes` holds after an error is not
-    /// specified.
+    /// [`BandsError::Length`] if `bytes` is no matrix with one row per factor; [`BandsError::Rows`]
+    /// for an inconsistent class map; [`BandsError::Scale`] if a product is not finite. After an
+    /// error the content of `bytes` is unspecified.
     pub fn scale_rows(&self, bytes: &mut [u8], factors: &[f32]) -> Result<(), BandsError> {
         let rows = factors.len();
         let view = self.view(rows, bytes)?;

@@ -1,30 +1,28 @@
-//! The tables of the codes, trained once on Gaussian numbers by `compiler/math/examples/tables.rs`; trellises of
-//! version 1 by an earlier form of it, with 64 free entries in each table.
+//! Tables of the codes, trained once on Gaussian numbers by `compiler/math/examples/tables.rs`.
+//! Trellises of version 1 come from an earlier form of it, with 64 free entries per table.
 
 use super::{Code, Kind, STATES};
 
-/// The version of the tables that codes are made with; an artifact names it beside its codes. All earlier
-/// ones are read.
+/// Current version of the tables, recorded in an artifact. All earlier versions can be read.
 pub const TABLES_VERSION: u8 = 2;
 
-/// The two tables of a trellis: the integer of a state is the sum of the entries of its low and of its
-/// high six bits.
+/// The two tables of a trellis. The integer of a state is the sum of the entries for its low and
+/// its high six bits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trellis {
-    /// Entries by the low six bits, the newest.
+    /// Entries for the low six bits, the newest.
     pub low: [i8; 64],
-    /// Entries by the high six bits.
+    /// Entries for the high six bits.
     pub high: [i8; 64],
-    /// The standard deviation of the Gaussian numbers, in units of the integers, that they were made for.
+    /// Standard deviation of the training data, in units of the integers.
     pub deviation: f32,
-    /// Tables by the lowest, the middle and the highest four bits whose sums are the same integers, which
-    /// those of version 1 do not have: processors look up sixteen entries in one instruction where 64 take
-    /// seven.
+    /// Equivalent tables for the lowest, middle and highest four bits, absent in version 1.
+    /// Processors look up sixteen entries in one instruction, 64 in seven.
     pub nibbles: Option<[[i8; 16]; 3]>,
 }
 
 impl Trellis {
-    /// The tables of a code; `None` for levels.
+    /// Returns the tables of a code, or `None` for a codebook.
     pub fn of(code: Code) -> Option<&'static Trellis> {
         match code.kind() {
             Kind::Levels => None,
@@ -35,7 +33,8 @@ impl Trellis {
         }
     }
 
-    /// Tables that are sums: entries by bits 0 to 3 of a state, by bits 4 and 5, 6 and 7, and 8 to 11.
+    /// Builds tables that are sums: entries for bits 0 to 3 of a state, for bits 4 and 5, 6 and 7,
+    /// and 8 to 11.
     const fn of_sums(
         lowest: [i8; 16],
         [fourth, sixth]: [[i8; 4]; 2],
@@ -64,32 +63,32 @@ impl Trellis {
         trellis
     }
 
-    /// The integer of a state, at most 127 in magnitude.
+    /// Returns the integer of a state, at most 127 in magnitude.
     pub const fn value(&self, state: usize) -> i8 {
         let state = state % STATES;
         self.low[state % 64] + self.high[state / 64]
     }
 }
 
-/// The magnitudes of levels of 2 to 7 bits, ascending. The highest bit of a code is the sign, the others
-/// are the index. Levels of 8 bits are the integers -127 to 127.
+/// Magnitudes of codebooks of 2 to 7 bits, ascending. The highest bit of a code is the sign, the
+/// others are the index. The codebook of 8 bits is the integers -127 to 127.
 pub static LEVEL_TABLES: [&[i8]; 6] = [
-    // Bits above Shannon's bound, scales not counted: 0.370.
+    // Bits above Shannon's bound, without scales: 0.370.
     &[37, 127],
-    // Bits above Shannon's bound, scales not counted: 0.354.
+    // 0.354.
     &[14, 42, 77, 127],
-    // Bits above Shannon's bound, scales not counted: 0.296.
+    // 0.296.
     &[6, 19, 32, 46, 61, 78, 99, 127],
-    // Bits above Shannon's bound, scales not counted: 0.290.
+    // 0.290.
     &[
         3, 10, 17, 24, 31, 38, 45, 52, 59, 66, 74, 82, 90, 101, 114, 127,
     ],
-    // Bits above Shannon's bound, scales not counted: 0.349.
+    // 0.349.
     &[
         2, 6, 9, 13, 17, 20, 24, 28, 32, 36, 40, 43, 47, 51, 55, 59, 62, 66, 70, 74, 78, 81, 85,
         89, 93, 97, 101, 105, 110, 116, 121, 127,
     ],
-    // Bits above Shannon's bound, scales not counted: 0.387.
+    // 0.387.
     &[
         1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 42, 44, 46,
         48, 50, 52, 54, 56, 58, 60, 62, 64, 66, 68, 70, 71, 73, 76, 77, 79, 81, 83, 85, 87, 89, 91,
@@ -97,7 +96,7 @@ pub static LEVEL_TABLES: [&[i8]; 6] = [
     ],
 ];
 
-/// The integer of a code of levels.
+/// Returns the integer of a codebook code.
 pub fn level(bits: u8, code: u8) -> i8 {
     match LEVEL_TABLES.get(usize::from(bits).wrapping_sub(2)) {
         Some(table) => {
@@ -105,12 +104,12 @@ pub fn level(bits: u8, code: u8) -> i8 {
             let negative = usize::from(code) / table.len() % 2 == 1;
             if negative { -magnitude } else { magnitude }
         }
-        // The least integer of eight bits has no counterpart.
+        // -128 has no positive counterpart.
         None => code.cast_signed().max(-127),
     }
 }
 
-/// The tables of trellises of 2 to 5 bits, of each version.
+/// Trellis tables of 2 to 5 bits, for each version.
 pub static TRELLIS_TABLES: [[Trellis; 4]; TABLES_VERSION as usize] = [VERSION_1, VERSION_2];
 
 const VERSION_1: [Trellis; 4] = [
@@ -131,7 +130,7 @@ const VERSION_1: [Trellis; 4] = [
         deviation: 37.1519,
         nibbles: None,
     },
-    // Bits above Shannon's bound on Gaussian numbers: 0.153.
+    // 0.153.
     Trellis {
         low: [
             61, -2, 29, 17, -38, 9, -6, -19, -13, 26, 52, -44, -31, -1, 11, -27, -27, -4, 20, -13,
@@ -148,7 +147,7 @@ const VERSION_1: [Trellis; 4] = [
         deviation: 32.2211,
         nibbles: None,
     },
-    // Bits above Shannon's bound on Gaussian numbers: 0.188.
+    // 0.188.
     Trellis {
         low: [
             62, 6, 30, 11, -38, -1, -7, -12, -19, 22, 44, -47, -25, 0, 16, -33, -17, -4, 22, -11,
@@ -165,7 +164,7 @@ const VERSION_1: [Trellis; 4] = [
         deviation: 30.8312,
         nibbles: None,
     },
-    // Bits above Shannon's bound on Gaussian numbers: 0.243.
+    // 0.243.
     Trellis {
         low: [
             -40, -26, -31, 15, -19, 4, 6, 40, 8, -3, -2, -13, 22, 8, -7, -22, 11, -10, -59, 0, 2,
@@ -196,7 +195,7 @@ const VERSION_2: [Trellis; 4] = [
         ],
         39.1865,
     ),
-    // Bits above Shannon's bound on Gaussian numbers: 0.154.
+    // 0.154.
     Trellis::of_sums(
         [
             45, -2, 24, 15, -32, 5, -10, -19, -15, 4, 19, -48, -4, 11, 32, -24,
@@ -207,7 +206,7 @@ const VERSION_2: [Trellis; 4] = [
         ],
         34.3373,
     ),
-    // Bits above Shannon's bound on Gaussian numbers: 0.178.
+    // 0.178.
     Trellis::of_sums(
         [
             53, 10, 23, 19, -42, -9, -16, -3, -11, 28, 36, -53, -23, 3, 16, -31,
@@ -218,7 +217,7 @@ const VERSION_2: [Trellis; 4] = [
         ],
         32.5179,
     ),
-    // Bits above Shannon's bound on Gaussian numbers: 0.231.
+    // 0.231.
     Trellis::of_sums(
         [
             50, -6, 16, 10, -27, 2, -9, -3, -12, 19, 25, -39, -17, 5, 7, -22,

@@ -1,5 +1,5 @@
-//! The codes of a matrix as a text: `2:t3x60,l4x4`, with a last band that is padded by twenty columns `2:t3x60,l4x4-20`,
-//! of a matrix that is rotated `2r:t3x60,l4x4`.
+//! Text form of the codes of a matrix: `2:t3x60,l4x4`; with twenty columns of padding
+//! `2:t3x60,l4x4-20`; rotated `2r:t3x60,l4x4`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +19,6 @@ impl fmt::Display for Codes {
             if i > 0 {
                 f.write_str(",")?;
             }
-            // A run is not empty.
             let code = run[0];
             let letter = code.kind().letter();
             write!(f, "{letter}{}x{}", code.bits(), run.len())?;
@@ -76,13 +75,12 @@ impl FromStr for Codes {
             if count == 0 || count > most {
                 return Err(wrong(&format!("a run of 1 to {most} bands"), run));
             }
-            // One spelling for each list of codes.
             if codes.last() == Some(&code) {
                 return Err(wrong("another code than in the run before", run));
             }
             codes.extend(std::iter::repeat_n(code, count));
         }
-        // A run has a band, and a band more columns than there are of padding.
+        // The codes cover at least one column group, which exceeds the padding.
         let cols = codes.len() * BAND - padding;
         let codes = Codes::new(codes, cols)?;
         if codes.version() != known {
@@ -118,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_survive_their_text_and_others_are_refused() {
+    fn codes_round_trip_through_text_and_others_are_refused() {
         for code in Code::all() {
             assert_eq!(code.to_string().parse(), Ok(code));
             let codes = Codes::uniform(code, 96).unwrap();
@@ -129,7 +127,6 @@ mod tests {
             let codes = Codes::uniform(code, 96).unwrap();
             assert_eq!(codes.to_string(), format!("1:t{}x3", code.bits()));
             assert_eq!(codes.to_string().parse(), Ok(codes));
-            // A name alone stands for today's tables.
             assert_eq!(
                 code.to_string(),
                 format!("trellis{} (tables 1)", code.bits())

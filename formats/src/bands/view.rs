@@ -1,4 +1,4 @@
-//! Reading a matrix in bands.
+//! Reader of column-group matrices.
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ use super::{
     STATES, STRIP_ROWS,
 };
 
-/// Why bytes are no matrix in bands.
+/// Error returned for invalid bytes of a column-group matrix.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BandsError {
-    /// Bytes that are not those of so many rows and columns.
+    /// The number of bytes does not match rows and columns.
     #[error(
         "bands: {rows} rows of {cols} columns have {expected} bytes with these codes, found {found}"
     )]
@@ -23,42 +23,42 @@ pub enum BandsError {
         rows: usize,
         /// Columns of the matrix.
         cols: usize,
-        /// Bytes that there should be.
+        /// Expected number of bytes.
         expected: u64,
-        /// Bytes that there are.
+        /// Number of bytes found.
         found: u64,
     },
-    /// A scale that is infinite or no number.
+    /// A scale is infinite or NaN.
     #[error("bands: the scale of {of} {index} is {value}, expected a finite number")]
     Scale {
         /// `row` or `column`.
         of: &'static str,
-        /// Which one.
+        /// Index of the row or column.
         index: usize,
-        /// What stands there.
+        /// The scale.
         value: f32,
     },
-    /// A row that the matrix does not have, or room for another number of columns.
+    /// The row is out of range, or the buffer has the wrong length.
     #[error("bands: row {row} of {rows} asked for in room for {room} numbers, which has {cols}")]
     Row {
-        /// The row.
+        /// Requested row.
         row: usize,
         /// Rows of the matrix.
         rows: usize,
-        /// Room for its numbers.
+        /// Length of the buffer.
         room: usize,
         /// Columns of the matrix.
         cols: usize,
     },
-    /// A map of classes whose counts are not those of its rows.
+    /// The counts of a class map do not match its rows.
     #[error("bands: the map of the rows' classes contradicts itself before row {row}")]
     Rows {
-        /// The first row behind what contradicts.
+        /// First row after the contradiction.
         row: usize,
     },
 }
 
-/// A matrix in bands, where it lies.
+/// View of the bytes of a column-group matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct Bands<'a> {
     codes: &'a Codes,
@@ -67,7 +67,7 @@ pub struct Bands<'a> {
 }
 
 impl<'a> Bands<'a> {
-    /// The matrix of so many rows in `bytes`.
+    /// Creates a view of `bytes` as a matrix of `rows` rows.
     ///
     /// # Errors
     /// [`BandsError::Length`].
@@ -85,28 +85,28 @@ impl<'a> Bands<'a> {
         Ok(Bands { codes, rows, bytes })
     }
 
-    /// The codes of the bands.
+    /// Codes of the column groups.
     pub fn codes(&self) -> &'a Codes {
         self.codes
     }
 
-    /// Rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Columns, without padding.
+    /// Number of columns, without padding.
     pub fn cols(&self) -> usize {
         self.codes.cols()
     }
 
-    /// Its bytes.
+    /// Bytes of the matrix.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Checks that every scale of a row or column is a finite number, also of columns that are padding; those of
-    /// levels always are.
+    /// Checks that all scales of rows and columns, including padding, are finite. Those of
+    /// codebooks always are.
     ///
     /// # Errors
     /// [`BandsError::Scale`] for the first that is not.
@@ -128,26 +128,27 @@ impl<'a> Bands<'a> {
         Ok(())
     }
 
-    /// The scale of a row in bands of a kind; zero where there is none.
+    /// Returns the scale of a row in column groups of a kind; zero if the kind is absent.
     pub fn row_scale(&self, kind: Kind, row: usize) -> f32 {
         let scales = self.codes.row_scales(self.rows, kind);
         scales.map_or(0.0, |at| self.half(at + 2 * row))
     }
 
-    /// The scales of a trellis band's columns, those of padding last; `None` for a band of levels.
+    /// Returns the column scales of a trellis column group, those of padding last, or `None` for a
+    /// codebook.
     pub fn column_scales(&self, band: usize) -> Option<[f32; BAND]> {
         let at = self.codes.column_scales(self.rows, band)?;
         Some(std::array::from_fn(|c| self.half(at + 2 * c)))
     }
 
-    /// The scales of all rows in bands of a kind, as they lie there: f16, lowest byte first. Empty where
-    /// there are none.
+    /// Returns the stored row scales of a kind as little-endian f16; empty if the kind is absent.
     pub fn row_scale_bytes(&self, kind: Kind) -> &'a [u8] {
         let at = self.codes.row_scales(self.rows, kind);
         self.halves(at, self.rows)
     }
 
-    /// The scales of a trellis band's columns, padding too, likewise; empty for a band of levels.
+    /// Returns the stored column scales of a trellis column group, including padding, as
+    /// little-endian f16; empty for a codebook.
     pub fn column_scale_bytes(&self, band: usize) -> &'a [u8] {
         self.halves(self.codes.column_scales(self.rows, band), BAND)
     }
@@ -164,16 +165,16 @@ impl<'a> Bands<'a> {
         }
     }
 
-    /// The bytes of a band in a strip of 256 rows; empty where there is none.
+    /// Returns the bytes of a column group in a tile of 256 rows; empty if out of range.
     pub fn band(&self, strip: usize, band: usize) -> &'a [u8] {
         let place = self.codes.place(self.rows, strip, band);
         self.bytes.get(place).unwrap_or(&[])
     }
 
-    /// The numbers of a row, in float32: in a trellis band the product of the scales of row and column
-    /// (exact), times the integer from the tables; in a band of levels the product of the row's scale,
-    /// that of row and band, the integer from the table and 2^-13 (exact). Those of a matrix that is rotated
-    /// are [rotated](super::rotate) back.
+    /// Decodes a row to f32. A trellis weight is the product of the scales of row and column
+    /// (exact), times the integer from the tables. A codebook weight is the product of the row's
+    /// scale, the scale of row and group, the integer from the table and 2^-13 (exact). A rotated
+    /// matrix is [rotated](super::rotate) back.
     ///
     /// # Errors
     /// [`BandsError::Row`].
@@ -213,19 +214,20 @@ impl<'a> Bands<'a> {
         Ok(())
     }
 
-    /// The integers of some groups of sixteen rows of a band in a strip, as [`unpack`](Bands::unpack)
-    /// orders them.
+    /// Decodes the integers of some row groups of a column group in a tile, in the arrangement of
+    /// [`unpack`](Bands::unpack).
     pub fn integers(&self, strip: usize, band: usize, groups: Range<usize>, out: &mut [i8]) {
         if let Some(&code) = self.codes.get(band) {
             Bands::unpack(code, self.band(strip, band), groups, out);
         }
     }
 
-    /// The integers of some groups of a band, whose bytes in a strip are given:
-    /// `out [groups, 8 quads, 16 rows, 4 columns]`. What every kernel's version must give, bit by bit.
+    /// Decodes the integers of some row groups from the bytes of a column group in a tile: `out
+    /// [groups, 8 quads, 16 rows, 4 columns]`. This is the reference that all kernels must match
+    /// bit by bit.
     ///
     /// # Panics
-    /// Where the groups lie outside of the bytes, or `out` has another length.
+    /// If the groups exceed the bytes, or `out` has the wrong length.
     pub fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [i8]) {
         assert_eq!(out.len(), groups.len() * QUADS * CHUNK);
         let rows = groups.start * GROUP_ROWS..groups.end * GROUP_ROWS;
@@ -239,7 +241,6 @@ impl<'a> Bands<'a> {
     }
 }
 
-/// The integer of a weight: row `r` of the strip, column `c` of the band.
 fn weight(code: Code, band: &[u8], r: usize, c: usize) -> i8 {
     let groups = band.len() / code.group_bytes();
     let bits = usize::from(code.bits());
@@ -264,18 +265,18 @@ fn weight(code: Code, band: &[u8], r: usize, c: usize) -> i8 {
     }
 }
 
-/// The state whose first bit is `bit` of a stream, which goes on at its beginning where it ends.
+/// Returns the state whose first bit is `bit` of the circular stream.
 fn state_at(stream: &[u8], bit: usize) -> usize {
     let byte = |i: usize| u32::from(stream[(bit / 8 + i) % stream.len()]);
     let word = byte(0) | byte(1) << 8 | byte(2) << 16;
     (word >> (bit % 8)) as usize & (STATES - 1)
 }
 
-/// The code of weight `i` of a chunk: planes of four, two and one bits, as many as the bits are made of,
-/// the lowest bits first; eight bits are bytes.
+/// Returns the code of weight `i` of a chunk. Codes are stored as bit planes of four, two and one
+/// bits, as required by `bits`, lowest bits first; 8-bit codes are bytes.
 ///
 /// # Panics
-/// Where the chunk is shorter than its weights.
+/// If the chunk is shorter than its weights.
 pub fn code_at(chunk: &[u8], bits: usize, i: usize) -> u8 {
     if bits == 8 {
         return chunk[i];
@@ -292,11 +293,12 @@ pub fn code_at(chunk: &[u8], bits: usize, i: usize) -> u8 {
     code
 }
 
-/// The scales of the sixteen rows of a group in a band of levels: the low four bits of rows `j` and
-/// `j + 8` are the halves of byte `j`, the high two of rows `j`, `j + 4`, ... are in byte `8 + j`.
+/// Returns the scales of the sixteen rows of a row group in a codebook column group. The low four
+/// bits of rows `j` and `j + 8` are the halves of byte `j`; the high two bits of rows `j`, `j + 4`,
+/// ... are in byte `8 + j`.
 ///
 /// # Panics
-/// Never: the room is that of a group.
+/// Never: the input has the size of a row group.
 pub fn level_scales(packed: &[u8; SCALE_BYTES]) -> [u8; GROUP_ROWS] {
     std::array::from_fn(|j| {
         let low = packed[j % 8] >> (j / 8 * 4) & 15;
@@ -310,5 +312,5 @@ fn scales_of(band: &[u8], group: usize) -> [u8; GROUP_ROWS] {
     level_scales(&groups[group])
 }
 
-/// What a stream needs so that a state begins at each of its weights.
+/// Ensures that a state begins at each weight of a stream.
 const _: () = assert!(CHUNK * 2 >= STATE_BITS as usize);

@@ -5,18 +5,18 @@ use half::{bf16, f16};
 
 use crate::wire;
 
-/// Numbers converted at a time: `half` picks the processor's conversion once per call.
+/// Numbers converted per call of `half`, which selects the processor's conversion on each call.
 const STRIDE: usize = 64;
 
-/// One f16, exactly. Branch-free, so that a loop over blocks stays a loop of vectors.
+/// Converts an f16 exactly. Branch-free, so that loops vectorise.
 #[inline(always)]
 pub(super) fn f16_to_f32(bytes: [u8; 2]) -> f32 {
     let bits = u32::from(u16::from_le_bytes(bytes));
     let sign = (bits & 0x8000) << 16;
     let magnitude = (bits & 0x7fff) << 13;
-    // The exponent moves from bias 15 to bias 127.
+    // Moves the exponent from bias 15 to bias 127.
     let normal = magnitude + ((127 - 15) << 23);
-    // A subnormal is a multiple of 2^-24: put it below 2^-14 and take that away again.
+    // A subnormal is a multiple of 2^-24: added to 2^-14, which is then subtracted.
     let least_normal: f32 = f32::from_bits((127 - 14) << 23);
     let subnormal = f32::from_bits(magnitude + ((127 - 14) << 23)) - least_normal;
     let finite = if magnitude < 1 << 23 {
@@ -84,17 +84,16 @@ pub(super) fn encode_bf16(values: &[f32], out: &mut [u8]) {
     }
 }
 
-/// The f16 scale at byte `at` of a block.
 #[inline(always)]
 pub(super) fn scale<const N: usize>(block: &[u8; N], at: usize) -> f32 {
     f16_to_f32(wire::sub(block, at))
 }
 
-/// From this magnitude on a number rounds to an infinite f16.
+/// Magnitude from which numbers round to an infinite f16.
 pub(super) const F16_LIMIT: f32 = 65520.0;
 
-/// The f16 to store for a scale: the nearest one, but none nearer to zero among the subnormals,
-/// where steps are coarse, because a scale too small clips.
+/// Rounds a scale to the nearest f16; subnormals, which are coarse, round away from zero, because
+/// too small a scale clips.
 pub(super) fn f16_scale(scale: f32) -> f16 {
     let nearest = f16::from_f32(scale);
     let magnitude = nearest.to_f32().abs();

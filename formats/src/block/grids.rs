@@ -1,7 +1,6 @@
-//! The tables of groups that the iq1, iq2 and iq3 formats index: data of the formats, in the form
-//! `gguf-py` packs them in, the first number of a group lowest.
+//! Codebooks of the iq1, iq2 and iq3 formats, in the packed form of `gguf-py`: the first number of
+//! a group is lowest.
 
-/// A table of groups of eight numbers, two bits each.
 const fn eights<const N: usize>(packed: [u16; N], numbers: [i8; 4]) -> [[i8; 8]; N] {
     let mut groups = [[0; 8]; N];
     let mut i = 0;
@@ -12,7 +11,6 @@ const fn eights<const N: usize>(packed: [u16; N], numbers: [i8; 4]) -> [[i8; 8];
     groups
 }
 
-/// A table of groups of four numbers, four bits each.
 const fn fours<const N: usize>(packed: [u16; N], numbers: [i8; 8]) -> [[i8; 4]; N] {
     let mut groups = [[0; 4]; N];
     let mut i = 0;
@@ -23,8 +21,8 @@ const fn fours<const N: usize>(packed: [u16; N], numbers: [i8; 8]) -> [[i8; 4]; 
     groups
 }
 
-/// The signs of eight numbers by their first seven, in iq2_xxs, iq2_xs and iq3_xxs: the eighth
-/// makes the count of negative ones even.
+/// Signs of eight numbers by the first seven, in iq2_xxs, iq2_xs and iq3_xxs: the number of
+/// negative signs is even.
 pub(super) static SIGNS: [u8; 128] = {
     let mut signs = [0; 128];
     let mut i = 0;
@@ -39,7 +37,6 @@ pub(super) static SIGNS: [u8; 128] = {
 /// Magnitudes in the iq2 formats; three of the four codes are used.
 const IQ2: [i8; 4] = [8, 25, 43, 0];
 
-/// The groups of iq1_s and iq1_m.
 pub(super) static IQ1_S: [[i8; 8]; 2048] = eights(
     [
         0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0015, 0x0020, 0x0022, 0x0028, 0x002a,
@@ -233,7 +230,6 @@ pub(super) static IQ1_S: [[i8; 8]; 2048] = eights(
     [-1, 0, 1, 0],
 );
 
-/// The groups of iq2_xxs.
 pub(super) static IQ2_XXS: [[i8; 8]; 256] = eights(
     [
         0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a,
@@ -264,7 +260,6 @@ pub(super) static IQ2_XXS: [[i8; 8]; 256] = eights(
     IQ2,
 );
 
-/// The groups of iq2_xs.
 pub(super) static IQ2_XS: [[i8; 8]; 512] = eights(
     [
         0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022,
@@ -318,7 +313,6 @@ pub(super) static IQ2_XS: [[i8; 8]; 512] = eights(
     IQ2,
 );
 
-/// The groups of iq2_s.
 pub(super) static IQ2_S: [[i8; 8]; 1024] = eights(
     [
         0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022,
@@ -419,7 +413,6 @@ pub(super) static IQ2_S: [[i8; 8]; 1024] = eights(
     IQ2,
 );
 
-/// The groups of iq3_xxs.
 pub(super) static IQ3_XXS: [[i8; 4]; 256] = fours(
     [
         0x0000, 0x0002, 0x0004, 0x0011, 0x0013, 0x0017, 0x0020, 0x0022, 0x0031, 0x0042, 0x0073,
@@ -450,7 +443,6 @@ pub(super) static IQ3_XXS: [[i8; 4]; 256] = fours(
     [4, 12, 20, 28, 36, 44, 52, 62],
 );
 
-/// The groups of iq3_s.
 pub(super) static IQ3_S: [[i8; 4]; 512] = fours(
     [
         0x0000, 0x0001, 0x0002, 0x0005, 0x0007, 0x0010, 0x0011, 0x0012, 0x0014, 0x0016, 0x0020,

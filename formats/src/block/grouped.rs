@@ -1,16 +1,14 @@
-//! The formats whose codes are indices into tables of groups: iq1, iq2 and iq3.
+//! Formats whose codes are indices into codebooks of groups: iq1, iq2 and iq3.
 //!
-//! An index stands for the magnitudes of eight or four numbers; their signs are stored beside it.
-//! iq1 has whole groups of -1, 0 and 1 instead, moved by an eighth up or down.
+//! An index stands for the magnitudes of eight or four numbers; signs are stored separately. iq1
+//! has groups of -1, 0 and 1 instead, shifted by an eighth up or down.
 
 use super::float::{f16_to_f32, scale};
 use super::grids;
 use crate::wire;
 
-/// Numbers in a block.
 const LEN: usize = 256;
 
-/// `step` times the magnitudes, negative where the bit of a number is set.
 #[inline(always)]
 fn signed(step: f32, magnitudes: [i8; 8], signs: u8, out: &mut [f32; 8]) {
     for (i, (value, magnitude)) in out.iter_mut().zip(magnitudes).enumerate() {
@@ -19,7 +17,6 @@ fn signed(step: f32, magnitudes: [i8; 8], signs: u8, out: &mut [f32; 8]) {
     }
 }
 
-/// Two groups of four side by side.
 #[inline(always)]
 fn joined(first: [i8; 4], second: [i8; 4]) -> [i8; 8] {
     let mut both = [0; 8];
@@ -28,19 +25,20 @@ fn joined(first: [i8; 4], second: [i8; 4]) -> [i8; 8] {
     both
 }
 
-/// The 4-bit scale of 16 or 32 numbers of the iq2 formats and of iq3_xxs, times `d` and `unit`.
+/// Returns the 4-bit scale of 16 or 32 numbers of the iq2 formats and of iq3_xxs, times `d` and
+/// `unit`.
 #[inline(always)]
 fn half_step(d: f32, code: u8, unit: f32) -> f32 {
     d * (0.5 + f32::from(code)) * unit
 }
 
-/// Half `which % 2` of byte `which / 2` of the bytes from `at` on.
+/// Returns half `which % 2` of byte `which / 2` of the bytes from `at` on.
 #[inline(always)]
 fn nibble<const N: usize>(block: &[u8; N], at: usize, which: usize) -> u8 {
     (block[at + which / 2] >> (4 * (which % 2))) & 15
 }
 
-/// The signs of eight numbers from bits `7 i` to `7 i + 6` of `packed`.
+/// Returns the signs of eight numbers from bits `7 i` to `7 i + 6` of `packed`.
 #[inline(always)]
 fn even_signs(packed: u32, i: usize) -> u8 {
     grids::SIGNS[((packed >> (7 * i)) & 127) as usize]
@@ -126,7 +124,7 @@ pub(super) fn decode_iq3_s(block: &[u8; 110], out: &mut [f32; LEN]) {
     }
 }
 
-/// `step` times the group, moved by an eighth down or up.
+/// Writes `step` times the group, shifted by an eighth down or up.
 #[inline(always)]
 fn moved(step: f32, group: [i8; 8], down: bool, out: &mut [f32; 8]) {
     let delta = if down { -0.125 } else { 0.125 };
@@ -149,9 +147,9 @@ pub(super) fn decode_iq1_s(block: &[u8; 50], out: &mut [f32; LEN]) {
     }
 }
 
-/// Layout: 32 bytes of low index bits; 16 bytes that have, for a group in each half, three high
-/// index bits and the direction; four little-endian 16 of four times three bits of scale, for 16
-/// numbers each, and a quarter of the f16 scale in the high four bits.
+/// Layout: 32 bytes of low index bits; 16 bytes with, for a group in each half, three high index
+/// bits and the direction; four little-endian 16 of four times three bits of scale, for 16 numbers
+/// each, and a quarter of the f16 scale in the high four bits.
 #[inline(always)]
 pub(super) fn decode_iq1_m(block: &[u8; 56], out: &mut [f32; LEN]) {
     let mut scales = [0; 4];

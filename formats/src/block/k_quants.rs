@@ -1,9 +1,8 @@
-//! The formats of 256 numbers with two levels of scales: q2_k to q6_k, and q8_k.
+//! Formats of 256 numbers with two levels of scales: q2_k to q6_k, and q8_k.
 
 use super::float::scale;
 use crate::wire;
 
-/// Numbers in a block.
 const LEN: usize = 256;
 
 /// Numbers that share a scale and a minimum in q4_k and q5_k.
@@ -12,9 +11,9 @@ const SUB: usize = 32;
 /// Numbers that share a scale in q2_k, q3_k and q6_k.
 const STEP: usize = 16;
 
-/// Where the `sub`-th 16 numbers of q2_k and q3_k have their low two bits: the first of 16 bytes,
-/// counted from the first byte of codes, and the shift. Each half of the block has 32 bytes, whose
-/// bits 0, 2, 4 and 6 are four runs of 32 numbers.
+/// Returns the position of the low two bits of the `sub`-th 16 numbers of q2_k and q3_k: the first
+/// of 16 bytes, counted from the first byte of codes, and the shift. Each half of the block has 32
+/// bytes, whose bits 0, 2, 4 and 6 are four runs of 32 numbers.
 #[inline(always)]
 fn two_bit_place(sub: usize) -> (usize, usize) {
     (SUB * (sub / 8) + STEP * (sub % 2), 2 * (sub / 2 % 4))
@@ -127,7 +126,6 @@ pub(super) fn decode_q6_k(block: &[u8; 210], out: &mut [f32; LEN]) {
     let d = scale(block, 208);
     let scales: [u8; LEN / STEP] = wire::sub(block, 192);
     for (sub, out) in out.as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
-        // Two groups of 16 make one of the 32 of the layout.
         let (half, quarter, part) = (sub / 8, sub / 2 % 4, sub % 2);
         let low: [u8; STEP] = wire::sub(block, 64 * half + SUB * (quarter % 2) + STEP * part);
         let high: [u8; STEP] = wire::sub(block, 128 + SUB * half + STEP * part);
@@ -140,8 +138,7 @@ pub(super) fn decode_q6_k(block: &[u8; 210], out: &mut [f32; LEN]) {
     }
 }
 
-/// Layout: scale f32, 256 signed codes, 16 sums of 16 codes each (for dot products, not needed
-/// here).
+/// Layout: scale f32, 256 signed codes, 16 sums of 16 codes each (for dot products, ignored here).
 #[inline(always)]
 pub(super) fn decode_q8_k(block: &[u8; 292], out: &mut [f32; LEN]) {
     let d = f32::from_le_bytes(wire::sub(block, 0));

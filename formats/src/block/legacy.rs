@@ -1,9 +1,8 @@
-//! The formats of one scale per 32 numbers, and of one scale and one minimum.
+//! Formats of 32 numbers with one scale, or one scale and one minimum.
 
 use super::float::scale;
 use crate::wire;
 
-/// Numbers in a block.
 const LEN: usize = 32;
 
 /// Layout: scale f16, 32 signed codes.
@@ -38,14 +37,14 @@ pub(super) fn decode_q4_1(block: &[u8; 20], out: &mut [f32; LEN]) {
     }
 }
 
-/// The 32 five-bit codes of q5_0 and q5_1: bit `i` of the 4 bytes from `at` on is the fifth bit
-/// of code `i`; the low four bits follow as in q4_0.
+/// Returns the 32 five-bit codes of q5_0 and q5_1: bit `i` of the 4 bytes from `at` on is the fifth
+/// bit of code `i`; the low four bits follow as in q4_0.
 #[inline(always)]
 fn five_bit_codes<const N: usize>(block: &[u8; N], at: usize) -> [u8; LEN] {
     let mut codes = [0; LEN];
     for (i, codes) in codes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        // Every bit of a byte goes to a byte of its own: a copy of the byte for each, all but the
-        // one bit masked away, and a carry to the highest bit from any that is set.
+        // Spreads the bits of a byte over eight bytes: copy the byte, mask all but one bit, and
+        // carry to the highest bit if it is set.
         let copies = u64::from(block[at + i]) * 0x0101_0101_0101_0101;
         let spread = (copies & 0x8040_2010_0804_0201) + 0x7f7f_7f7f_7f7f_7f7f;
         let fifth = (spread >> 3) & 0x1010_1010_1010_1010;
@@ -74,7 +73,7 @@ pub(super) fn decode_q5_1(block: &[u8; 24], out: &mut [f32; LEN]) {
     }
 }
 
-/// Layout: scale f16, sum of the numbers f16 (for dot products, not needed here), 32 signed codes.
+/// Layout: scale f16, sum of the numbers f16 (for dot products, ignored here), 32 signed codes.
 #[inline(always)]
 pub(super) fn decode_q8_1(block: &[u8; 36], out: &mut [f32; LEN]) {
     let d = scale(block, 0);

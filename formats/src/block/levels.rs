@@ -1,4 +1,4 @@
-//! The formats whose codes are indices into sixteen levels: iq4_nl, iq4_xs and mxfp4.
+//! Formats whose codes are indices into a codebook of sixteen levels: iq4_nl, iq4_xs and mxfp4.
 
 use super::float::scale;
 use crate::wire;
@@ -6,23 +6,22 @@ use crate::wire;
 /// Numbers in a block of iq4_nl and mxfp4, and numbers that share a scale in iq4_xs.
 const LEN: usize = 32;
 
-/// The levels of iq4_nl and iq4_xs: dense around zero, as weights are.
+/// Levels of iq4_nl and iq4_xs, dense around zero.
 pub(super) const IQ4: [f32; 16] = [
     -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0,
     89.0, 113.0,
 ];
 
-/// Twice the numbers of E2M1: sign, two bits of exponent, one bit of mantissa. Code 8 is 0 and
-/// not -0, as in ggml's table of integers.
+/// Doubled E2M1 values: sign, two bits of exponent, one bit of mantissa. Code 8 is 0 and not -0, as
+/// in ggml's table of integers.
 const E2M1_DOUBLED: [f32; 16] = [
     0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0,
 ];
 
-/// `step` times the levels of 32 codes: byte `i` holds code `i` in its low half and code `i + 16`
-/// in its high half.
+/// Writes `step` times the levels of 32 codes: byte `i` holds code `i` in its low half and code `i
+/// + 16` in its high half.
 #[inline(always)]
 fn decode_32(codes: [u8; LEN / 2], step: f32, levels: &[f32; 16], out: &mut [f32; LEN]) {
-    // Sixteen products serve 32 numbers, and the look-up gives the result itself.
     let values = levels.map(|level| step * level);
     let (low, high) = out.split_at_mut(LEN / 2);
     for ((low, high), pair) in low.iter_mut().zip(high).zip(codes) {

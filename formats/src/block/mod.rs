@@ -1,11 +1,11 @@
-//! Block formats: decoding of every [`DType`], encoding of those this project writes itself.
+//! Block formats: decoders for every [`DType`], encoders for those that this project writes.
 //!
 //! A block is a run of numbers of one row with its scales. All layouts are those of ggml
-//! (`ggml-common.h`); the decoders do the same float32 operations in the same order as the numpy
-//! decoders of the `gguf` Python package, and give the same bits.
+//! (`ggml-common.h`). The decoders perform the same f32 operations in the same order as the numpy
+//! decoders of the `gguf` Python package and are bit-identical to them.
 //!
-//! [`encode`] writes rows. Whoever decides about codes himself takes a [`BlockFit`] for each block of a
-//! row: the scales first, then a code at a time, and the bytes at last.
+//! [`encode`] writes rows. Algorithms that choose codes themselves use a [`BlockFit`] for each
+//! block: first the scales, then one code at a time, then the bytes.
 //!
 //! ```
 //! use htc_formats::DType;
@@ -50,10 +50,10 @@ pub use self::fit::{BlockFit, Near};
 pub use self::scaled::{encode_finite, scale};
 use crate::dtype::DType;
 
-/// Why numbers were not decoded or encoded.
+/// Error returned when numbers cannot be decoded or encoded.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BlockError {
-    /// Bytes and numbers do not belong together.
+    /// The number of bytes does not match the number of values.
     #[error(
         "{dtype}: {bytes} bytes and {numbers} numbers do not match; \
          {} numbers take {} bytes", dtype.block_len(), dtype.block_bytes()
@@ -61,57 +61,57 @@ pub enum BlockError {
     Length {
         /// The format.
         dtype: DType,
-        /// Bytes given.
+        /// Number of bytes.
         bytes: usize,
-        /// Numbers given.
+        /// Number of values.
         numbers: usize,
     },
-    /// A format that is only read.
+    /// The format is read-only.
     #[error("{dtype} cannot be written; formats to write are {}", list(writable()))]
     NotWritten {
         /// The format.
         dtype: DType,
     },
-    /// A number that a block format has no code for.
+    /// The block format has no code for a number.
     #[error("{dtype}: the number {value} at position {index} has no code; it must be finite and below {:e} in magnitude", limit(*dtype))]
     NoCode {
         /// The format.
         dtype: DType,
-        /// Position among the numbers given.
+        /// Index of the number.
         index: usize,
         /// The number.
         value: f32,
     },
-    /// Not the places of one block.
+    /// The length of an array is not that of a block.
     #[error("{dtype}: {found} {what} for a block of {expected}")]
     Block {
         /// The format.
         dtype: DType,
-        /// What was given: values, importances, codes or bytes.
+        /// Name of the array: values, importances, codes or bytes.
         what: &'static str,
-        /// As many as a block has.
+        /// Expected length.
         expected: usize,
-        /// As many as were given.
+        /// Length found.
         found: usize,
     },
-    /// An importance that is no weight of a sum.
+    /// An importance is negative or not finite.
     #[error(
         "{dtype}: the importance {value} at place {place} of a block; it must be finite and not negative"
     )]
     Importance {
         /// The format.
         dtype: DType,
-        /// Place in the block.
+        /// Index in the block.
         place: usize,
         /// The importance.
         value: f32,
     },
-    /// A code that the format does not have.
+    /// The format has no such code.
     #[error("{dtype}: code {code} at place {place} of a block; its codes are 0 to {last}")]
     Code {
         /// The format.
         dtype: DType,
-        /// Place in the block.
+        /// Index in the block.
         place: usize,
         /// The code.
         code: u8,
@@ -120,7 +120,7 @@ pub enum BlockError {
     },
 }
 
-/// Decodes whole blocks: `bytes` must be exactly the bytes of `out.len()` numbers.
+/// Decodes whole blocks. `bytes` must have exactly the size of `out.len()` numbers.
 ///
 /// # Errors
 ///
@@ -160,13 +160,13 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), BlockEr
         DType::IQ3S => blocks(bytes, out, grouped::decode_iq3_s),
         DType::TQ1_0 => blocks(bytes, out, ternary::decode_tq1_0),
         DType::TQ2_0 => blocks(bytes, out, ternary::decode_tq2_0),
-        // Refused with the lengths: it has no blocks.
+        // Rejected by the length check, because it has no blocks.
         DType::Bands => {}
     }
     Ok(())
 }
 
-/// The formats that [`encode`] writes.
+/// Returns the formats that [`encode`] writes.
 pub fn writable() -> &'static [DType] {
     &[
         DType::F32,
@@ -187,17 +187,17 @@ pub fn writable() -> &'static [DType] {
     ]
 }
 
-/// Encodes whole blocks: `out` must be exactly the bytes of `values.len()` numbers.
+/// Encodes whole blocks. `out` must have exactly the size of `values.len()` numbers.
 ///
-/// The float formats round to the nearest, ties to even, as IEEE 754 says: what is too large
-/// becomes infinite, and a NaN stays one. All others are [`BlockFit`]s with the nearest codes. The same
-/// numbers give the same bytes on every machine.
+/// Float formats round to nearest, ties to even, as in IEEE 754: overflow gives infinity, and NaN
+/// stays NaN. All others use a [`BlockFit`] with the nearest codes. The bytes are identical on
+/// every machine.
 ///
 /// # Errors
 ///
 /// [`BlockError::Length`]; [`BlockError::NotWritten`] for formats that are not [`writable`];
-/// [`BlockError::NoCode`] where a block format meets a number that is not finite or whose scale
-/// would not fit f16. What `out` holds after an error is not specified.
+/// [`BlockError::NoCode`] if a block format meets a number that is not finite or whose scale would
+/// overflow f16. After an error the content of `out` is unspecified.
 pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockError> {
     check_lengths(dtype, out.len(), values.len())?;
     match dtype {
@@ -212,8 +212,7 @@ pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockE
     Ok(())
 }
 
-/// From this magnitude on the scale of a block, or a number of f16, rounds to an infinite f16; infinite for the formats
-/// that have no such scale or are not written.
+/// Returns the magnitude limit of a format; infinite without f16 numbers or scales.
 fn limit(dtype: DType) -> f32 {
     match dtype {
         DType::F16 => float::F16_LIMIT,
@@ -221,7 +220,6 @@ fn limit(dtype: DType) -> f32 {
     }
 }
 
-/// Names with commas, and "and" before the last.
 fn list(dtypes: &[DType]) -> String {
     let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
     match names.split_last() {
@@ -242,7 +240,7 @@ fn check_lengths(dtype: DType, bytes: usize, numbers: usize) -> Result<(), Block
     })
 }
 
-/// Calls `decode` on every block. Arrays instead of slices let the compiler see all lengths.
+/// Calls `decode` on every block. Array types expose all lengths to the compiler.
 #[inline(always)]
 fn blocks<const BYTES: usize, const LEN: usize>(
     bytes: &[u8],
@@ -256,7 +254,6 @@ fn blocks<const BYTES: usize, const LEN: usize>(
     }
 }
 
-/// Calls `decode` on the bytes of every number.
 #[inline(always)]
 fn numbers<const BYTES: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; BYTES]) -> f32) {
     blocks(bytes, out, |bytes, [value]| *value = decode(*bytes));

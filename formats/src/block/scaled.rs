@@ -1,4 +1,4 @@
-//! Rows times a factor, of which the codes stay as they are.
+//! Scaling of encoded rows by a factor, with unchanged codes.
 
 use half::f16;
 
@@ -6,8 +6,8 @@ use super::float::f16_to_f32;
 use super::{BlockError, decode, encode, writable};
 use crate::dtype::DType;
 
-/// Where the f16 of a block lie that are a factor of all its numbers, or of all that is added to them; `None` for
-/// formats that have none, and for those that are only read.
+/// Returns the offsets of a block's f16 factors (scales and additive terms), or `None` for formats
+/// without them or read-only formats.
 const fn places(dtype: DType) -> Option<&'static [usize]> {
     match dtype {
         DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4NL | DType::IQ4XS => Some(&[0]),
@@ -19,11 +19,11 @@ const fn places(dtype: DType) -> Option<&'static [usize]> {
     }
 }
 
-/// Writes rows of numbers as [`encode`](super::encode) does, and refuses those that are not finite as they are stored.
+/// Encodes like [`encode`](super::encode) and rejects numbers whose stored form is not finite.
 ///
 /// # Errors
-/// As [`encode`](super::encode); [`BlockError::NoCode`] for the first that is not. What `bytes` holds after an error is not
-/// specified.
+/// As [`encode`](super::encode); [`BlockError::NoCode`]. After an error the content of `bytes` is
+/// unspecified.
 pub fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(), BlockError> {
     encode(dtype, values, bytes)?;
     let mut stored = vec![0.0; values.len()];
@@ -38,12 +38,13 @@ pub fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(
     }
 }
 
-/// Multiplies whole blocks by a factor: formats with codes by their scales in f16 alone, each rounded to the
-/// nearest; f32, f16 and bf16 number by number.
+/// Multiplies whole blocks by a factor. Formats with codes change only their f16 scales, rounded to
+/// nearest; f32, f16 and bf16 change each number.
 ///
 /// # Errors
 /// [`BlockError::Length`]; [`BlockError::NotWritten`] for formats that are not [`writable`];
-/// [`BlockError::NoCode`] where a product is not finite. What `bytes` holds after an error is not specified.
+/// [`BlockError::NoCode`] if a product is not finite. After an error the content of `bytes` is
+/// unspecified.
 pub fn scale(dtype: DType, bytes: &mut [u8], factor: f32) -> Result<(), BlockError> {
     if !writable().contains(&dtype) {
         return Err(BlockError::NotWritten { dtype });

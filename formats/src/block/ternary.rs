@@ -1,15 +1,13 @@
-//! The formats of the numbers -1, 0 and 1 with one scale: tq1_0 and tq2_0.
+//! Formats of the numbers -1, 0 and 1 with one scale: tq1_0 and tq2_0.
 
 use super::float::scale;
 use crate::wire;
 
-/// Numbers in a block.
 const LEN: usize = 256;
 
-/// Digit `place` of `N` bytes that hold five digits of base 3 each, the first one highest: a byte
-/// is the fraction of 256 that the digits behind a point are, rounded up. A product with `3^place`
-/// that drops what overflows takes the earlier digits off; the next product carries the digit over
-/// the point.
+/// Decodes digit `place` of `N` bytes of five base-3 digits each, the highest first. A byte is 256
+/// times the fraction `0.digits`, rounded up. A wrapping product with `3^place` removes the earlier
+/// digits; the next product carries the digit over the point.
 #[inline(always)]
 fn decode_digit<const N: usize>(bytes: [u8; N], place: usize, d: f32, out: &mut [f32]) {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];

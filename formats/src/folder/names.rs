@@ -1,4 +1,4 @@
-//! By names, where the system has no handles for folders. Links are looked for, and owners are not.
+//! Folders by path, for systems without folder handles. Links are checked, owners are not.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -9,11 +9,10 @@ use super::{Folder, FolderError, Found};
 
 pub(super) type Handle = PathBuf;
 
-/// What a file is opened for.
 pub(super) enum Use {
     Read,
     Edit,
-    /// It must not exist.
+    /// The file must not exist.
     #[allow(dead_code, reason = "permissions of files are not those of Unix here")]
     New(u32),
 }
@@ -123,7 +122,7 @@ pub(super) fn is_same(one: &Handle, other: &Handle) -> bool {
     one == other
 }
 
-/// Nothing: these systems open no folders, and keep names in a journal of their own.
+/// No operation: these systems open no folders and keep names in their own journal.
 pub(super) fn sync(_: &Handle) -> io::Result<()> {
     Ok(())
 }

@@ -12,12 +12,11 @@ fn mode_of(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_folder_of_our_own_is_private_and_no_link() {
+fn own_folder_is_private_and_not_a_link() {
     let scratch = tempfile::tempdir().unwrap();
     let at = Folder::open(scratch.path()).unwrap();
     let own = at.own(name("own")).unwrap();
     assert_eq!(mode_of(own.path()), 0o700);
-    // What others might write to is closed; what they may read stays so.
     fs::set_permissions(own.path(), fs::Permissions::from_mode(0o777)).unwrap();
     at.own(name("own")).unwrap();
     assert_eq!(mode_of(own.path()), 0o755);
@@ -37,7 +36,6 @@ fn a_folder_of_our_own_is_private_and_no_link() {
             "{planted}"
         );
     }
-    // The handle stays with the folder that was opened.
     fs::rename(scratch.path().join("own"), scratch.path().join("moved")).unwrap();
     symlink("elsewhere", scratch.path().join("own")).unwrap();
     own.edit(name("written")).unwrap();
@@ -46,7 +44,7 @@ fn a_folder_of_our_own_is_private_and_no_link() {
 }
 
 #[test]
-fn only_regular_files_of_ours_are_opened_and_nothing_is_waited_for() {
+fn only_own_regular_files_open_and_pipes_do_not_block() {
     let scratch = tempfile::tempdir().unwrap();
     let at = Folder::open(scratch.path()).unwrap();
     let path = |name: &str| scratch.path().join(name);
@@ -66,17 +64,15 @@ fn only_regular_files_of_ours_are_opened_and_nothing_is_waited_for() {
         assert!(at.edit(name(planted)).is_err(), "{planted}");
     }
     assert!(!path("nowhere").exists());
-    // A hard link may be read, and is not written to.
     fs::hard_link(path("precious"), path("second")).unwrap();
     assert!(at.read(name("second")).is_ok());
     assert!(at.edit(name("second")).is_err());
-    // Removing a link leaves what it leads to.
     at.remove(name("link")).unwrap();
     assert_eq!(fs::read(path("precious")).unwrap(), b"precious");
 }
 
 #[test]
-fn files_of_others_are_read_only_where_they_are_trusted() {
+fn foreign_files_are_read_only_if_trusted() {
     let scratch = tempfile::tempdir().unwrap();
     let at = Folder::open(scratch.path()).unwrap();
     let path = scratch.path().join("theirs");
@@ -97,14 +93,13 @@ fn files_of_others_are_read_only_where_they_are_trusted() {
     let trusted = at.existing(name("theirs"), true).unwrap();
     assert!(trusted.read(name("file")).is_ok());
     assert!(trusted.edit(name("file")).is_err());
-    // A file of theirs in a folder of ours.
     std::os::unix::fs::chown(&path, Some(0), None).unwrap();
     let own = at.own(name("theirs")).unwrap();
     assert!(own.read(name("file")).is_err());
 }
 
 #[test]
-fn a_temporary_file_has_a_name_of_its_own_and_goes_away() {
+fn temporary_file_is_unique_and_removed_on_drop() {
     let scratch = tempfile::tempdir().unwrap();
     let at = Folder::open(scratch.path()).unwrap();
     let one = at.temporary(0o666).unwrap();

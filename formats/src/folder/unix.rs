@@ -1,4 +1,4 @@
-//! By handles, with the calls of Unix that name a file relative to a folder.
+//! Folders by handle, with the `*at` system calls of Unix.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, Permissions};
@@ -15,16 +15,15 @@ use super::{Folder, FolderError, Found};
 
 pub(super) type Handle = File;
 
-/// What a file is opened for.
 pub(super) enum Use {
     Read,
     Edit,
-    /// It must not exist; with these permissions.
+    /// The file must not exist and gets these permissions.
     New(u32),
 }
 
-/// A handle that names can be looked up in, which needs no right to list them where the system knows
-/// such handles.
+/// Flags of a handle for look-ups, which needs no read permission if the system supports such
+/// handles.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const LOOK_UP: OFlags = OFlags::PATH;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -47,7 +46,7 @@ pub(super) fn enter(at: &Handle, path: &Path, name: &OsStr) -> Result<Handle, Fo
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(at, name, flags, Mode::empty()) {
         Ok(handle) => Ok(handle.into()),
-        // What systems say of a link that is not to be followed.
+        // Errors of various systems for a link under O_NOFOLLOW.
         Err(Errno::LOOP | Errno::MLINK | Errno::NOTDIR) => Err(FolderError::NotAFolder {
             path: path.to_owned(),
         }),
@@ -63,7 +62,7 @@ fn foreign_owner(owner: u32, system: bool) -> Option<u32> {
     (!ours).then_some(owner)
 }
 
-/// The owner of a folder that is somebody else's; the system's own user counts where `system` says so.
+/// Returns the owner of a folder of another user. With `system`, the system's user is accepted.
 pub(super) fn foreign(handle: &Handle, system: bool) -> io::Result<Option<u32>> {
     Ok(foreign_owner(handle.metadata()?.uid(), system))
 }
@@ -76,7 +75,6 @@ pub(super) fn has_other_names(found: &Metadata) -> bool {
     found.nlink() > 1
 }
 
-/// Takes the right to write away from everybody else.
 pub(super) fn close_to_others(handle: &Handle) -> io::Result<()> {
     let mode = handle.metadata()?.mode() & 0o7777;
     match mode & 0o022 {
@@ -91,7 +89,7 @@ pub(super) fn file(at: &Handle, _: &Path, name: &OsStr, wanted: Use) -> io::Resu
         Use::Edit => (OFlags::RDWR | OFlags::CREATE, 0o666),
         Use::New(mode) => (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode),
     };
-    // Nothing is waited for: a pipe in a file's place is refused after it was opened.
+    // Never blocks: a pipe in place of the file is rejected after opening.
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mode = Mode::from_bits_truncate(mode as _);
     match rustix::fs::openat(at, name, flags, mode) {
@@ -99,7 +97,6 @@ pub(super) fn file(at: &Handle, _: &Path, name: &OsStr, wanted: Use) -> io::Resu
         Err(Errno::LOOP | Errno::MLINK) => {
             Err(io::Error::other("a link in the place of a file; remove it"))
         }
-        // A pipe without a reader, a socket.
         Err(Errno::NXIO) => Err(io::Error::other("not a regular file; remove it")),
         Err(error) => Err(error.into()),
     }
@@ -118,7 +115,7 @@ pub(super) fn rename(
     {
         let flags = rustix::fs::RenameFlags::NOREPLACE;
         match rustix::fs::renameat_with(from, name, to, new, flags) {
-            // A file system that does not know the flag.
+            // The file system does not support the flag.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
             done => return Ok(done?),
         }
@@ -127,7 +124,6 @@ pub(super) fn rename(
     Ok(rustix::fs::unlinkat(from, name, AtFlags::empty())?)
 }
 
-/// The permissions of a regular file.
 #[allow(
     clippy::useless_conversion,
     reason = "the type is narrower on other systems"
@@ -162,7 +158,6 @@ pub(super) fn remove(at: &Handle, _: &Path, name: &OsStr, folder: bool) -> io::R
     Ok(rustix::fs::unlinkat(at, name, flags)?)
 }
 
-/// A handle of the same folder that can be listed and forced to the disk.
 fn readable(at: &Handle) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(at, ".", flags, Mode::empty())?.into())

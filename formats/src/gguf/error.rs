@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF file.
+//! Errors of GGUF files.
 
 use std::path::PathBuf;
 
@@ -8,61 +8,61 @@ use crate::limits;
 use crate::map::MapError;
 use crate::wire::WireError;
 
-/// A file that could not be opened as GGUF. Every message names the path.
+/// Error returned when a file cannot be opened as GGUF. Every message names the path.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The file could not be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The file was mapped and is no valid GGUF.
+    /// The file is no valid GGUF.
     #[error("{}: {error}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         error: GgufError,
     },
-    /// The file is a part of a model whose parts do not go together.
+    /// The parts of a split model do not match.
     #[error("{}: {error}", path.display())]
     Split {
         /// The part.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         error: SplitError,
     },
 }
 
-/// Why a file is not the part of a model that it should be.
+/// Error of a part of a split model.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SplitError {
-    /// A name from which those of the other parts do not follow.
+    /// The names of the other parts cannot be derived from this one.
     #[error("this is a part of a model, its name must end in \"{expected}\"; rename it back")]
     Name {
-        /// The end of the name.
+        /// Expected end of the name.
         expected: String,
     },
-    /// More parts than a model has.
+    /// The model has too many parts.
     #[error(
         "the model has {found} parts, {} is the most that is supported",
         limits::MAX_FILES
     )]
     Count {
-        /// How many.
+        /// Number of parts.
         found: usize,
     },
-    /// A part that is not there.
+    /// A part is missing.
     #[error("this part of the model is missing, there are {count}; download it")]
     Missing {
-        /// Parts of the model.
+        /// Number of parts.
         count: usize,
     },
-    /// A file that is no part of a model.
+    /// The file is no part of a model.
     #[error("this file is no part of the model: metadata {key:?} is missing; download it again")]
     NotAPart {
-        /// What parts have.
+        /// Missing metadata key.
         key: &'static str,
     },
-    /// A part of another model, or another part.
+    /// Metadata of a part differs from the expected value.
     #[error(
         "metadata {key:?} is {found}, expected {expected} as in the other parts or by the name of \
          the file; it is of another model, download it again"
@@ -70,20 +70,20 @@ pub enum SplitError {
     Differs {
         /// The key.
         key: String,
-        /// What it should be.
+        /// Expected value.
         expected: String,
-        /// What it is.
+        /// Value found.
         found: String,
     },
-    /// A tensor that another part has.
+    /// A tensor is in two parts.
     #[error("tensor {tensor:?} is in {other:?} too; one of the files is of another model")]
     DuplicateTensor {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The name of the other part's file.
+        /// File name of the other part.
         other: String,
     },
-    /// More or fewer tensors than stated.
+    /// The number of tensors differs from the stated one.
     #[error(
         "the parts of the model have {found} tensors, expected {expected}; one of the files is of \
          another model"
@@ -91,24 +91,24 @@ pub enum SplitError {
     Tensors {
         /// `split.tensors.count`.
         expected: usize,
-        /// Tensors of all parts.
+        /// Number of tensors in all parts.
         found: usize,
     },
 }
 
-/// What is wrong with the contents of a GGUF file, or with what was asked of it.
+/// Error in the contents of a GGUF file, or in a request for them.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GgufError {
-    /// The magic is another.
+    /// The magic is wrong.
     #[error("not a GGUF file: it starts with \"{}\", expected \"GGUF\"", found.escape_ascii())]
     NotGguf {
-        /// The first bytes, at most four.
+        /// First bytes, at most four.
         found: Vec<u8>,
     },
-    /// The file is of a big-endian machine.
+    /// The file is big-endian.
     #[error("big-endian GGUF is not supported; convert the file to little-endian")]
     BigEndian,
-    /// A version that this reader does not know.
+    /// The version is not supported.
     #[error("GGUF version {found} is not supported, expected 2 or 3; convert the model anew")]
     Version {
         /// The version.
@@ -117,43 +117,43 @@ pub enum GgufError {
     /// A value could not be read.
     #[error("{place}: {error}")]
     Read {
-        /// What was being read.
+        /// Item being read.
         place: String,
-        /// Why it could not be.
+        /// The error.
         error: WireError,
     },
-    /// A count that the rest of the file could not hold.
+    /// A count exceeds the rest of the file.
     #[error(
         "{place}: {found} stated, the rest of the file can hold {possible} at most; \
          the file is truncated or damaged"
     )]
     Count {
-        /// What is counted.
+        /// Item counted.
         place: String,
         /// The count.
         found: u64,
-        /// What the remaining bytes could hold.
+        /// Maximum for the remaining bytes.
         possible: u64,
     },
-    /// A number beyond one of [`limits`].
+    /// A number exceeds one of [`limits`].
     #[error("{place}: {found} found, {limit} is the most that is supported")]
     Limit {
-        /// What is bounded.
+        /// Item limited.
         place: String,
         /// The number.
         found: u64,
-        /// Its bound.
+        /// The limit.
         limit: u64,
     },
-    /// A value of a type that GGUF does not define.
+    /// The type of a value is not defined by GGUF.
     #[error("metadata {key:?}: unknown value type {found}, expected 0 to 12")]
     ValueType {
         /// The key.
         key: String,
-        /// The type's identifier.
+        /// Identifier of the type.
         found: u32,
     },
-    /// Arrays in arrays beyond [`limits::MAX_ARRAY_DEPTH`].
+    /// Arrays are nested deeper than [`limits::MAX_ARRAY_DEPTH`].
     #[error(
         "metadata {key:?}: arrays are nested deeper than {} levels",
         limits::MAX_ARRAY_DEPTH
@@ -162,13 +162,13 @@ pub enum GgufError {
         /// The key.
         key: String,
     },
-    /// A key that stands in the file twice.
+    /// A key occurs twice.
     #[error("metadata {key:?} stands in the file twice")]
     DuplicateKey {
         /// The key.
         key: String,
     },
-    /// An alignment that is no power of two or too large.
+    /// The alignment is no power of two or too large.
     #[error(
         "metadata \"general.alignment\" is {found}, expected a power of two from 1 to {}",
         limits::MAX_ALIGNMENT
@@ -177,31 +177,31 @@ pub enum GgufError {
         /// The alignment.
         found: u64,
     },
-    /// A key that had to be there.
+    /// A required key is missing.
     #[error("metadata {key:?} is missing, expected {expected}")]
     MissingKey {
         /// The key.
         key: String,
-        /// The type it should have had.
+        /// Expected type.
         expected: &'static str,
     },
-    /// A value of another type than the key should have.
+    /// A value has the wrong type.
     #[error("metadata {key:?}: expected {expected}, found {found}")]
     WrongType {
         /// The key.
         key: String,
-        /// The type it should have had.
+        /// Expected type.
         expected: &'static str,
-        /// What it is.
+        /// Type and value found.
         found: String,
     },
-    /// A tensor name that stands in the table twice.
+    /// A tensor name occurs twice.
     #[error("tensor {tensor:?} stands in the table twice")]
     DuplicateTensor {
         /// The name.
         tensor: String,
     },
-    /// No dimension, or too many.
+    /// The number of dimensions is 0 or too large.
     #[error(
         "tensor {tensor:?}: {found} dimensions, expected 1 to {}",
         limits::MAX_DIMENSIONS
@@ -209,18 +209,18 @@ pub enum GgufError {
     Dimensions {
         /// The tensor.
         tensor: String,
-        /// How many.
+        /// Number of dimensions.
         found: u32,
     },
-    /// A dimension of length 0, or lengths whose product does not fit.
+    /// A dimension is 0, or their product overflows.
     #[error("tensor {tensor:?}: impossible shape {dims:?}")]
     Shape {
         /// The tensor.
         tensor: String,
-        /// Its dimensions in the order of the file.
+        /// Dimensions in the order of the file.
         dims: Vec<u64>,
     },
-    /// A type identifier without a known block size: where the tensor ends is not known either.
+    /// The block size of a type is unknown, and with it the end of the tensor.
     #[error(
         "tensor {tensor:?}: unknown type identifier {found}; the file needs a newer version of \
          this program or is damaged"
@@ -228,10 +228,10 @@ pub enum GgufError {
     UnknownType {
         /// The tensor.
         tensor: String,
-        /// The identifier.
+        /// Identifier of the type.
         found: u32,
     },
-    /// A known type that this project does not decode.
+    /// The type is known but not supported.
     #[error(
         "tensor {tensor:?}: type {found} is not supported; supported are {}",
         supported()
@@ -242,7 +242,7 @@ pub enum GgufError {
         /// Its type.
         found: GgmlType,
     },
-    /// A row that is no whole number of blocks.
+    /// A row is not a whole number of blocks.
     #[error("tensor {tensor:?}: a row of {row} numbers is not a multiple of {ggml_type}'s {block}")]
     Row {
         /// The tensor.
@@ -254,17 +254,17 @@ pub enum GgufError {
         /// Length of a block.
         block: u64,
     },
-    /// An offset that is not aligned.
+    /// An offset is not aligned.
     #[error("tensor {tensor:?}: offset {offset} is not a multiple of the alignment {alignment}")]
     Misaligned {
         /// The tensor.
         tensor: String,
-        /// Its offset from the start of the data.
+        /// Offset relative to the data.
         offset: u64,
         /// The alignment.
         alignment: u64,
     },
-    /// Data behind the end of the file.
+    /// Data extend beyond the end of the file.
     #[error(
         "tensor {tensor:?}: its data end at byte {end}, the file has {length}; \
          the file is truncated, copy or download it again"
@@ -272,17 +272,17 @@ pub enum GgufError {
     BeyondEnd {
         /// The tensor.
         tensor: String,
-        /// Where its data would end, saturating.
+        /// End of its data, saturating.
         end: u64,
-        /// Bytes of the file.
+        /// Size of the file in bytes.
         length: u64,
     },
-    /// Two tensors that share bytes.
+    /// Two tensors overlap.
     #[error("tensors {first:?} and {second:?} overlap; the file is damaged")]
     Overlap {
-        /// The one that starts first.
+        /// Tensor that starts first.
         first: String,
-        /// The one that starts inside it.
+        /// Tensor that starts within it.
         second: String,
     },
 }

@@ -1,5 +1,5 @@
-//! The element types of ggml: names and block sizes of all of them, so that a file can be
-//! inspected whether or not its tensors can be decoded.
+//! Element types of ggml: names and block sizes, including types that cannot be decoded, so that
+//! any file can be inspected.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use crate::dtype::DType;
 
 macro_rules! ggml_types {
     ($($id:literal $variant:ident $name:literal $len:literal $bytes:literal;)*) => {
-        /// An element type of ggml. Named as ggml names it.
+        /// An element type of ggml, under ggml's name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[allow(non_camel_case_types, missing_docs, reason = "ggml's own names, in a table")]
         #[repr(u32)]
         pub enum GgmlType { $($variant = $id,)* }
 
         impl GgmlType {
-            /// Every type, by identifier.
+            /// All types, by identifier.
             pub const ALL: &[GgmlType] = &[$(GgmlType::$variant,)*];
 
-            /// The type of an identifier.
+            /// Returns the type of an identifier.
             pub const fn from_id(id: u32) -> Option<Self> {
                 match id {
                     $($id => Some(GgmlType::$variant),)*
@@ -25,7 +25,7 @@ macro_rules! ggml_types {
                 }
             }
 
-            /// ggml's name in capitals.
+            /// ggml's name, in capitals.
             pub const fn name(self) -> &'static str {
                 match self { $(GgmlType::$variant => $name,)* }
             }
@@ -44,8 +44,8 @@ macro_rules! ggml_types {
 }
 
 // Identifier, variant, name, numbers per block, bytes per block: `ggml_type` in ggml.h and the
-// block structures in ggml-common.h. The interleaved forms of Q4_0 and IQ4_NL (31 to 33, 36 to
-// 38) were withdrawn, but files with them exist. 4 and 5 never occurred in GGUF.
+// block structures in ggml-common.h. The interleaved forms of Q4_0 and IQ4_NL (31 to 33, 36 to 38)
+// were withdrawn, but files with them exist. 4 and 5 never occurred in GGUF.
 ggml_types! {
     0 F32 "F32" 1 4;
     1 F16 "F16" 1 2;
@@ -90,19 +90,19 @@ ggml_types! {
 }
 
 impl GgmlType {
-    /// The identifier in the file.
+    /// Identifier in the file.
     pub const fn id(self) -> u32 {
         self as u32
     }
 
-    /// The same type as one that this project decodes; `None` for all others.
+    /// Returns the decodable [`DType`], if any.
     pub fn dtype(self) -> Option<DType> {
         let mut decoded = DType::ALL.iter().copied();
         decoded.find(|&dtype| GgmlType::of(dtype) == Some(self))
     }
 
-    /// Bytes of `rows` rows of `cols` numbers; `None` when a row is no whole number of blocks
-    /// or the product does not fit.
+    /// Returns the bytes of `rows` rows of `cols` numbers, or `None` for partial blocks or on
+    /// overflow.
     pub const fn matrix_bytes(self, rows: u64, cols: u64) -> Option<u64> {
         if !cols.is_multiple_of(self.block_len()) {
             return None;
@@ -115,7 +115,7 @@ impl GgmlType {
 }
 
 impl GgmlType {
-    /// What GGUF calls a type; `None` for bands, which it does not have.
+    /// Returns GGUF's type, or `None` for column groups.
     pub const fn of(dtype: DType) -> Option<GgmlType> {
         Some(match dtype {
             DType::F32 => GgmlType::F32,

@@ -1,10 +1,8 @@
 //! GGUF, versions 2 and 3, little-endian: a bounded reader and a writer.
 //!
-//! A file is, in this order: the magic, the version, the number of tensors, the number of
-//! metadata entries, the entries, the tensor table, padding, and the data of the tensors. The
-//! reader validates all of it before it returns, in the order of the file, so that whoever holds
-//! a [`Gguf`] can take slices of it without asking again. The format is specified in the `ggml`
-//! project's `docs/gguf.md`.
+//! A file consists of magic, version, number of tensors, number of metadata entries, the entries,
+//! the tensor table, padding, and tensor data. The reader validates all of it up front. The format
+//! is specified in the `ggml` project's `docs/gguf.md`.
 
 mod error;
 mod ggml_type;
@@ -26,58 +24,58 @@ pub use writer::{WriteError, Writer};
 use crate::dtype::DType;
 use crate::map::MappedFile;
 
-/// The four bytes every GGUF file starts with.
+/// Magic bytes of GGUF files.
 pub const MAGIC: [u8; 4] = *b"GGUF";
 
-/// Alignment of tensor data in files that do not state one.
+/// Default alignment of tensor data.
 pub const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// The metadata key that states another alignment.
+/// Metadata key of the alignment.
 pub const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// Everything in a GGUF file except the data of its tensors, validated.
+/// Validated contents of a GGUF file, without tensor data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contents {
     version: u32,
     alignment: u64,
     data_offset: u64,
     metadata: Vec<(String, Value)>,
-    // Positions in `metadata` and `tensors`, sorted by name.
+    // Indices into `metadata` and `tensors`, sorted by name.
     key_order: Vec<u32>,
     tensors: Vec<TensorInfo>,
     tensor_order: Vec<u32>,
 }
 
-/// A row of the tensor table.
+/// An entry of the tensor table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// The tensor's name; unique in its file.
+    /// Name of the tensor, unique in its file.
     pub name: String,
-    /// How its numbers are stored.
+    /// Element type.
     pub ggml_type: GgmlType,
-    /// Lengths in the order of the file: `dims[0]` is the length of a row. One to four, none 0.
+    /// Dimensions in the order of the file: `dims[0]` is the length of a row. One to four, none 0.
     pub dims: Vec<u64>,
-    /// Where its bytes are, from the start of the file.
+    /// Byte range in the file.
     pub range: Range<usize>,
 }
 
 impl TensorInfo {
     /// Length of a row.
     pub fn cols(&self) -> usize {
-        // Lossless: the reader has checked that all numbers together fit a `usize`.
+        // Lossless: the reader checked that the product fits `usize`.
         self.dims[0] as usize
     }
 
-    /// Rows, all further dimensions taken together.
+    /// Number of rows: the product of all further dimensions.
     pub fn rows(&self) -> usize {
         self.dims[1..].iter().product::<u64>() as usize
     }
 
-    /// The type as one that this project can decode.
+    /// Returns the decodable type.
     ///
     /// # Errors
     ///
-    /// [`GgufError::UnsupportedType`] names the type and the tensor.
+    /// [`GgufError::UnsupportedType`].
     pub fn dtype(&self) -> Result<DType, GgufError> {
         self.ggml_type
             .dtype()
@@ -89,11 +87,11 @@ impl TensorInfo {
 }
 
 impl Contents {
-    /// Reads and validates the bytes of a whole file.
+    /// Parses and validates the bytes of a whole file.
     ///
     /// # Errors
     ///
-    /// [`GgufError`], whose variants are what is checked.
+    /// [`GgufError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, GgufError> {
         reader::parse(bytes)
     }
@@ -108,18 +106,18 @@ impl Contents {
         self.alignment
     }
 
-    /// Where tensor data begins. In a file without tensors this may lie behind its end, since
-    /// padding of nothing may be left out.
+    /// Offset of the tensor data. Without tensors it may exceed the file size, because trailing
+    /// padding is optional.
     pub fn data_offset(&self) -> u64 {
         self.data_offset
     }
 
-    /// The metadata in the order of the file.
+    /// Metadata in file order.
     pub fn metadata(&self) -> &[(String, Value)] {
         &self.metadata
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
         let found = self
             .key_order
@@ -128,11 +126,11 @@ impl Contents {
         Some(&self.metadata[self.key_order[found] as usize].1)
     }
 
-    /// The value of a key as a `T`; `None` when the key is absent.
+    /// Returns the value of a key as a `T`, or `None` if the key is absent.
     ///
     /// # Errors
     ///
-    /// [`GgufError::WrongType`] names the key, what was expected and what was found.
+    /// [`GgufError::WrongType`].
     pub fn optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>, GgufError> {
         self.get(key)
             .map(|value| {
@@ -145,11 +143,11 @@ impl Contents {
             .transpose()
     }
 
-    /// The value of a key as a `T`.
+    /// Returns the value of a key as a `T`.
     ///
     /// # Errors
     ///
-    /// [`GgufError::MissingKey`] when the key is absent, else as [`optional`](Self::optional).
+    /// [`GgufError::MissingKey`] if the key is absent, else as [`optional`](Self::optional).
     pub fn required<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, GgufError> {
         self.optional(key)?.ok_or_else(|| GgufError::MissingKey {
             key: key.to_owned(),
@@ -157,12 +155,12 @@ impl Contents {
         })
     }
 
-    /// The tensors in the order of the file's table.
+    /// Tensors in the order of the table.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// The tensor of a name.
+    /// Returns the tensor of a name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         let found = self
             .tensor_order
@@ -172,8 +170,7 @@ impl Contents {
     }
 }
 
-/// A mapped GGUF file. What it says about itself is in its [`Contents`], to which it
-/// dereferences.
+/// A mapped GGUF file. Dereferences to its [`Contents`].
 #[derive(Clone, Debug)]
 pub struct Gguf {
     map: Arc<MappedFile>,
@@ -185,12 +182,11 @@ impl Gguf {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], which names the path.
+    /// [`OpenError`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         Gguf::of(MappedFile::open(path)?)
     }
 
-    /// Validates a mapped file.
     fn of(map: MappedFile) -> Result<Self, OpenError> {
         let map = Arc::new(map);
         let contents = Contents::parse(&map).map_err(|error| OpenError::Invalid {
@@ -200,16 +196,16 @@ impl Gguf {
         Ok(Gguf { map, contents })
     }
 
-    /// The mapping.
+    /// The mapped file.
     pub fn map(&self) -> &Arc<MappedFile> {
         &self.map
     }
 
-    /// The bytes of a tensor of this file.
+    /// Returns the bytes of a tensor of this file.
     ///
     /// # Panics
     ///
-    /// May panic when `tensor` is of another file.
+    /// May panic for a tensor of another file.
     pub fn bytes(&self, tensor: &TensorInfo) -> &[u8] {
         &self.map[tensor.range.clone()]
     }

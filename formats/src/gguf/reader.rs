@@ -1,4 +1,4 @@
-//! From bytes to validated [`Contents`].
+//! Parser of GGUF files.
 
 use super::error::GgufError;
 use super::value::{Array, FromValue, Value, ValueType};
@@ -9,7 +9,7 @@ use crate::wire::{Cursor, WireError, align_up};
 /// A key (its length, no text) and a value of one byte with its type.
 const MIN_ENTRY_BYTES: u64 = 8 + 4 + 1;
 
-/// A name (its length, no text), the number of dimensions, one of them, the type, the offset.
+/// A name (its length, no text), the number of dimensions, one dimension, the type, the offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 4 + 8 + 4 + 8;
 
 pub(super) fn parse(bytes: &[u8]) -> Result<Contents, GgufError> {
@@ -34,7 +34,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, GgufError> {
     }
     let alignment = alignment(&metadata)?;
 
-    // Counted only now: the tensor table comes after the metadata.
+    // Checked only here, because the tensor table follows the metadata.
     let place = || "tensors".to_owned();
     check_limit(place, tensor_count, limits::MAX_TENSORS)?;
     check_count(place, tensor_count, MIN_TENSOR_BYTES, &cursor)?;
@@ -90,23 +90,20 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
     }
 }
 
-/// Bytes of memory that the metadata take so far. They are counted before they are taken: a sparse
-/// file holds any number of empty strings.
+/// Memory used by metadata so far, counted before allocation: a sparse file can hold any number of
+/// empty strings.
 #[derive(Debug, Default)]
 struct Memory(u64);
 
-/// What the allocator needs beside a text.
 const PER_TEXT: u64 = 16;
 
 impl Memory {
-    /// Counts `count` things of `each` bytes.
     fn take(&mut self, place: impl Fn() -> String, count: u64, each: u64) -> Result<(), GgufError> {
         self.0 = self.0.saturating_add(count.saturating_mul(each));
         let place = || format!("{}: bytes of memory for the metadata so far", place());
         check_limit(place, self.0, limits::MAX_METADATA_MEMORY)
     }
 
-    /// Counts a text.
     fn text(&mut self, place: impl Fn() -> String, text: &str) -> Result<(), GgufError> {
         match text.len() as u64 {
             0 => Ok(()),
@@ -135,7 +132,7 @@ fn read_text<'a>(
     limit: u64,
 ) -> Result<&'a str, GgufError> {
     let length = cursor.u64().map_err(|error| read_error(place(), error))?;
-    // The end of the file comes first: in a truncated file the remedy is another copy.
+    // Truncation is reported first, because its remedy is another copy.
     if length <= cursor.remaining() as u64 {
         check_limit(&place, length, limit)?;
     }
@@ -246,7 +243,7 @@ fn alignment(metadata: &[(String, Value)]) -> Result<u64, GgufError> {
     Ok(found)
 }
 
-/// A row of the tensor table as it stands in the file; the offset is relative to the data.
+/// A raw entry of the tensor table; the offset is relative to the data.
 struct Row {
     name: String,
     ggml_type: GgmlType,
@@ -283,7 +280,6 @@ fn read_row(cursor: &mut Cursor<'_>, index: u64) -> Result<Row, GgufError> {
     })
 }
 
-/// Checks shape and place of a tensor against each other and the file's length.
 fn locate(
     row: Row,
     alignment: u64,
@@ -354,9 +350,8 @@ fn check_overlap(tensors: &[TensorInfo]) -> Result<(), GgufError> {
     }
 }
 
-/// Positions of `items` in the order of their names.
 fn sorted<T>(items: &[T], name: impl Fn(&T) -> &String) -> Vec<u32> {
-    // Lossless: counts are bounded by `limits` before.
+    // Lossless: counts are bounded by `limits`.
     let mut order: Vec<u32> = (0..items.len() as u32).collect();
     order.sort_by(|&a, &b| name(&items[a as usize]).cmp(name(&items[b as usize])));
     order
@@ -386,7 +381,7 @@ fn check_limit(place: impl Fn() -> String, found: u64, limit: u64) -> Result<(),
     })
 }
 
-/// Refuses a count of things of at least `each` bytes that the remaining bytes cannot hold.
+/// Rejects a count of items of at least `each` bytes that exceeds the remaining bytes.
 fn check_count(
     place: impl Fn() -> String,
     found: u64,

@@ -1,8 +1,8 @@
-//! Models in several files, `NAME-00001-of-00003.gguf` and so on, as `llama-gguf-split` and
-//! llama.cpp's converter write them.
+//! Split models, `NAME-00001-of-00003.gguf` and so on, as written by `llama-gguf-split` and
+//! llama.cpp's converter.
 //!
-//! The first part has the metadata of the model. Every part has its number from 0 (`split.no`),
-//! the number of parts (`split.count`) and that of all tensors (`split.tensors.count`).
+//! The first part holds the metadata of the model. Every part states its index from 0 (`split.no`),
+//! the number of parts (`split.count`) and the total number of tensors (`split.tensors.count`).
 
 use std::collections::HashMap;
 use std::io;
@@ -17,10 +17,10 @@ const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 
-/// What a part has of its own.
+/// Keys that may differ between parts.
 const OWN: [&str; 2] = [NUMBER, ALIGNMENT_KEY];
 
-/// A model in one mapped GGUF file or in several.
+/// A model in one or several mapped GGUF files.
 #[derive(Clone, Debug)]
 pub struct Split {
     first: Gguf,
@@ -28,12 +28,12 @@ pub struct Split {
 }
 
 impl Split {
-    /// Maps and validates the file at `path` and, where it is a part of a model, whichever, all
-    /// other parts, which are beside it.
+    /// Maps and validates the file at `path`. If it is any part of a split model, the other parts
+    /// are opened from the same folder.
     ///
     /// # Errors
     ///
-    /// [`OpenError`], which names the file concerned.
+    /// [`OpenError`].
     pub fn open(path: impl AsRef<Path>) -> Result<Split, OpenError> {
         let path = path.as_ref();
         let named = Gguf::open(path)?;
@@ -70,7 +70,7 @@ impl Split {
         Ok(split)
     }
 
-    /// The part with the metadata.
+    /// Part with the metadata.
     pub fn first(&self) -> &Gguf {
         &self.first
     }
@@ -80,12 +80,12 @@ impl Split {
         &self.others
     }
 
-    /// The mappings of all parts, in their order.
+    /// Mapped files of all parts, in order.
     pub fn files(&self) -> Vec<Arc<MappedFile>> {
         self.parts().map(|part| Arc::clone(part.map())).collect()
     }
 
-    /// The mapping of the part that has a tensor, or that has the metadata.
+    /// Returns the mapped file of the part with a tensor, or of the first part.
     pub fn file_of(&self, tensor: Option<&str>) -> &MappedFile {
         let part = tensor.and_then(|name| self.parts().find(|part| part.tensor(name).is_some()));
         part.unwrap_or(&self.first).map()
@@ -95,7 +95,6 @@ impl Split {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// Compares the parts with each other.
     fn check(&self, count: usize) -> Result<(), OpenError> {
         let mut found: HashMap<&str, &Gguf> = HashMap::new();
         for (place, part) in self.parts().enumerate() {
@@ -141,7 +140,6 @@ impl Split {
     }
 }
 
-/// The names of a model's parts.
 struct Names {
     folder: PathBuf,
     prefix: String,
@@ -149,10 +147,9 @@ struct Names {
 }
 
 impl Names {
-    /// Takes the name of one part apart.
     fn of(path: &Path, part: usize, count: usize) -> Result<Names, SplitError> {
         let end = end(part, count);
-        // A name that is not UTF-8 has no such end that could be exchanged.
+        // A name that is not UTF-8 never has the expected end.
         let name = path.file_name().and_then(|name| name.to_str());
         match name.and_then(|name| name.strip_suffix(&end)) {
             Some(prefix) => Ok(Names {
@@ -177,7 +174,6 @@ impl Names {
     }
 }
 
-/// How the name of a part ends.
 fn end(part: usize, count: usize) -> String {
     format!("-{:05}-of-{count:05}.gguf", part + 1)
 }

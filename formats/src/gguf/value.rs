@@ -4,14 +4,14 @@ use std::fmt;
 
 macro_rules! value_types {
     ($($id:literal $variant:ident $name:literal;)*) => {
-        /// The type of a metadata value or of an array's elements.
+        /// Type of a metadata value or of an array's elements.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs, reason = "a table of the format's own names")]
         #[repr(u32)]
         pub enum ValueType { $($variant = $id,)* }
 
         impl ValueType {
-            /// The type of an identifier.
+            /// Returns the type of an identifier.
             pub const fn from_id(id: u32) -> Option<Self> {
                 match id {
                     $($id => Some(ValueType::$variant),)*
@@ -19,7 +19,7 @@ macro_rules! value_types {
                 }
             }
 
-            /// The name used in messages.
+            /// Name in messages.
             pub const fn name(self) -> &'static str {
                 match self { $(ValueType::$variant => $name,)* }
             }
@@ -44,22 +44,20 @@ value_types! {
 }
 
 impl ValueType {
-    /// The fewest bytes that a value of this type takes in a file.
+    /// Minimum bytes of a value in a file.
     pub(super) const fn min_bytes(self) -> u64 {
         match self {
             ValueType::U8 | ValueType::I8 | ValueType::Bool => 1,
             ValueType::U16 | ValueType::I16 => 2,
             ValueType::U32 | ValueType::I32 | ValueType::F32 => 4,
             ValueType::U64 | ValueType::I64 | ValueType::F64 => 8,
-            // A length.
+            // Length.
             ValueType::String => 8,
-            // A type and a length.
+            // Type and length.
             ValueType::Array => 12,
         }
     }
 
-    /// The bytes of memory that an element of this type takes in an [`Array`], beside the texts and
-    /// elements that are in it.
     pub(super) const fn memory_bytes(self) -> u64 {
         match self {
             ValueType::String => size_of::<String>() as u64,
@@ -94,7 +92,7 @@ pub enum Value {
     F64(f64),
 }
 
-/// The elements of an array, all of one type.
+/// Elements of an array, all of one type.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the variants are the format's types")]
 pub enum Array {
@@ -154,12 +152,11 @@ macro_rules! kind_of {
 }
 
 impl Value {
-    /// The type of the value.
+    /// Type of the value.
     pub const fn kind(&self) -> ValueType {
         kind_of!(self, Value)
     }
 
-    /// Type and value, for messages.
     pub(super) fn describe(&self) -> String {
         match self {
             Value::String(text) => {
@@ -186,28 +183,28 @@ impl Value {
 }
 
 impl Array {
-    /// The type of the elements.
+    /// Type of the elements.
     pub const fn kind(&self) -> ValueType {
         kind_of!(self, Array)
     }
 
-    /// Elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         per_type!(self, Array, elements => elements.len())
     }
 
-    /// Whether there is no element.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What a metadata value can be asked for as.
+/// Types to which a metadata value can be converted.
 pub trait FromValue<'a>: Sized {
-    /// The type as messages name it.
+    /// Name of the type in messages.
     const EXPECTED: &'static str;
 
-    /// The value as this type, without loss; `None` when it is another.
+    /// Converts the value losslessly, or returns `None`.
     fn from_value(value: &'a Value) -> Option<Self>;
 }
 
@@ -248,7 +245,7 @@ impl FromValue<'_> for usize {
 impl FromValue<'_> for f32 {
     const EXPECTED: &'static str = "a floating-point number";
 
-    // An f64 is rounded: hyper-parameters are used as f32 whatever they are stored as.
+    // f64 is rounded, because hyper-parameters are used as f32.
     fn from_value(value: &Value) -> Option<Self> {
         match *value {
             Value::F32(v) => Some(v),

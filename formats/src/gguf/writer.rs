@@ -1,4 +1,4 @@
-//! Writes GGUF version 3: for export, and for the fixtures of tests.
+//! Writer of GGUF version 3.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -8,11 +8,9 @@ use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgmlType, MAGIC};
 use crate::limits;
 use crate::wire;
 
-/// What a file is to hold. Data are borrowed, so that tensors can be written from a mapping, or come when
-/// the file is written, so that one tensor is in memory at a time.
+/// Builder of a GGUF file. Data are borrowed, or supplied during writing, one tensor at a time.
 ///
-/// Tensors are laid out in the order they were added. Nothing is checked until the file is
-/// written.
+/// Tensors are laid out in the order of addition. Validation happens on writing.
 #[derive(Clone, Debug)]
 pub struct Writer<'a> {
     alignment: u64,
@@ -25,12 +23,11 @@ struct Tensor<'a> {
     name: String,
     ggml_type: GgmlType,
     dims: Vec<u64>,
-    /// `None` where they come when the file is written.
+    /// `None` if supplied during writing.
     data: Option<&'a [u8]>,
 }
 
 impl Tensor<'_> {
-    /// Bytes that type and shape give.
     fn length(&self) -> Result<u64, WriteError> {
         let dims = &self.dims;
         let bytes = dims
@@ -56,7 +53,6 @@ impl Tensor<'_> {
     }
 }
 
-/// Counts what goes through.
 struct Counting<'a, W> {
     to: &'a mut W,
     written: u64,
@@ -74,13 +70,13 @@ impl<W: Write> Write for Counting<'_, W> {
     }
 }
 
-/// Why a file was not written.
+/// Error returned when a file cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The destination failed.
     #[error("GGUF could not be written: {0}")]
     Io(#[from] io::Error),
-    /// An alignment that is no power of two or too large.
+    /// The alignment is no power of two or too large.
     #[error(
         "alignment {found}, expected a power of two from 1 to {}",
         limits::MAX_ALIGNMENT
@@ -89,43 +85,43 @@ pub enum WriteError {
         /// The alignment.
         found: u64,
     },
-    /// A key or a tensor's name that was added twice, or the alignment as a metadata entry:
-    /// [`Writer::alignment`] writes that.
+    /// A key or tensor name was added twice, or the alignment was added as metadata instead of by
+    /// [`Writer::alignment`].
     #[error("{name:?} was added twice")]
     Duplicate {
         /// The key or name.
         name: String,
     },
-    /// A key, name or string beyond the bounds of the reader.
+    /// A key, name or string exceeds the limits of the reader.
     #[error("{name:?}: {what} {found} found, {limit} is the most that is supported")]
     Limit {
         /// The key or name.
         name: String,
-        /// What is bounded.
+        /// Item limited.
         what: &'static str,
         /// The number.
         found: u64,
-        /// Its bound.
+        /// The limit.
         limit: u64,
     },
-    /// A shape that its type cannot have.
+    /// The type does not allow the shape.
     #[error("tensor {tensor:?}: impossible shape {dims:?} for type {ggml_type}")]
     Shape {
         /// The tensor.
         tensor: String,
         /// Its type.
         ggml_type: GgmlType,
-        /// Its dimensions in the order of the file.
+        /// Dimensions in the order of the file.
         dims: Vec<u64>,
     },
-    /// Data of another length than type and shape give.
+    /// The data do not match type and shape.
     #[error("tensor {tensor:?}: {found} bytes of data, expected {expected}")]
     Length {
         /// The tensor.
         tensor: String,
-        /// Bytes that type and shape give.
+        /// Expected bytes.
         expected: u64,
-        /// Bytes of the data.
+        /// Bytes found.
         found: u64,
     },
 }
@@ -137,7 +133,7 @@ impl Default for Writer<'_> {
 }
 
 impl<'a> Writer<'a> {
-    /// A file without metadata and tensors.
+    /// Creates a file without metadata and tensors.
     pub fn new() -> Self {
         Writer {
             alignment: DEFAULT_ALIGNMENT,
@@ -146,8 +142,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Sets the alignment of tensor data, and the metadata entry that states it when it is not
-    /// the default.
+    /// Sets the alignment of tensor data, and its metadata entry if it is not the default.
     pub fn alignment(&mut self, alignment: u64) -> &mut Self {
         self.alignment = alignment;
         self
@@ -176,7 +171,7 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Adds a tensor whose bytes come when the file is written by [`write_with`](Writer::write_with).
+    /// Adds a tensor whose bytes are supplied by [`write_with`](Writer::write_with).
     pub fn later(
         &mut self,
         name: impl Into<String>,
@@ -192,11 +187,11 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Bytes of the file.
+    /// Returns the size of the file in bytes.
     ///
     /// # Errors
     ///
-    /// [`WriteError`] when what was added is no valid file.
+    /// [`WriteError`] for invalid contents.
     pub fn file_length(&self) -> Result<u64, WriteError> {
         let mut end = self.head()?.len() as u64;
         for tensor in &self.tensors {
@@ -205,11 +200,11 @@ impl<'a> Writer<'a> {
         Ok(end.next_multiple_of(self.alignment))
     }
 
-    /// The file as bytes.
+    /// Returns the bytes of the file.
     ///
     /// # Errors
     ///
-    /// [`WriteError`] when what was added is no valid file.
+    /// [`WriteError`] for invalid contents.
     pub fn to_bytes(&self) -> Result<Vec<u8>, WriteError> {
         let mut bytes = Vec::new();
         self.write_to(&mut bytes)?;
@@ -220,19 +215,19 @@ impl<'a> Writer<'a> {
     ///
     /// # Errors
     ///
-    /// [`WriteError`] when what was added is no valid file, found before the first byte is
-    /// written, or when `out` fails; [`WriteError::Length`] for a tensor whose bytes were to come.
+    /// [`WriteError`] for invalid contents (before the first byte is written), or if `out` fails;
+    /// [`WriteError::Length`] for a tensor without data.
     pub fn write_to(&self, out: &mut impl Write) -> Result<(), WriteError> {
         self.write_with(out, |_, _| Ok(()))
     }
 
-    /// Writes the file, asking `fill` for the bytes of every tensor that was added with
-    /// [`later`](Writer::later), by its place among all tensors.
+    /// Writes the file. `fill` supplies the bytes of every tensor added with
+    /// [`later`](Writer::later), by its index among all tensors.
     ///
     /// # Errors
     ///
-    /// Those of [`write_to`](Writer::write_to), [`WriteError::Length`] where `fill` writes more or
-    /// less than the tensor has, and those of `fill`.
+    /// Those of [`write_to`](Writer::write_to), [`WriteError::Length`] if `fill` writes a wrong
+    /// number of bytes, and those of `fill`.
     pub fn write_with<E: From<WriteError>>(
         &self,
         out: &mut impl Write,
@@ -264,7 +259,7 @@ impl<'a> Writer<'a> {
             };
             written += length;
         }
-        // The end is aligned too, as other writers leave it.
+        // The end is aligned too, as other writers do.
         self.pad(out, &mut written).map_err(io)
     }
 
@@ -275,7 +270,6 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Everything before the tensor data, without the padding.
     fn head(&self) -> Result<Vec<u8>, WriteError> {
         if !self.alignment.is_power_of_two() || self.alignment > limits::MAX_ALIGNMENT {
             return Err(WriteError::Alignment {

@@ -1,7 +1,4 @@
-//! Consistency of a manifest: with itself, and with the place of every byte in the file.
-//!
-//! The reader and the writer both run these checks, so nothing can be written that would be
-//! refused when it is opened.
+//! Consistency checks of a manifest and the layout of the file, shared by reader and writer.
 
 mod walk;
 
@@ -20,7 +17,6 @@ use crate::model::{Form, HyperParameters, MatrixId, Part, Role};
 use crate::wire;
 use walk::{Stored, StoredMatrix, tensors};
 
-/// Features of minor versions that this build knows.
 const KNOWN_FEATURES: [&str; 13] = [
     FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS, PLANES, CLASSES, TABLES, PADDING,
     ROTATION, KV_BASES,
@@ -29,44 +25,43 @@ const KNOWN_FEATURES: [&str; 13] = [
 /// The hyper-parameters have a `forward`.
 const FORWARD: &str = "forward";
 
-/// There are roles that format 1.0 does not have.
+/// Roles added after format 1.0.
 const ROLES: &str = "roles";
 
-/// There are element types that format 1.0 does not have.
+/// Element types added after format 1.0.
 const TYPES: &str = "types";
 
-/// There are forms that formats before 1.4 do not have: a base with a residual, a head in factors.
+/// Forms of format 1.4: a base with a residual, a factorised head.
 const FORMS: &str = "forms";
 
-/// There are matrices in bands, which formats before 1.6 do not have.
+/// Column groups (1.6).
 const BANDS: &str = "bands";
 
-/// There are refinements, which formats before 1.7 do not have.
+/// Refinements (1.7).
 const PLANES: &str = "planes";
 
-/// Rows of matrices in bands have classes, which formats before 1.8 do not have.
+/// Row classes of column-group matrices (1.8).
 const CLASSES: &str = "row_classes";
 
-/// Trellises have tables that formats before 1.9 do not have.
+/// Trellis tables of version 2 (1.9).
 const TABLES: &str = "tables";
 
-/// Last bands are padded, which those of formats before 1.10 are not.
+/// Padded column groups (1.10).
 const PADDING: &str = "padded_bands";
 
-/// Matrices in bands are rotated, which those of formats before 1.11 are not.
+/// Rotated column groups (1.11).
 const ROTATION: &str = "rotated_bands";
 
-/// There are bases for a KV cache, which formats before 1.12 do not have.
+/// Bases of a KV cache (1.12).
 const KV_BASES: &str = "kv_bases";
 
-/// The layer to probe was asked for, which formats before 1.4 have no word for.
+/// Layer to probe chosen by the user (1.4).
 pub(super) const PROBE: &str = "probe";
 
-/// Sections that this build knows.
 const KNOWN_SECTIONS: [&str; 2] = [TOKENIZER, KERNELS];
 
-/// Checks that this build knows all that an artifact of format 1.`minor` needs: features, and
-/// sections given by name and whether they are required.
+/// Checks that this build supports the features and sections that an artifact of format 1.`minor`
+/// requires. Sections are given by name and requirement.
 pub(super) fn needs<'a>(
     features: &[String],
     mut sections: impl Iterator<Item = (&'a str, bool)>,
@@ -91,10 +86,9 @@ pub(super) fn needs<'a>(
     }
 }
 
-/// The vocabulary splits a text in ways that format 1.0 does not know.
+/// Pre-tokenisation that format 1.0 does not have.
 pub(super) const VOCABULARY: &str = "vocabulary";
 
-/// The features that a manifest must require, by what is in it.
 pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]) -> Vec<String> {
     let new_form = |role: Role| {
         matches!(
@@ -120,7 +114,6 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
         | Role::OutputNorm
         | Role::Output
         | Role::OutputFactor { .. }
-        // They have features of their own.
         | Role::KvBasis { .. }
         | Role::KvEnergies { .. }
         | Role::Refinement { .. } => false,
@@ -136,7 +129,6 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
                 | DType::Q4K
                 | DType::Q5K
                 | DType::Q6K
-                // It has a feature of its own.
                 | DType::Bands
         )
     };
@@ -165,28 +157,23 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
     .collect()
 }
 
-/// Whether a tensor is what a base lacks.
 pub(super) fn is_refinement(role: Role) -> bool {
     matches!(role, Role::Refinement { .. })
 }
 
-/// Whether a tensor is for a KV cache.
 fn is_kv(role: Role) -> bool {
     matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. })
 }
 
-/// Whether the rows of a matrix in bands have classes.
 fn has_classes(entry: &TensorEntry) -> bool {
     matches!(entry.codes, Some(Layout::Classes(_)))
 }
 
-/// Whether trellises of a matrix have tables of another version than the first.
 fn has_new_tables(entry: &TensorEntry) -> bool {
     let layout = entry.codes.as_ref();
     layout.is_some_and(|layout| layout.each(0).any(|(_, codes)| codes.version() > 1))
 }
 
-/// Whether columns of a matrix in bands do not fill the last of them.
 fn is_padded(entry: &TensorEntry) -> bool {
     entry
         .codes
@@ -194,13 +181,12 @@ fn is_padded(entry: &TensorEntry) -> bool {
         .is_some_and(|layout| layout.padding() > 0)
 }
 
-/// Whether a matrix in bands is rotated.
 fn is_rotated(entry: &TensorEntry) -> bool {
     entry.codes.as_ref().is_some_and(Layout::is_rotated)
 }
 
-/// The first minor version that has a word for everything in a manifest: older readers are told the truth
-/// where they know all there is.
+/// Returns the first minor version that covers the manifest, so that older readers accept artifacts
+/// they support.
 pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     let Manifest {
         requires,
@@ -209,7 +195,7 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
         geometry,
         quality,
         source,
-        // With planes alone.
+        // Present with refinements only.
         dial: _,
         hyper: _,
         tensors: _,
@@ -249,12 +235,10 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     }
 }
 
-/// Checks the tensor table of another model than the artifact's own.
 pub(super) fn table(hyper: &HyperParameters, table: &[TensorEntry]) -> Result<(), HtzError> {
     tensors(hyper, table).map(|_| ())
 }
 
-/// Checks everything but the places of the tensors and sections.
 pub(super) fn contents(manifest: &Manifest) -> Result<(), HtzError> {
     manifest.hyper.check()?;
     for feature in required_features(&manifest.hyper, &manifest.tensors) {
@@ -323,9 +307,9 @@ fn provenance(provenance: &Provenance) -> Result<(), HtzError> {
     Ok(())
 }
 
-/// Checks that tensors and sections lie where they must if the data begin at `data_offset`,
-/// and returns the length of the file. There is exactly one valid layout for a manifest, so
-/// this leaves no overlap and no gap but the padding.
+/// Checks the offsets of tensors and sections for data beginning at `data_offset`, and returns the
+/// length of the file. Each manifest has exactly one valid layout, which excludes overlap and gaps
+/// other than padding.
 pub(super) fn layout(manifest: &Manifest, data_offset: u64) -> Result<u64, HtzError> {
     let mut end = data_offset;
     for entry in &manifest.tensors {
@@ -347,7 +331,7 @@ fn described(offset: Option<u64>) -> String {
     offset.map_or_else(|| "one that fits".to_owned(), |offset| offset.to_string())
 }
 
-/// Where an item of `length` bytes lies that follows `end`; moves `end` behind it.
+/// Returns the offset of an item of `length` bytes after `end`, and advances `end`.
 pub(super) fn place(end: &mut u64, length: u64) -> Option<u64> {
     let offset = wire::align_up(*end, ALIGNMENT)?;
     *end = offset.checked_add(length)?;
@@ -405,7 +389,7 @@ fn plan(h: &HyperParameters, plan: &PlanRecord, stored: &Stored) -> Result<(), H
             },
         )?;
     }
-    // Some of the matrices outside of blocks, in their order.
+    // A subset of the matrices outside of layers, in order.
     let mut outside = stored.outside.iter();
     for record in &plan.matrices {
         let Some(found) = outside.find(|found| found.matrix == record.matrix) else {
@@ -434,13 +418,11 @@ fn plan(h: &HyperParameters, plan: &PlanRecord, stored: &Stored) -> Result<(), H
     Ok(())
 }
 
-/// Compares a record of the plan with what the tensors say.
 struct Agree {
     place: String,
 }
 
 impl Agree {
-    /// A record of a matrix, but for its name.
     fn matrix(
         &self,
         h: &HyperParameters,
@@ -539,7 +521,6 @@ fn sections(sections: &[SectionEntry]) -> Result<(), HtzError> {
     Ok(())
 }
 
-/// Most bytes that a zstd frame of `length` bytes may decode to.
 pub(super) fn most_decoded(length: u64) -> u64 {
     length
         .saturating_mul(layout::MAX_SECTION_EXPANSION)

@@ -1,4 +1,4 @@
-//! The dial: what an artifact with refinements is at parts of its bytes.
+//! Quality of an artifact with refinements at active fractions of its weight bytes.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,27 +6,24 @@ use super::check::is_refinement;
 use super::quality::LONGEST_NUMBER;
 use super::{HtzError, Manifest};
 
-/// Points that a dial has at most.
 const MOST: usize = 64;
 
-/// What an artifact is where its first refinements are in use and the others are not, measured on the windows that
-/// the quality is measured on.
+/// Quality with only the first refinements active, measured on the windows of the quality record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DialPoint {
-    /// Refinements in use.
+    /// Number of active refinements.
     pub refinements: u64,
-    /// Bytes of the weights that every token touches.
+    /// Weight bytes read per token.
     pub bytes: u64,
-    /// The same as a part of those with all refinements in use.
+    /// The same relative to all refinements active.
     pub fraction: f64,
-    /// Mean Kullback–Leibler divergence of its distributions from the source's, nats.
+    /// Mean Kullback–Leibler divergence from the source's distributions, in nats.
     pub kl: f64,
-    /// Its perplexity over that of the source.
+    /// Perplexity relative to the source's.
     pub perplexity_ratio: f64,
 }
 
 impl DialPoint {
-    /// With the longest numbers.
     pub(super) fn longest() -> DialPoint {
         DialPoint {
             refinements: u64::MAX,
@@ -38,7 +35,7 @@ impl DialPoint {
     }
 }
 
-/// Checks that the points are some of this artifact, from its bases to all of it.
+/// Checks that the points fit the artifact and range from base only to all refinements.
 pub(super) fn check(manifest: &Manifest) -> Result<(), HtzError> {
     let points = &manifest.dial;
     let fault = |property: &str, expected: String, found: String| {

@@ -11,23 +11,23 @@ use sha2::{Digest as _, Sha256};
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// The digest of `bytes`.
+    /// Computes the digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Digest {
         Digest(Sha256::digest(bytes).into())
     }
 }
 
-/// A digest of bytes that come one part after the other.
+/// Incremental SHA-256 hasher.
 #[derive(Clone, Default)]
 pub struct Hasher(Sha256);
 
 impl Hasher {
-    /// Takes the next part.
+    /// Adds the next part.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The digest of all parts.
+    /// Returns the digest of all parts.
     pub fn finish(self) -> Digest {
         Digest(self.0.finalize().into())
     }
@@ -54,7 +54,7 @@ impl FromStr for Digest {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let malformed = || "a SHA-256 digest is 64 lower-case hexadecimal digits".to_owned();
-        // One spelling only, so that a digest can be compared as text.
+        // One spelling only, so that digests can be compared as text.
         let nibble = |c: u8| match c {
             b'0'..=b'9' => Ok(c - b'0'),
             b'a'..=b'f' => Ok(c - b'a' + 10),
@@ -88,17 +88,17 @@ impl<'de> Deserialize<'de> for Digest {
 mod tests {
     use super::*;
 
-    /// FIPS 180-4's example of a one-block message.
+    /// FIPS 180-4 example of a one-block message.
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]
-    fn the_digest_of_abc_is_the_standards() {
+    fn digest_of_abc_matches_fips_180_4() {
         assert_eq!(Digest::of(b"abc").to_string(), ABC);
         assert_eq!(ABC.parse::<Digest>().unwrap(), Digest::of(b"abc"));
     }
 
     #[test]
-    fn other_spellings_are_refused() {
+    fn noncanonical_spellings_are_refused() {
         let upper = ABC.to_uppercase();
         let long = format!("{ABC}00");
         let foreign = ABC.replace('f', "g");

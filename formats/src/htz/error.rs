@@ -1,4 +1,4 @@
-//! What can be wrong with an artifact, or with writing one.
+//! Errors of reading and writing artifacts.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,68 +9,68 @@ use crate::model::HyperError;
 use crate::vocab::VocabularyError;
 use crate::wire::WireError;
 
-/// Why an artifact was refused or could not be written.
+/// Error returned when an artifact is rejected or cannot be written.
 ///
-/// Every message is one line and names the remedy where there is one.
+/// Every message is one line and names the remedy, if any.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HtzError {
-    /// The fault was found in this file.
+    /// The error was found in this file.
     #[error("{}: {fault}", path.display())]
     InFile {
         /// The artifact.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         fault: Box<HtzError>,
     },
-    /// The file is something else.
+    /// The file is no artifact.
     #[error("not an .htz artifact: it begins with {found}; make one with `htc compile`")]
     Magic {
-        /// The first bytes, escaped.
+        /// First bytes, escaped.
         found: String,
     },
     /// The file ends within the header.
     #[error(transparent)]
     Truncated(#[from] WireError),
-    /// The header does not match its own digest.
+    /// The header does not match its digest.
     #[error(
         "the header is damaged: its digest is {found}, it should be {expected}; copy the file again"
     )]
     HeaderDigest {
-        /// Digest stored in the header.
+        /// Stored digest.
         expected: Digest,
-        /// Digest of the header.
+        /// Computed digest.
         found: Digest,
     },
-    /// The file is of another major version.
+    /// The major version is not supported.
     #[error(
         "format {found}.x is not supported, only {supported}.x; use the release of htc that made \
          the artifact, or compile the model again"
     )]
     Major {
-        /// Major version that this build reads.
+        /// Major version of this build.
         supported: u16,
         /// Major version of the file.
         found: u16,
     },
-    /// A field of the header has an impossible value.
+    /// A field of the header is invalid.
     #[error("header: {field} is {found}, expected {expected}; make the artifact again")]
     Header {
         /// Name of the field.
         field: &'static str,
-        /// What was expected.
+        /// Expected value.
         expected: String,
-        /// What was found.
+        /// Value found.
         found: u64,
     },
-    /// The file was cut off, or has bytes to spare.
+    /// The length of the file is wrong.
     #[error(
         "the file has {found} bytes, expected {expected}; it was not copied completely, copy it again"
     )]
     FileLength {
-        /// Bytes that there should be.
+        /// Expected bytes.
         expected: u64,
-        /// Bytes that there are.
+        /// Bytes found.
         found: u64,
     },
     /// The manifest does not match its digest.
@@ -78,18 +78,18 @@ pub enum HtzError {
         "the manifest is damaged: its digest is {found}, it should be {expected}; copy the file again"
     )]
     ManifestDigest {
-        /// Digest stored in the header.
+        /// Stored digest.
         expected: Digest,
-        /// Digest of the manifest.
+        /// Computed digest.
         found: Digest,
     },
-    /// The manifest is not the JSON it should be.
+    /// The manifest is not valid JSON for its schema.
     #[error("the manifest cannot be read: {detail}; make the artifact again")]
     ManifestSyntax {
-        /// What the parser said, on one line.
+        /// Message of the parser, on one line.
         detail: String,
     },
-    /// The manifest does not say that a reader must know something that is in it.
+    /// A feature is used but not required.
     #[error(
         "the artifact uses the feature {feature:?} and does not require it; \
          the program that wrote it is faulty, write it again"
@@ -98,22 +98,22 @@ pub enum HtzError {
         /// The feature.
         feature: String,
     },
-    /// The artifact needs something that this build does not know.
+    /// The artifact requires an unknown feature or section.
     #[error(
         "the artifact (format {major}.{minor}) needs {feature:?}, which this build does not know; update htc"
     )]
     Unsupported {
-        /// The feature or the section.
+        /// The feature or section.
         feature: String,
         /// Major version of the file.
         major: u16,
         /// Minor version of the file.
         minor: u16,
     },
-    /// A hyper-parameter is impossible.
+    /// A hyper-parameter is invalid.
     #[error(transparent)]
     Hyper(#[from] HyperError),
-    /// The vocabulary is absent or contradicts itself or the embedding.
+    /// The vocabulary is absent, inconsistent, or does not match the embedding.
     #[error(transparent)]
     Vocabulary(#[from] VocabularyError),
     /// A tensor is missing, superfluous, repeated or out of order.
@@ -121,127 +121,127 @@ pub enum HtzError {
     TensorOrder {
         /// Index in the table.
         index: usize,
-        /// Roles that may stand there.
+        /// Roles allowed there.
         expected: String,
-        /// What stands there.
+        /// Role found.
         found: String,
     },
-    /// A property of a tensor contradicts another or the hyper-parameters.
+    /// A property of a tensor is inconsistent.
     #[error("tensor {tensor}: {property} is {found}, expected {expected}")]
     Tensor {
         /// Role of the tensor.
         tensor: String,
-        /// Which property.
+        /// Name of the property.
         property: &'static str,
-        /// What was expected.
+        /// Expected value.
         expected: String,
-        /// What was found.
+        /// Value found.
         found: String,
     },
-    /// A property of a section is impossible.
+    /// A property of a section is invalid.
     #[error("section {section:?}: {property} is {found}, expected {expected}")]
     Section {
         /// Name of the section.
         section: String,
-        /// Which property.
+        /// Name of the property.
         property: &'static str,
-        /// What was expected.
+        /// Expected value.
         expected: String,
-        /// What was found.
+        /// Value found.
         found: String,
     },
     /// The plan contradicts the tensors.
     #[error("plan, {place}: {property} is {found}, expected {expected}")]
     Plan {
-        /// Which record, for example `layers.3.q`.
+        /// The record, for example `layers.3.q`.
         place: String,
-        /// Which property.
+        /// Name of the property.
         property: &'static str,
-        /// What was expected.
+        /// Expected value.
         expected: String,
-        /// What was found.
+        /// Value found.
         found: String,
     },
-    /// The geometry record is impossible or contradicts the tensors.
+    /// The geometry record is invalid or contradicts the tensors.
     #[error("geometry, {place}: {property} is {found}, expected {expected}")]
     Geometry {
-        /// Which record, for example `layers.3.q`.
+        /// The record, for example `layers.3.q`.
         place: String,
-        /// Which property.
+        /// Name of the property.
         property: &'static str,
-        /// What was expected.
+        /// Expected value.
         expected: String,
-        /// What was found.
+        /// Value found.
         found: String,
     },
-    /// A property of what the artifact was made from is impossible.
+    /// The provenance is invalid.
     #[error("provenance: {property} is {found}, expected {expected}")]
     Provenance {
-        /// Which property, for example `treatment.shrinkage`.
+        /// Name of the property, for example `treatment.shrinkage`.
         property: &'static str,
-        /// What was expected.
+        /// Expected value.
         expected: String,
-        /// What was found.
+        /// Value found.
         found: String,
     },
-    /// The quality record is impossible.
+    /// The quality record is invalid.
     #[error("quality: {property} is {found}, expected {expected}")]
     Quality {
-        /// Which property, for example `kl.interval`.
+        /// Name of the property, for example `kl.interval`.
         property: String,
-        /// What was expected.
+        /// Expected value.
         expected: String,
-        /// What was found.
+        /// Value found.
         found: String,
     },
-    /// The points of the dial are none of this artifact.
+    /// The active-fraction points do not fit the artifact.
     #[error("dial: {property} is {found}, expected {expected}")]
     Dial {
-        /// Which property.
+        /// Name of the property.
         property: String,
-        /// What was expected.
+        /// Expected value.
         expected: String,
-        /// What was found.
+        /// Value found.
         found: String,
     },
-    /// What is said of the source's weights is impossible, or contradicts what lies in the artifact.
+    /// The record of the source's weights is invalid or contradicts the artifact.
     #[error("source: {fault}")]
     OfSource {
-        /// What is wrong with its tensors.
+        /// The error.
         fault: Box<HtzError>,
     },
-    /// The bytes of a tensor or section do not match their digest.
+    /// A tensor or section does not match its digest.
     #[error(
         "{item} is damaged: its digest is {found}, it should be {expected}; copy the file again"
     )]
     ItemDigest {
-        /// `tensor layers.0.q.weight`, `section tokenizer`.
+        /// The item: `tensor layers.0.q.weight`, `section tokenizer`.
         item: String,
         /// Digest in the manifest.
         expected: Digest,
-        /// Digest of the bytes.
+        /// Computed digest.
         found: Digest,
     },
-    /// A byte between two items is not zero.
+    /// A padding byte is not zero.
     #[error(
         "the padding is damaged: byte {offset} is {found:#04x}, expected 0x00; copy the file again"
     )]
     Padding {
-        /// Bytes from the beginning of the file.
+        /// Offset in the file.
         offset: u64,
-        /// What stands there.
+        /// The byte.
         found: u8,
     },
 
-    /// A tensor was written out of turn.
+    /// A tensor was written out of order.
     #[error("wrote {found}, but it is the turn of {expected}")]
     WrongTurn {
-        /// Whose turn it is.
+        /// Expected tensor.
         expected: String,
-        /// What was written.
+        /// Tensor written.
         found: String,
     },
-    /// What was filled in at the end does not fit the room that was reserved for it.
+    /// The final manifest exceeds its reserved space.
     #[error(
         "the manifest needs {needed} bytes and {reserved} were reserved; put notes into the draft"
     )]
@@ -251,32 +251,32 @@ pub enum HtzError {
         /// Bytes needed.
         needed: u64,
     },
-    /// There is a file already.
+    /// The file already exists.
     #[error("{} exists already; choose another name or allow overwriting", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// The path cannot be the name of an artifact.
+    /// The path cannot name an artifact.
     #[error("{} is {found}, not the name of a file; choose another name", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// Kind of file found.
         found: &'static str,
     },
-    /// There is no such folder.
+    /// The folder does not exist.
     #[error("the folder {} does not exist; create it first", path.display())]
     FolderMissing {
         /// The folder.
         path: PathBuf,
     },
-    /// The folder may not be written to.
+    /// The folder is not writable.
     #[error("the folder {} cannot be written to ({source}); choose another folder", path.display())]
     NotWritable {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// System error.
         source: io::Error,
     },
     /// The disk is full.
@@ -293,17 +293,17 @@ pub enum HtzError {
     /// Any other failure of the system.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was attempted.
+        /// Action attempted.
         action: &'static str,
-        /// On which file or folder.
+        /// File or folder.
         path: PathBuf,
-        /// What the system said.
+        /// System error.
         source: io::Error,
     },
 }
 
 impl HtzError {
-    /// The fault itself, without the file it was found in.
+    /// Returns the error without the name of the file.
     pub fn fault(&self) -> &HtzError {
         match self {
             HtzError::InFile { fault, .. } => fault.fault(),
@@ -311,7 +311,7 @@ impl HtzError {
         }
     }
 
-    /// Names the file the fault was found in.
+    /// Adds the name of the file.
     pub fn in_file(self, path: &Path) -> HtzError {
         HtzError::InFile {
             path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! The geometry record: the spectrum of every slot as it is stored, and the layer to look at first.
+//! Geometry record: the spectrum of every stored projection, and the default layer to probe.
 
 use std::fmt::Display;
 
@@ -7,28 +7,28 @@ use serde::{Deserialize, Serialize};
 use super::HtzError;
 use crate::model::{HyperParameters, Slot};
 
-/// What a probe compares with the stored numbers.
+/// Stored spectra against which a probe compares.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GeometryRecord {
-    /// The layer that is probed where none is named.
+    /// Layer that is probed by default.
     pub depth_sink: DepthSinkRecord,
-    /// One record for each slot of each layer, in the order of execution.
+    /// One record for each projection of each layer, in execution order.
     pub spectra: Vec<SpectrumRecord>,
 }
 
-/// The first layer where the cumulative explained variance of the residual stream is near its plateau.
+/// First layer where the cumulative explained variance of the residual stream is near its plateau.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DepthSinkRecord {
-    /// Index of the block.
+    /// Index of the layer.
     pub layer: usize,
-    /// How the layer was found.
+    /// Origin of the choice.
     pub origin: Origin,
 }
 
 impl DepthSinkRecord {
-    /// Two thirds of the depth, to the nearest layer there is.
+    /// Returns two thirds of the depth, rounded to an existing layer.
     pub fn guess(layers: usize) -> DepthSinkRecord {
-        // In this order no count overflows.
+        // This order avoids overflow.
         let two_thirds = layers - layers / 3 - usize::from(layers % 3 == 2);
         DepthSinkRecord {
             layer: two_thirds.min(layers.saturating_sub(1)),
@@ -37,20 +37,20 @@ impl DepthSinkRecord {
     }
 }
 
-/// How a depth sink was found.
+/// Origin of a depth sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// On the activations of a calibration.
+    /// Measured on the activations of a calibration.
     Measured,
-    /// As two thirds of the depth.
+    /// Two thirds of the depth.
     Guessed,
-    /// By whoever had the artifact made.
+    /// Chosen by the user.
     Asked,
 }
 
 impl Origin {
-    /// The name used in the manifest.
+    /// Name in the manifest.
     pub const fn name(self) -> &'static str {
         match self {
             Origin::Measured => "measured",
@@ -60,23 +60,21 @@ impl Origin {
     }
 }
 
-/// The spectrum of a slot as it is stored; the specification defines its components.
+/// Spectrum of a stored projection; the specification defines its components.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpectrumRecord {
-    /// Index of the block.
+    /// Index of the layer.
     pub layer: usize,
-    /// Which of the seven.
+    /// The projection.
     pub slot: Slot,
-    /// Components: the rank of the factors, or the rows of a dense slot.
+    /// Number of components: the rank of the factors, or the rows of a dense projection.
     pub components: u64,
-    /// The largest weight of a component.
+    /// Largest weight of a component.
     pub largest: f64,
-    /// The sum of the squared weights of all components.
+    /// Sum of the squared weights of all components.
     pub energy: f64,
 }
 
-/// Compares the record with the slots that are stored, given with their components in the order of
-/// execution.
 pub(super) fn check(
     hyper: &HyperParameters,
     record: &GeometryRecord,
@@ -133,14 +131,13 @@ mod tests {
     use super::DepthSinkRecord;
 
     #[test]
-    fn the_guess_is_two_thirds_of_the_depth() {
+    fn depth_sink_defaults_to_two_thirds_of_the_depth() {
         for layers in 1..200_usize {
             let expected = (2.0 * layers as f64 / 3.0).round() as usize;
             let expected = expected.min(layers - 1);
             assert_eq!(DepthSinkRecord::guess(layers).layer, expected, "{layers}");
         }
         assert_eq!(DepthSinkRecord::guess(32).layer, 21);
-        // No model has so many layers, or none.
         assert_eq!(DepthSinkRecord::guess(0).layer, 0);
         assert!(DepthSinkRecord::guess(usize::MAX).layer > usize::MAX / 3);
     }

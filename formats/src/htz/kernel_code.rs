@@ -1,4 +1,4 @@
-//! Kernels that were compiled ahead of time, as a section of an artifact or a file of a cache holds them.
+//! Kernels compiled ahead of time, stored in a section of an artifact or in a cache file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,30 +6,29 @@ use std::str::FromStr;
 use super::Digest;
 use crate::wire::{self, Cursor, WireError};
 
-/// Version of the record.
 const VERSION: u32 = 1;
 
-/// Most images of a record: the parts of the kernels, for each architecture twice.
+/// Maximum images of a record: the parts of the kernels, twice for each architecture.
 const MAX_IMAGES: u32 = 4096;
 
-/// What a GPU of NVIDIA executes: its compute capability.
+/// NVIDIA GPU architecture, by compute capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Architecture {
-    /// Code of one major number does not run on another.
+    /// Major number; code does not run on another.
     pub major: u8,
-    /// Code of a lower minor number runs on a higher one.
+    /// Minor number; code runs on higher ones.
     pub minor: u8,
 }
 
 impl Architecture {
-    /// As `9.0`.
+    /// Returns the capability in the form `9.0`.
     pub fn capability(self) -> String {
         format!("{}.{}", self.major, self.minor)
     }
 }
 
 impl fmt::Display for Architecture {
-    /// As `sm_90`.
+    /// Writes the form `sm_90`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sm_{}{}", self.major, self.minor)
     }
@@ -38,7 +37,7 @@ impl fmt::Display for Architecture {
 impl FromStr for Architecture {
     type Err = String;
 
-    /// Of `sm_90`, `sm_120`: the last digit is the minor number.
+    /// Parses `sm_90` or `sm_120`; the last digit is the minor number.
     fn from_str(text: &str) -> Result<Architecture, String> {
         let digits = text
             .strip_prefix("sm_")
@@ -53,12 +52,12 @@ impl FromStr for Architecture {
     }
 }
 
-/// How code is written.
+/// Format of compiled code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeForm {
-    /// Instructions of one architecture.
+    /// Machine code of one architecture.
     Cubin,
-    /// Text that a driver compiles for its device.
+    /// Text that the driver compiles for its device.
     Ptx,
 }
 
@@ -71,50 +70,50 @@ impl fmt::Display for CodeForm {
     }
 }
 
-/// A part of the kernels, compiled.
+/// A compiled part of the kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeImage {
-    /// For which architecture.
+    /// Target architecture.
     pub architecture: Architecture,
-    /// How it is written.
+    /// Format of the code.
     pub form: CodeForm,
-    /// Name of the source it was compiled from.
+    /// Name of the source file.
     pub unit: String,
     /// The code.
     pub bytes: Vec<u8>,
 }
 
-/// Kernels that were compiled ahead of time.
+/// Kernels compiled ahead of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelCode {
-    /// Digest of the sources and options they were compiled from: others need other arguments.
+    /// Digest of the sources and options; kernels of other sources take other arguments.
     pub sources: Digest,
-    /// What compiled them, for people.
+    /// Description of the compiler.
     pub compiler: String,
-    /// The code.
+    /// The compiled parts.
     pub images: Vec<CodeImage>,
 }
 
-/// Why bytes are no such record.
+/// Error returned when bytes are no valid record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelCodeError {
-    /// It ends early, or is no text where it should be.
+    /// The record is truncated, or a text is not UTF-8.
     #[error("compiled kernels: {0}")]
     Wire(#[from] WireError),
-    /// A number that it cannot have.
+    /// A number is out of range.
     #[error("compiled kernels: {property} is {found}, expected {expected}")]
     Number {
-        /// Which.
+        /// Name of the property.
         property: &'static str,
-        /// What it may be.
+        /// Expected value.
         expected: String,
-        /// What it is.
+        /// Value found.
         found: u64,
     },
 }
 
 impl KernelCode {
-    /// The architectures it has code for, in order, each once.
+    /// Returns the architectures with code, sorted, without duplicates.
     pub fn architectures(&self) -> Vec<Architecture> {
         let mut all: Vec<_> = self.images.iter().map(|image| image.architecture).collect();
         all.sort_unstable();
@@ -122,7 +121,7 @@ impl KernelCode {
         all
     }
 
-    /// As bytes.
+    /// Returns the bytes of the record.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let text = |out: &mut Vec<u8>, text: &str| {
@@ -148,7 +147,7 @@ impl KernelCode {
         out
     }
 
-    /// Of bytes, all of them.
+    /// Parses a record that takes up all bytes.
     ///
     /// # Errors
     /// [`KernelCodeError`].
@@ -171,7 +170,7 @@ impl KernelCode {
             let expected = format!("at most {MAX_IMAGES}");
             return Err(number("the number of images", &expected, count.into()));
         }
-        // Grows with what is there: a count is no reason to allocate.
+        // Allocates as data are read, not by the stated count.
         let mut images = Vec::new();
         for _ in 0..count {
             let [major, minor, form] = cursor.array()?;
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_record_is_read_back() {
         let bytes = code().to_bytes();
         assert_eq!(KernelCode::parse(&bytes).unwrap(), code());
         let named = code().architectures();
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_continued_is_refused() {
+    fn truncated_or_extended_record_is_refused() {
         let mut bytes = code().to_bytes();
         for length in 0..bytes.len() {
             let fault = KernelCode::parse(&bytes[..length]).unwrap_err();
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_cannot_be_are_refused() {
+    fn invalid_numbers_are_refused() {
         let bytes = code().to_bytes();
         let count = 4 + 32 + 4 + "NVRTC 13.0".len();
         for (at, number, expected) in [
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn architectures_are_written_as_compilers_write_them() {
+    fn architectures_use_the_compilers_spelling() {
         for (text, major, minor) in [("sm_80", 8, 0), ("sm_89", 8, 9), ("sm_120", 12, 0)] {
             let architecture = Architecture { major, minor };
             assert_eq!(text.parse(), Ok(architecture));

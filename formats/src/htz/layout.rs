@@ -1,51 +1,47 @@
-//! The numbers of the format, and the fixed header.
+//! Constants of the format, and the fixed header.
 
 use super::{Digest, HtzError};
 use crate::wire::{self, Cursor};
 
-/// The first bytes of every artifact. The first is not ASCII and a line end of either kind
-/// follows, so that a transfer that mistakes the file for text is noticed.
+/// Magic of every artifact. Its first byte is not ASCII, and line ends of both kinds follow, so
+/// that text-mode transfers are detected.
 pub const MAGIC: [u8; 8] = *b"\x89HTZ\r\n\x1a\n";
 
 /// Major version that this crate reads and writes.
 pub const FORMAT_MAJOR: u16 = 1;
 
-/// Latest minor version that this crate writes, where an earlier one does not suffice; it reads every
-/// minor whose features it knows.
+/// Latest minor version that this crate writes, if no earlier one suffices. Any minor version with
+/// known features is read.
 pub const FORMAT_MINOR: u16 = 14;
 
-/// Bytes of the header.
+/// Size of the header.
 pub const HEADER_BYTES: usize = 128;
 
-/// Tensors and sections begin at a multiple of this many bytes.
+/// Alignment of tensors and sections in bytes.
 pub const ALIGNMENT: u64 = 256;
 
-/// Most bytes of a manifest.
+/// Maximum size of a manifest.
 pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 
-/// Most bytes of a section after decoding.
+/// Maximum size of a section after decoding.
 pub const MAX_SECTION_BYTES: u64 = 256 << 20;
 
-/// Most bytes that a byte of a compressed section may decode to, beyond the first
-/// [`FREE_SECTION_BYTES`].
+/// Maximum expansion of a compressed section beyond the first [`FREE_SECTION_BYTES`].
 pub const MAX_SECTION_EXPANSION: u64 = 64;
 
-/// A section that decodes to no more than this may be compressed by any factor.
+/// Decoded size up to which a section may be compressed by any factor.
 pub const FREE_SECTION_BYTES: u64 = 1 << 20;
 
-/// Name of the section that holds the [`Vocabulary`](crate::vocab::Vocabulary) as JSON.
+/// Section with the [`Vocabulary`](crate::vocab::Vocabulary) as JSON.
 pub const TOKENIZER: &str = "tokenizer";
 
-/// Name of the section that holds [`KernelCode`](super::KernelCode).
+/// Section with [`KernelCode`](super::KernelCode).
 pub const KERNELS: &str = "kernels";
 
-/// Bytes of the header before its own digest, which covers them.
 const COVERED: usize = HEADER_BYTES - 32;
 
-/// Reserved bytes before the digest.
 const RESERVED: usize = 24;
 
-/// The fixed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub minor: u16,
@@ -55,7 +51,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// The header's bytes, for [`FORMAT_MAJOR`].
+    /// Returns the bytes of the header, for [`FORMAT_MAJOR`].
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         wire::put_u16(&mut bytes, FORMAT_MAJOR);
@@ -71,10 +67,10 @@ impl Header {
         bytes
     }
 
-    /// Reads and validates the header of a file, in the order of the specification.
+    /// Parses and validates the header in the order of the specification.
     pub fn decode(file: &[u8]) -> Result<Header, HtzError> {
         let start = &file[..file.len().min(MAGIC.len())];
-        // A file cut off inside the magic is a truncated artifact rather than something else.
+        // A file that ends within the magic counts as truncated.
         if !MAGIC.starts_with(start) {
             return Err(HtzError::Magic {
                 found: format!("\"{}\"", start.escape_ascii()),
@@ -146,8 +142,8 @@ impl Header {
         Ok(header)
     }
 
-    /// Where the manifest ends and the data begin. Does not overflow for a manifest within
-    /// [`MAX_MANIFEST_BYTES`].
+    /// Returns the end of the manifest, where the data begin. Does not overflow for a manifest
+    /// within [`MAX_MANIFEST_BYTES`].
     pub fn data_offset(&self) -> u64 {
         HEADER_BYTES as u64 + self.manifest_length
     }

@@ -1,4 +1,4 @@
-//! The manifest: everything about an artifact except its numbers, as JSON.
+//! Manifest: the JSON description of an artifact.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,63 +8,63 @@ use crate::DType;
 use crate::bands::Layout;
 use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Role, Slot};
 
-/// What an artifact holds and how it came to be.
+/// Contents and origin of an artifact.
 ///
-/// Serialised as JSON; a reader ignores keys it does not know, since everything a reader must
-/// understand is announced in [`requires`](Manifest::requires).
+/// Serialised as JSON. A reader ignores unknown keys, because everything it must understand is
+/// listed in [`requires`](Manifest::requires).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Features that a reader must know to use the artifact, those of
-    /// [`required_features`](Manifest::required_features) among them.
+    /// Features that a reader must support, including
+    /// [`required_features`](Manifest::required_features).
     pub requires: Vec<String>,
-    /// The numbers that define the forward pass.
+    /// Hyper-parameters of the forward pass.
     pub hyper: HyperParameters,
-    /// Every tensor, in the order of execution.
+    /// All tensors, in execution order.
     pub tensors: Vec<TensorEntry>,
-    /// Everything else that is stored, in the order of the file.
+    /// All other stored data, in file order.
     pub sections: Vec<SectionEntry>,
-    /// What was decided for every slot, and what it cost.
+    /// Decision and cost for each projection.
     pub plan: PlanRecord,
-    /// What the artifact was made from, and by what.
+    /// Source and program from which the artifact was made.
     pub provenance: Provenance,
-    /// What a probe compares with the stored numbers (1.3); absent where nobody computed it.
+    /// Stored spectra against which a probe compares (1.3), if computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub geometry: Option<GeometryRecord>,
-    /// How far the artifact is from its source (1.5); absent where nobody measured it. In the draft of a
-    /// writer it reserves room, see [`HtzWriter::put_quality`](super::HtzWriter::put_quality).
+    /// Measured distance of the artifact from its source (1.5), if any. In a writer's draft it
+    /// reserves space, see [`HtzWriter::put_quality`](super::HtzWriter::put_quality).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<QualityRecord>,
-    /// What the artifact is at parts of its bytes (1.7), from its bases alone on; empty where nobody measured
-    /// it, or nothing is refined. In the draft of a writer it reserves room, see
+    /// Quality by active fraction (1.7), from base only; empty without measurement or refinements.
+    /// In a writer's draft it reserves space, see
     /// [`HtzWriter::put_dial`](super::HtzWriter::put_dial).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dial: Vec<DialPoint>,
-    /// The model that the artifact was made from (1.13), where its weights lie behind those of the artifact; absent
-    /// where they do not. Neither plan, quality and dial nor a size that was asked for know of it.
+    /// Source model (1.13), if its weights are stored after those of the artifact. Plan, quality,
+    /// active-fraction points and requested size ignore it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceRecord>,
 }
 
 impl Manifest {
-    /// The features that an artifact must require that has these hyper-parameters and tensors.
+    /// Returns the features that an artifact with these hyper-parameters and tensors must require.
     pub fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]) -> Vec<String> {
         super::check::required_features(hyper, tensors)
     }
 
-    /// The feature that an artifact must require beside those where its vocabulary
-    /// [needs it](crate::vocab::Vocabulary::needs_format_1_1).
+    /// Additional feature required if the vocabulary [needs
+    /// it](crate::vocab::Vocabulary::needs_format_1_1).
     pub const VOCABULARY: &'static str = super::check::VOCABULARY;
 
-    /// The feature that an artifact must require beside those where the layer to probe was
-    /// [asked](super::Origin::Asked) for.
+    /// Additional feature required if the layer to probe was [chosen by the
+    /// user](super::Origin::Asked).
     pub const PROBE: &'static str = super::check::PROBE;
 
-    /// The tensor that plays `role`.
+    /// Returns the tensor with a role.
     pub fn tensor(&self, role: Role) -> Option<&TensorEntry> {
         self.tensors.iter().find(|entry| entry.role == role)
     }
 
-    /// The section called `name`.
+    /// Returns the section with a name.
     pub fn section(&self, name: &str) -> Option<&SectionEntry> {
         self.sections.iter().find(|entry| entry.name == name)
     }
@@ -73,29 +73,30 @@ impl Manifest {
 /// A row-major matrix in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorEntry {
-    /// What the source calls the tensor, or the tensor it was made from; for people only.
+    /// Name in the source of the tensor, or of the tensor it was made from; informative only.
     pub name: String,
-    /// What it does in the model; no two tensors share a role.
+    /// Role in the model, unique among tensors.
     pub role: Role,
-    /// How its numbers are stored.
+    /// Element type.
     pub dtype: DType,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Numbers in a row.
+    /// Number of columns.
     pub cols: u64,
-    /// The codes of its bands (1.6), perhaps in classes of rows (1.8), where it is in [`DType::Bands`] and only there.
+    /// Codes of the column groups (1.6), possibly by row class (1.8). Present exactly for
+    /// [`DType::Bands`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub codes: Option<Layout>,
-    /// Bytes from the beginning of the file; the writer's to fill.
+    /// Offset in the file; set by the writer.
     pub offset: u64,
-    /// Bytes; the writer's to fill.
+    /// Length in bytes; set by the writer.
     pub length: u64,
-    /// Digest of those bytes; the writer's to fill.
+    /// Digest of the bytes; set by the writer.
     pub sha256: Digest,
 }
 
 impl TensorEntry {
-    /// An entry for the draft of a manifest: its place and digest are left to the writer.
+    /// Creates an entry for a draft; the writer sets offset and digest.
     pub fn new(
         name: impl Into<String>,
         role: Role,
@@ -116,18 +117,18 @@ impl TensorEntry {
         }
     }
 
-    /// The same with the codes of its bands.
+    /// Returns the entry with the codes of its column groups.
     pub fn with_codes(self, codes: Option<Layout>) -> TensorEntry {
         TensorEntry { codes, ..self }
     }
 
-    /// Numbers in the tensor.
+    /// Number of weights.
     pub fn parameters(&self) -> u64 {
         self.rows.saturating_mul(self.cols)
     }
 
-    /// Bytes that the shape and the type call for; `None` where a row is no whole number of
-    /// blocks, the product does not fit, or the codes are not those of its bands.
+    /// Returns the bytes implied by shape and type. `None` for partial blocks, on overflow, or if
+    /// the codes do not match.
     pub fn stored_bytes(&self) -> Option<u64> {
         match (&self.codes, self.dtype) {
             (None, DType::Bands) => return None,
@@ -148,165 +149,162 @@ impl TensorEntry {
     }
 }
 
-/// How a section's bytes are stored.
+/// Encoding of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Encoding {
-    /// As they are.
+    /// Not encoded.
     Raw,
     /// One zstd frame.
     Zstd,
 }
 
-/// Something stored that is no tensor.
+/// Stored data other than a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SectionEntry {
     /// Unique name, for example [`TOKENIZER`](super::TOKENIZER).
     pub name: String,
-    /// Whether a reader that does not know the section must refuse the artifact.
+    /// Readers that do not support the section must refuse the artifact.
     pub required: bool,
-    /// How the bytes are stored.
+    /// Encoding of the bytes.
     pub encoding: Encoding,
-    /// Bytes from the beginning of the file; the writer's to fill.
+    /// Offset in the file; set by the writer.
     pub offset: u64,
-    /// Bytes in the file.
+    /// Length in the file.
     pub length: u64,
-    /// Bytes after decoding.
+    /// Length after decoding.
     pub decoded_length: u64,
-    /// Digest of the bytes in the file.
+    /// Digest of the stored bytes.
     pub sha256: Digest,
 }
 
-/// What was asked for and what was decided.
+/// Request and decisions of the compression plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanRecord {
-    /// Name of the method: `gp` (low rank per slot) or `grc` (bases shared by slots).
+    /// Name of the method: `gp` (low rank per projection) or `grc` (bases shared by projections).
     pub method: String,
-    /// What was asked for.
+    /// Requested budget.
     pub budget: Budget,
-    /// Type the factors were asked to be stored in.
+    /// Requested type of the factors.
     pub factor_type: DType,
-    /// One record for each slot of each layer, in the order of execution.
+    /// One record for each projection of each layer, in execution order.
     pub slots: Vec<SlotRecord>,
-    /// One record for each shared basis, in the order of execution. Its parameters are its
-    /// own: they are counted in no slot.
+    /// One record for each shared basis, in execution order. Its parameters are counted in no
+    /// projection.
     pub bases: Vec<BasisRecord>,
-    /// What became of the embedding and of the head (1.4), in the order of execution; absent where both
-    /// are as in the source.
+    /// Records of embedding and head (1.4), in execution order; absent if both are unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matrices: Vec<MatrixRecord>,
-    /// How the budget was shared out (1.2); absent where every selected slot got the same share.
+    /// Allocation of the budget (1.2); absent if uniform over the selected projections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<AllocationRecord>,
 }
 
-/// How the budget was shared out among slots and layers, for people.
+/// Allocation of the budget over projections and layers; informative.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocationRecord {
-    /// Name of what decided.
+    /// Name of the allocator.
     pub allocator: String,
-    /// What was asked for, where [`PlanRecord::budget`] has no word for it, for example
-    /// `bytes 5000000`; that then says what it came to.
+    /// Requested budget that [`PlanRecord::budget`] cannot express, for example `bytes 5000000`;
+    /// the latter then holds the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<String>,
-    /// The smallest rank that was allowed: a rank, or with a point a fraction of the width.
+    /// Minimum rank: a rank, or with a decimal point a fraction of the width.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank_floor: Option<String>,
-    /// The largest rank that was allowed.
+    /// Maximum rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank_cap: Option<u64>,
-    /// What is to be said of the plan as a whole.
+    /// Remarks on the plan as a whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// How much may remain.
+/// Compression budget.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Budget {
-    /// The same rank in every slot.
+    /// The same rank in every projection.
     Rank(usize),
-    /// The full rank: the factorisation is exact up to rounding.
+    /// Full rank: the factorisation is exact up to rounding.
     Full,
-    /// Parameters after over parameters before.
+    /// Parameters after, relative to parameters before.
     Ratio(f64),
 }
 
-/// What became of a slot.
+/// Compression of a projection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlotRecord {
-    /// Index of the block.
+    /// Index of the layer.
     pub layer: usize,
-    /// Which of the seven.
+    /// The projection.
     pub slot: Slot,
-    /// How it is stored.
+    /// Form in which it is stored.
     pub form: Form,
-    /// Rank of the factors; absent where the form is dense.
+    /// Rank of the factors; absent if dense.
     pub rank: Option<usize>,
     /// Rows of `W` (outputs).
     pub rows: u64,
     /// Columns of `W` (inputs).
     pub cols: u64,
-    /// Numbers in the source's `W`.
+    /// Parameters of the source's `W`.
     pub parameters_before: u64,
-    /// Numbers stored for the slot alone.
+    /// Parameters stored for this projection alone.
     pub parameters_after: u64,
-    /// Bytes of the source's `W`, in the type it has there.
+    /// Bytes of the source's `W` in its source type.
     pub bytes_before: u64,
-    /// Bytes stored for the slot alone.
+    /// Bytes stored for this projection alone.
     pub bytes_after: u64,
-    /// `‖W − Ŵ‖ / ‖W‖` in the Frobenius norm, for the `Ŵ` that is stored; absent where nobody
-    /// measured it.
+    /// `‖W − Ŵ‖ / ‖W‖` in the Frobenius norm for the stored `Ŵ`, if measured.
     pub error: Option<f64>,
-    /// Why the slot is not as asked for: dense, or of another type.
+    /// Reason why the form or type differs from the request.
     pub note: Option<String>,
 }
 
-/// What became of a matrix outside of blocks.
+/// Compression of a matrix outside of the layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MatrixRecord {
-    /// The embedding, which serves as head where the model ties them, or the head.
+    /// The head, or the embedding (which is also the head if tied).
     pub matrix: MatrixId,
-    /// How it is stored.
+    /// Form in which it is stored.
     pub form: Form,
-    /// Rank of its factors; absent where there are none.
+    /// Rank of the factors, if any.
     pub rank: Option<usize>,
     /// Rows of `W`: tokens.
     pub rows: u64,
     /// Columns of `W`.
     pub cols: u64,
-    /// Numbers in the source's `W`.
+    /// Parameters of the source's `W`.
     pub parameters_before: u64,
-    /// Numbers stored.
+    /// Parameters stored.
     pub parameters_after: u64,
-    /// Bytes of the source's `W`, in the type it has there.
+    /// Bytes of the source's `W` in its source type.
     pub bytes_before: u64,
     /// Bytes stored.
     pub bytes_after: u64,
-    /// `‖W − Ŵ‖ / ‖W‖` in the Frobenius norm, for the `Ŵ` that is stored; absent where nobody
-    /// measured it.
+    /// `‖W − Ŵ‖ / ‖W‖` in the Frobenius norm for the stored `Ŵ`, if measured.
     pub error: Option<f64>,
-    /// Why it is not as asked for.
+    /// Reason why it differs from the request.
     pub note: Option<String>,
 }
 
-/// What a shared basis costs.
+/// Cost of a shared basis.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BasisRecord {
-    /// Index of the block.
+    /// Index of the layer.
     pub layer: usize,
-    /// The slots that share it.
+    /// Projections that share the basis.
     pub group: InputGroup,
     /// Rows of the basis.
     pub rank: usize,
-    /// Numbers stored.
+    /// Parameters stored.
     pub parameters: u64,
     /// Bytes stored.
     pub bytes: u64,
 }
 
-/// What an artifact was made from, and by what. It holds no time and no path, so that the same
-/// source and the same options give the same bytes.
+/// Source and program of an artifact. Without times and paths, so that equal source and options
+/// give equal bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
     /// Name of the program.
@@ -315,45 +313,47 @@ pub struct Provenance {
     pub version: String,
     /// Digest of the source file.
     pub source_sha256: Digest,
-    /// Bytes of the source file.
+    /// Size of the source file in bytes.
     pub source_bytes: u64,
     /// Format of the source, for example `gguf v3`.
     pub source_format: String,
-    /// Instruction set that computed the factors, and behind `; models on` what executed the source, where that was something else:
-    /// others may round otherwise.
+    /// Instruction set that computed the factors, and after `; models on` the device that executed
+    /// the source, if different. Others may round differently.
     pub instruction_set: String,
-    /// Library that decomposed: others may round otherwise.
+    /// Linear-algebra library of the decompositions; others may round differently.
     pub linear_algebra: String,
-    /// What text was calibrated on (1.2); absent where none was.
+    /// Calibration text (1.2), if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<CalibrationRecord>,
-    /// Which errors counted and what was put right (1.3); absent where that is all in
-    /// [`CalibrationRecord::gauge`], as the gauge `whiten` with its shrinkage is not.
+    /// Error metric and corrections (1.3); absent if [`CalibrationRecord::gauge`] states all, which
+    /// it does not for the gauge `whiten` with shrinkage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub treatment: Option<TreatmentRecord>,
-    /// Names the order in which channels and units are stored (1.6); absent where it is that of the source. The
-    /// artifact computes the same in any, so this is for who compares its numbers with the source's.
+    /// Identifies the permutation of stored channels and units (1.6); absent if unchanged. The
+    /// artifact computes the same function under any permutation, so this serves comparisons with
+    /// the source's weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Digest>,
-    /// What was tuned when every matrix was stored (1.6); absent where nothing was.
+    /// Tuning after encoding (1.6), if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<TuningRecord>,
 }
 
-/// That the weights of norms are not those of the source, but were tuned on the logits of the source with all codes as
-/// they are stored, and with them perhaps the scales of rows of slots; errors of slots are those before.
+/// Tuning of norm weights, and possibly of row scales of projections, on the source's logits with
+/// all codes fixed. Errors of projections are those before tuning.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningRecord {
-    /// Steps of gradient descent that led to them; 0 only in the draft of a writer, where it reserves room.
+    /// Steps of gradient descent; 0 only in a writer's draft, where it reserves space.
     pub steps: u64,
-    /// Mean Kullback–Leibler divergence before, nats, on held-out text that decided whether they are kept.
+    /// Mean Kullback–Leibler divergence before tuning, in nats, on the validation split that
+    /// decided on acceptance.
     pub kl_before: f64,
-    /// The same with them.
+    /// The same after tuning.
     pub kl_after: f64,
 }
 
 impl TuningRecord {
-    /// A record for the draft of a manifest, where it reserves room for what may be tuned.
+    /// Returns a record for a draft, which reserves space.
     pub fn draft() -> TuningRecord {
         TuningRecord {
             steps: 0,
@@ -366,7 +366,6 @@ impl TuningRecord {
         self.steps == 0
     }
 
-    /// With the longest numbers.
     pub(super) fn longest() -> TuningRecord {
         TuningRecord {
             steps: u64::MAX,
@@ -376,34 +375,34 @@ impl TuningRecord {
     }
 }
 
-/// How weights were treated beyond the choice of ranks, for people.
+/// Treatment of weights beyond the choice of ranks; informative.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TreatmentRecord {
-    /// Which errors counted: `none`, `axiom`, `activation`, `whiten`.
+    /// Error metric: `none`, `axiom`, `activation`, `whiten`.
     pub gauge: String,
-    /// What the factors of the slots that read the residual stream keep exact: `append`, the direction
-    /// of the first position where they missed it; `channels:T`, so many input channels. Absent for
-    /// nothing.
+    /// Directions that the factors of projections reading the residual stream preserve exactly:
+    /// `append`, that of the first position where they missed it; `channels:T`, a number of input
+    /// channels. Absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sink: Option<String>,
-    /// Whether biases put back what factors lose on the mean input.
+    /// Biases compensate the loss of the factors on the mean input.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bias: bool,
-    /// How far the second moment of the gauge `whiten` was shrunk towards a multiple of the identity (1.5),
-    /// from 0, not at all, to 1; absent with other gauges.
+    /// Shrinkage of the second moment of the gauge `whiten` towards a multiple of the identity
+    /// (1.5), from 0 (none) to 1; absent with other gauges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shrinkage: Option<f64>,
 }
 
-/// The text or texts that flowed through the source before it was compiled.
+/// Calibration texts that were run through the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibrationRecord {
     /// Digest of the text; of several texts, that of the lines `DIGEST WEIGHT`, one for each.
     pub text_sha256: Digest,
-    /// Tokens that were read.
+    /// Number of tokens.
     pub tokens: u64,
-    /// Tokens of a window.
+    /// Tokens per window.
     pub context: u64,
-    /// Which errors counted: `none`, `activation`, `whiten`.
+    /// Error metric: `none`, `activation`, `whiten`.
     pub gauge: String,
 }

@@ -1,4 +1,4 @@
-//! What was measured on a complete artifact is written into its manifest.
+//! Writes measurements of a complete artifact into its manifest.
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -10,17 +10,16 @@ use crate::folder::Folder;
 use crate::map::{MapError, MappedFile};
 
 impl HtzWriter {
-    /// Writes what was measured on the complete artifact `name` of a folder of one's own into its manifest,
-    /// where its draft had a quality and so reserved the room; or takes out what stands there. Nothing else
-    /// of it changes, but for the minor version and the digests of manifest and header.
+    /// Writes the quality measured on the complete artifact `name` of a private folder into the
+    /// space that its draft reserved, or removes it. Otherwise only the minor version and the
+    /// digests of manifest and header change.
     ///
-    /// It is written in place, before the artifact is [published](HtzWriter::publish): whoever is
-    /// interrupted leaves a head that does not match its digests, and tensors that another writer may
-    /// [take over](HtzWriter::take_over).
+    /// It is written in place, before the artifact is [published](HtzWriter::publish). After an
+    /// interruption the head does not match its digests, and another writer may [take
+    /// over](HtzWriter::take_over) the tensors.
     ///
     /// # Errors
-    /// [`HtzError::Quality`] where the record is none of a measurement, [`HtzError::ManifestRoom`] where there
-    /// is too little room for it, what is wrong with the artifact, and failures of the system.
+    /// [`HtzError::Quality`], [`HtzError::ManifestRoom`], errors of the artifact and I/O errors.
     pub fn put_quality(
         folder: &Folder,
         name: &OsStr,
@@ -29,18 +28,16 @@ impl HtzWriter {
         rewrite(folder, name, |manifest| manifest.quality = quality)
     }
 
-    /// Writes what the complete artifact `name` was measured to be at parts of its bytes into its manifest, as
-    /// [`put_quality`](HtzWriter::put_quality) does.
+    /// Writes the quality by active fraction into the manifest, like
+    /// [`put_quality`](HtzWriter::put_quality).
     ///
     /// # Errors
-    /// Those of [`put_quality`](HtzWriter::put_quality), [`HtzError::Dial`] where the points are none of this
-    /// artifact.
+    /// Those of [`put_quality`](HtzWriter::put_quality), and [`HtzError::Dial`].
     pub fn put_dial(folder: &Folder, name: &OsStr, dial: Vec<DialPoint>) -> Result<(), HtzError> {
         rewrite(folder, name, |manifest| manifest.dial = dial)
     }
 }
 
-/// Changes the manifest of a complete artifact within the room that it has.
 fn rewrite(
     folder: &Folder,
     name: &OsStr,
@@ -54,7 +51,7 @@ fn rewrite(
     let artifact = Htz::of_map(MappedFile::of_file(path.clone(), &file)?)?;
     let header = Header::decode(artifact.map())?;
     let mut manifest = artifact.manifest().clone();
-    // Nobody reads the mapping while the file changes.
+    // Unmaps the file before it changes.
     drop(artifact);
     change(&mut manifest);
     let head = head(&manifest, header)?;

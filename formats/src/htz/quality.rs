@@ -1,4 +1,5 @@
-//! The quality record: how far the artifact is from its source, on text that decided nothing of it.
+//! Quality record: distance of the artifact from its source on a test split that influenced no
+//! decision.
 
 use std::fmt::Display;
 
@@ -9,55 +10,53 @@ use serde_json::{Map, Value};
 use super::{Digest, HtzError};
 use crate::limits::MAX_CONTEXT;
 
-/// No finite number that is not negative has a longer shortest decimal form.
+/// The longest shortest decimal form of all finite non-negative numbers.
 pub(super) const LONGEST_NUMBER: f64 = 2.225_073_858_507_201_4e-308;
 
-/// Most bytes of the name of a protocol.
 const MAX_PROTOCOL_BYTES: usize = 64;
 
-/// How far the artifact is from its source, measured by executing both on text that decided nothing of the
-/// artifact.
+/// Distance of the artifact from its source, measured by executing both on a test split.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QualityRecord {
-    /// Digest of the text: one of its own, or that of the calibration, which it was kept back from.
+    /// Digest of the text: a separate one, or the calibration text from which it was held out.
     pub text_sha256: Digest,
-    /// Digest of what was measured on: the ids of the windows' tokens, each as 32-bit little-endian number.
+    /// Digest of the token ids of the windows, each as 32-bit little-endian number.
     pub tokens_sha256: Digest,
-    /// Which positions count and how; [`SECOND_HALF`](QualityRecord::SECOND_HALF) in this version.
+    /// Positions that are counted; [`SECOND_HALF`](QualityRecord::SECOND_HALF) in this version.
     pub protocol: String,
-    /// Tokens of a window.
+    /// Tokens per window.
     pub context: u64,
-    /// Windows measured.
+    /// Number of windows.
     pub windows: u64,
-    /// Positions that count.
+    /// Number of counted positions.
     pub tokens: u64,
-    /// Held-out windows beside these that decided something; 0 where nothing was decided by measuring.
+    /// Number of windows of the validation split; 0 if no decision was based on measurements.
     pub choosing_windows: u64,
-    /// Mean Kullback–Leibler divergence of the artifact's distributions from the source's, nats.
+    /// Mean Kullback–Leibler divergence from the source's distributions, in nats.
     pub kl: Estimate,
-    /// Perplexity of the artifact over that of the source.
+    /// Perplexity relative to the source's.
     pub perplexity_ratio: Estimate,
 }
 
-/// A measured number. A single window has neither standard error nor interval.
+/// A measurement. With a single window it has no standard error and no interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Estimate {
-    /// The number.
+    /// Measured value.
     pub value: f64,
-    /// Its standard error over windows.
+    /// Standard error over windows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr: Option<f64>,
-    /// Lower and upper end of its 95 % interval.
+    /// Bounds of the 95 % interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<(f64, f64)>,
 }
 
 impl QualityRecord {
-    /// The protocol in which the positions from half of each window on count; the first token of a window
-    /// is replaced by BOS where the model asks for one, and keys and values are float16.
+    /// Protocol that counts the positions in the second half of each window. The first token of a
+    /// window is replaced by BOS if the model requires one; keys and values are f16.
     pub const SECOND_HALF: &'static str = "second_half";
 
-    /// A record for the draft of a manifest, where it reserves room for what will be measured.
+    /// Returns a record for a draft, which reserves space.
     pub fn draft() -> QualityRecord {
         QualityRecord {
             text_sha256: Digest::default(),
@@ -72,12 +71,11 @@ impl QualityRecord {
         }
     }
 
-    /// The record of the same protocol with the longest numbers.
     pub(super) fn longest(self) -> QualityRecord {
         let number = Estimate {
             value: LONGEST_NUMBER,
             stderr: Some(LONGEST_NUMBER),
-            // The lower end of a divergence's interval may be negative.
+            // The lower bound for a divergence may be negative.
             interval: Some((-LONGEST_NUMBER, -LONGEST_NUMBER)),
         };
         QualityRecord {
@@ -92,7 +90,6 @@ impl QualityRecord {
     }
 }
 
-/// Checks that a record is one of a measurement.
 pub(super) fn check(record: &QualityRecord) -> Result<(), HtzError> {
     let QualityRecord {
         text_sha256: _,
@@ -178,7 +175,7 @@ fn fault(property: impl Display, expected: impl Display, found: impl Display) ->
     }
 }
 
-/// Field by field, so that a fault is told with the field's name.
+/// Field by field, so that errors name the field.
 impl<'de> Deserialize<'de> for QualityRecord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let named = |error| D::Error::custom(format!("quality: {error}"));
@@ -191,9 +188,7 @@ impl<'de> Deserialize<'de> for QualityRecord {
     }
 }
 
-/// The keys of an object.
 struct Fields<'a> {
-    /// What the object is called.
     of: String,
     json: &'a Map<String, Value>,
 }
@@ -225,7 +220,6 @@ impl Fields<'_> {
         })
     }
 
-    /// A key's value; one that is missing is `null`.
     fn field<T: DeserializeOwned>(&self, key: &str) -> Result<T, String> {
         let value = self.json.get(key).cloned().unwrap_or_default();
         serde_json::from_value(value).map_err(|error| format!("{}.{key}: {error}", self.of))
@@ -237,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_record_is_longer_than_the_longest() {
+    fn longest_record_bounds_all_records() {
         let length = |record: &QualityRecord| serde_json::to_vec(record).map(|text| text.len());
         let most = length(&QualityRecord::draft().longest()).unwrap();
         for number in [LONGEST_NUMBER, f64::MAX, 5e-324, 0.1 + 0.2] {

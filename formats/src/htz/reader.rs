@@ -1,4 +1,4 @@
-//! Opening an artifact: validation, access and verification.
+//! Reader of artifacts: validation, access and verification.
 
 use std::ops::{Deref, Range};
 use std::path::Path;
@@ -14,8 +14,8 @@ use crate::vocab::{Vocabulary, VocabularyError};
 
 /// A validated artifact: its bytes and its manifest.
 ///
-/// Opening validates the header and the whole manifest; the digests of tensors and sections
-/// are the business of [`verify_all`](Htz::verify_all), which reads every byte.
+/// Opening validates the header and the whole manifest; [`verify_all`](Htz::verify_all) checks the
+/// digests of all bytes.
 ///
 /// `B` holds the bytes: a shared mapping, or for instance `&Vec<u8>`.
 #[derive(Debug)]
@@ -30,8 +30,7 @@ impl Htz {
     /// Maps and validates the artifact at `path`.
     ///
     /// # Errors
-    /// [`HtzError::Map`] where the file cannot be mapped; everything [`parse`](Htz::parse)
-    /// returns, inside [`HtzError::InFile`].
+    /// [`HtzError::Map`], and the errors of [`parse`](Htz::parse) inside [`HtzError::InFile`].
     pub fn open(path: impl AsRef<Path>) -> Result<Htz, HtzError> {
         Htz::of_map(MappedFile::open(path)?)
     }
@@ -39,18 +38,18 @@ impl Htz {
     /// Validates the artifact in a mapped file.
     ///
     /// # Errors
-    /// Everything [`parse`](Htz::parse) returns, inside [`HtzError::InFile`].
+    /// Those of [`parse`](Htz::parse), inside [`HtzError::InFile`].
     pub fn of_map(map: MappedFile) -> Result<Htz, HtzError> {
         let map = Arc::new(map);
         Htz::parse(Arc::clone(&map)).map_err(|fault| fault.in_file(map.path()))
     }
 
-    /// Header and manifest: with the digests in them, all of the artifact.
+    /// Header and manifest; their digests cover the whole artifact.
     pub fn head(&self) -> &[u8] {
         self.bytes.get(..self.data_offset).unwrap_or(&[])
     }
 
-    /// The mapping, to be shared with whoever uses the tensors.
+    /// The shared mapping.
     pub fn map(&self) -> &Arc<MappedFile> {
         &self.bytes
     }
@@ -60,7 +59,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// Validates the artifact in `bytes`, in the order of the specification.
     ///
     /// # Errors
-    /// The first fault that is found; see [`HtzError`].
+    /// The first error found, see [`HtzError`].
     pub fn parse(bytes: B) -> Result<Htz<B>, HtzError> {
         let file: &[u8] = &bytes;
         let header = Header::decode(file)?;
@@ -94,7 +93,6 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         &self.manifest
     }
 
-    /// Bytes of the file.
     pub(super) fn file_length(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -104,14 +102,12 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         (FORMAT_MAJOR, self.minor)
     }
 
-    /// The bytes of a tensor of this artifact; empty for the entry of another one that does
-    /// not lie within this file.
+    /// Returns the bytes of a tensor of this artifact; empty if the entry exceeds the file.
     pub fn tensor_bytes(&self, entry: &TensorEntry) -> &[u8] {
         self.range(entry.offset, entry.length)
     }
 
-    /// The bytes of a section of this artifact as they are stored, under the condition of
-    /// [`tensor_bytes`](Htz::tensor_bytes).
+    /// Returns the stored bytes of a section of this artifact; empty if the entry exceeds the file.
     pub fn section_bytes(&self, entry: &SectionEntry) -> &[u8] {
         self.range(entry.offset, entry.length)
     }
@@ -126,21 +122,21 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
             .unwrap_or(&[])
     }
 
-    /// A section, decoded, after its digest has been verified.
+    /// Verifies the digest of a section and decodes it.
     ///
     /// # Errors
-    /// [`HtzError::ItemDigest`] where it is damaged, [`HtzError::Section`] where it does not
-    /// decode to what its entry announces.
+    /// [`HtzError::ItemDigest`] if damaged, [`HtzError::Section`] if it does not decode as stated
+    /// in its entry.
     pub fn section(&self, entry: &SectionEntry) -> Result<Vec<u8>, HtzError> {
         self.verify_section(entry)?;
         section::decode(entry, self.section_bytes(entry))
     }
 
-    /// The vocabulary of the model.
+    /// Returns the vocabulary.
     ///
     /// # Errors
-    /// Those of [`section`](Htz::section), and [`HtzError::Vocabulary`] where there is none or
-    /// it is not one of this model.
+    /// Those of [`section`](Htz::section), and [`HtzError::Vocabulary`] if it is missing or does
+    /// not fit the model.
     pub fn vocabulary(&self) -> Result<Vocabulary, HtzError> {
         let entry = self
             .manifest
@@ -152,10 +148,10 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         section::vocabulary(&self.section(entry)?, hyper.vocabulary, requires)
     }
 
-    /// The kernels for GPUs that were compiled ahead of time; none where the artifact has none.
+    /// Returns the GPU kernels compiled ahead of time, if any.
     ///
     /// # Errors
-    /// Those of [`section`](Htz::section), and [`HtzError::Section`] where they are not what they should be.
+    /// Those of [`section`](Htz::section), and [`HtzError::Section`] for an invalid record.
     pub fn kernels(&self) -> Result<Option<KernelCode>, HtzError> {
         let Some(entry) = self.manifest.section(KERNELS) else {
             return Ok(None);
@@ -195,7 +191,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         })
     }
 
-    /// Checks that all bytes between the items are zero.
+    /// Checks that all padding bytes are zero.
     ///
     /// # Errors
     /// [`HtzError::Padding`] for the first that is not.
@@ -216,11 +212,10 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         Ok(())
     }
 
-    /// Reads the whole file and compares every tensor and section with its digest and the
-    /// padding with zero. Since opening has compared the header and the manifest with theirs,
-    /// any change to the file is found by the two together.
+    /// Verifies the digests of all tensors and sections, and the padding. Together with the checks
+    /// on opening this detects any change.
     ///
-    /// `progress` sees every item, damaged or not; the first fault is returned.
+    /// `progress` receives every item, damaged or not; the first error is returned.
     ///
     /// # Errors
     /// [`HtzError::ItemDigest`] or [`HtzError::Padding`].
@@ -236,7 +231,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
                 first = result;
             }
         };
-        // What is neither header, manifest nor item. No overflow: the items lie side by side.
+        // The rest of the file. No overflow, because items are disjoint.
         let mut padding = (self.bytes.len() - self.data_offset) as u64;
         for entry in &self.manifest.tensors {
             let item = format!("tensor {}", entry.role);
@@ -253,20 +248,18 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     }
 }
 
-/// What [`Htz::verify_all`] reports of an item.
+/// Report of [`Htz::verify_all`] on an item.
 #[derive(Clone, Copy, Debug)]
 pub struct Verified<'a> {
     /// `tensor layers.0.q.weight`, `section tokenizer` or `padding`.
     pub item: &'a str,
-    /// Bytes that were read for it.
+    /// Number of bytes read.
     pub bytes: u64,
-    /// What is wrong with it.
+    /// The error, if any.
     pub fault: Option<&'a HtzError>,
 }
 
-/// Reads the manifest of a file of the given minor version.
 fn manifest(text: &[u8], minor: u16) -> Result<Manifest, HtzError> {
-    /// As much as every minor version of this major one has.
     #[derive(Deserialize)]
     struct Needs {
         requires: Vec<String>,
@@ -280,14 +273,14 @@ fn manifest(text: &[u8], minor: u16) -> Result<Manifest, HtzError> {
     let syntax = |error: &dyn std::fmt::Display| HtzError::ManifestSyntax {
         detail: one_line(&error.to_string()),
     };
-    // Keys that are skipped would not be looked at otherwise.
+    // Otherwise skipped keys would not be checked.
     let text = str::from_utf8(text).map_err(|error| syntax(&error))?;
     if !text.trim_end_matches(' ').ends_with('}') {
         return Err(syntax(
             &"something other than spaces follows the JSON object",
         ));
     }
-    // What the artifact needs is asked first: a feature may change how the rest is written.
+    // Requirements are checked first, because a feature may change the rest of the manifest.
     let needs: Needs = serde_json::from_str(text).map_err(|error| syntax(&error))?;
     let sections = needs.sections.iter().map(|s| (s.name.as_str(), s.required));
     check::needs(&needs.requires, sections, minor)?;

@@ -1,7 +1,7 @@
-//! The source's weights in an artifact: what its manifest says of them, and where they lie.
+//! Source weights in an artifact.
 //!
-//! A reader may overlook them, so they lie in sections that are not required, a tensor in one, or in several where it is
-//! longer than a section may be. What is the same in both models is stored once.
+//! They are stored in optional sections: one per tensor, or several if a tensor exceeds the maximum
+//! section size. Tensors common to both models are stored once.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,48 +16,46 @@ use crate::DType;
 use crate::model::{MatrixId, Part, Role};
 use crate::source::ModelFile;
 
-/// What the names of sections with the source's weights begin with.
 const PREFIX: &str = "source.";
 
-// The parts of a long tensor lie side by side.
+// The parts of a long tensor are contiguous.
 const _: () = assert!(MAX_SECTION_BYTES.is_multiple_of(ALIGNMENT));
 
-/// The model that an artifact was made from, as far as it lies in it (1.13).
+/// Source model stored in an artifact (1.13).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceRecord {
-    /// Every tensor of the source that its forward pass reads, in the order of execution.
+    /// All tensors of the source's forward pass, in execution order.
     pub tensors: Vec<SourceTensor>,
 }
 
-/// A tensor of the source, in the type that the source stores it in.
+/// A tensor of the source, in its source type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceTensor {
-    /// What the source calls it; for people only.
+    /// Name in the source; informative only.
     pub name: String,
-    /// What it does in the source.
+    /// Role in the source.
     pub role: Role,
-    /// How its numbers are stored.
+    /// Element type.
     pub dtype: DType,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Numbers in a row.
+    /// Number of columns.
     pub cols: u64,
-    /// Whether its bytes are those of the artifact's tensor of the same role, where they are stored once for both.
+    /// The bytes are those of the artifact's tensor with the same role.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
 }
 
 impl SourceTensor {
-    /// As an entry of a tensor table that lies nowhere yet.
     pub(super) fn entry(&self) -> TensorEntry {
         let mut entry = TensorEntry::new(&self.name, self.role, self.dtype, 0, 0);
         (entry.rows, entry.cols) = (self.rows, self.cols);
-        // A row that is no whole number of blocks is found by the walk through the table.
+        // Partial blocks are detected by the walk through the table.
         entry.length = entry.stored_bytes().unwrap_or(0);
         entry
     }
 
-    /// The lengths of the sections that its bytes lie in, in their order. There may be more of them than any file has.
+    /// Iterates over the lengths of its sections, possibly more than any file has.
     fn parts(&self) -> impl Iterator<Item = u64> {
         let length = match self.shared {
             true => 0,
@@ -67,7 +65,6 @@ impl SourceTensor {
         starts.map(move |start| (length - start).min(MAX_SECTION_BYTES))
     }
 
-    /// The name of a section with its bytes.
     fn section(&self, part: usize) -> String {
         match part {
             0 => format!("{PREFIX}{}", self.role),
@@ -77,8 +74,8 @@ impl SourceTensor {
 }
 
 impl SourceRecord {
-    /// What is to be said of a model that an artifact was made from, whose weights are to be added to it: what both
-    /// store in the same bytes under the same role is shared.
+    /// Creates the record of a source that will be added to its artifact. Tensors with equal bytes
+    /// and role are shared.
     pub fn of(source: &ModelFile, artifact: &Htz) -> SourceRecord {
         let own = by_role(artifact.manifest());
         let tensors = source.tensors.iter().map(|tensor| {
@@ -101,13 +98,12 @@ impl SourceRecord {
         }
     }
 
-    /// The source's tensor table, whose tensors lie nowhere yet: what an artifact must
-    /// [require](Manifest::required_features) for it.
+    /// Returns the source's tensor table without offsets, from which the [required
+    /// features](Manifest::required_features) follow.
     pub fn entries(&self) -> Vec<TensorEntry> {
         self.tensors.iter().map(SourceTensor::entry).collect()
     }
 
-    /// The sections of a draft, whose places and digests are the writer's to fill.
     pub(super) fn sections(&self) -> Vec<SectionEntry> {
         let of_tensor = |tensor: &SourceTensor| {
             let parts = tensor.parts().enumerate();
@@ -127,8 +123,8 @@ impl SourceRecord {
 }
 
 impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
-    /// Bytes of the file in front of the source's weights; all of it where there are none. So many the artifact takes
-    /// that knows no source, but for what its manifest says of it.
+    /// Returns the number of bytes before the source weights: the size of the artifact without its
+    /// source, apart from the source record.
     pub fn own_bytes(&self) -> u64 {
         let first = self.manifest().source_sections().first();
         first.map_or(self.file_length(), |entry| entry.offset)
@@ -136,14 +132,13 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
 }
 
 impl Manifest {
-    /// Bytes of the sections with the source's weights; 0 where there are none. What is stored once for both models is
-    /// not among them.
+    /// Returns the bytes of the sections with source weights, without shared tensors.
     pub fn source_bytes(&self) -> u64 {
         let sections = self.source_sections().iter();
         sections.fold(0, |sum, entry| sum.saturating_add(entry.length))
     }
 
-    /// The sections with the source's weights.
+    /// Returns the sections with source weights.
     pub fn source_sections(&self) -> &[SectionEntry] {
         let first = match self.source {
             Some(_) => first_section(&self.sections),
@@ -152,10 +147,11 @@ impl Manifest {
         self.sections.get(first..).unwrap_or_default()
     }
 
-    /// Offset and length in the file of each tensor of the source; empty where the artifact has none.
+    /// Returns offset and length of each source tensor in the file; empty without a source.
     ///
     /// # Errors
-    /// [`HtzError::OfSource`] for the first contradiction to the sections and the artifact's own tensors.
+    /// [`HtzError::OfSource`] for the first contradiction to the sections or the artifact's own
+    /// tensors.
     pub(super) fn source_places(&self) -> Result<Vec<(u64, u64)>, HtzError> {
         let Some(record) = &self.source else {
             return Ok(Vec::new());
@@ -190,7 +186,8 @@ impl Manifest {
                 if found.length != length {
                     return Err(fault(tensor, "length of a section", length, found.length));
                 }
-                // Those behind it follow without a gap, since a section may have a multiple of the alignment.
+                // Further parts are contiguous, because the maximum section size is a multiple of
+                // the alignment.
                 if part == 0 {
                     offset = found.offset;
                 }
@@ -208,7 +205,6 @@ impl Manifest {
         }
     }
 
-    /// Checks what is said of the source, but for the places of sections.
     pub(super) fn check_source(&self) -> Result<(), HtzError> {
         let Some(record) = &self.source else {
             return Ok(());
@@ -231,25 +227,21 @@ impl Manifest {
     }
 }
 
-/// Where the sections of the source begin.
 fn first_section(sections: &[SectionEntry]) -> usize {
     let first = sections.iter().position(|of| of.name.starts_with(PREFIX));
     first.unwrap_or(sections.len())
 }
 
-/// The tensors of an artifact by their role.
 fn by_role(manifest: &Manifest) -> BTreeMap<Role, &TensorEntry> {
     let tensors = manifest.tensors.iter();
     tensors.map(|entry| (entry.role, entry)).collect()
 }
 
-/// Whether a tensor of the artifact has the type and the shape of one of the source.
 fn is_alike(entry: &TensorEntry, tensor: &SourceTensor) -> bool {
     (entry.dtype, entry.rows, entry.cols) == (tensor.dtype, tensor.rows, tensor.cols)
         && entry.codes.is_none()
 }
 
-/// Whether a model that nobody has compressed may have a tensor of this role.
 fn is_of_model(role: Role) -> bool {
     match role {
         Role::Basis { .. }

@@ -1,4 +1,4 @@
-//! Sections: what is stored beside the tensors, encoded and decoded within bounds.
+//! Sections: data other than tensors, encoded and decoded within bounds.
 
 use std::fmt;
 use std::io::Read as _;
@@ -13,7 +13,6 @@ use crate::escape::one_line;
 use crate::limits::{MAX_MERGES, MAX_VOCABULARY};
 use crate::vocab::{Vocabulary, VocabularyError};
 
-/// zstd's level for sections: they are written once, and small.
 const LEVEL: i32 = 19;
 
 /// A section ready to be written.
@@ -24,11 +23,11 @@ pub struct Section {
 }
 
 impl Section {
-    /// A section that holds `data`, compressed where that makes it smaller. The same data give
-    /// the same bytes with the same release of zstd.
+    /// Creates a section of `data`, compressed if that makes it smaller. The bytes are reproducible
+    /// with the same release of zstd.
     ///
     /// # Errors
-    /// [`HtzError::Section`] where `data` are more than [`MAX_SECTION_BYTES`].
+    /// [`HtzError::Section`] for more than [`MAX_SECTION_BYTES`].
     pub fn new(name: &str, required: bool, data: &[u8]) -> Result<Section, HtzError> {
         let decoded_length = data.len() as u64;
         let failed = |property, expected: String, found: String| HtzError::Section {
@@ -67,36 +66,35 @@ impl Section {
         Ok(Section { entry, bytes })
     }
 
-    /// The section [`TOKENIZER`].
+    /// Creates the section [`TOKENIZER`].
     ///
     /// # Errors
-    /// [`HtzError::Vocabulary`] where the vocabulary contradicts itself.
+    /// [`HtzError::Vocabulary`] for an inconsistent vocabulary.
     pub fn tokenizer(vocabulary: &Vocabulary) -> Result<Section, HtzError> {
         vocabulary.check()?;
         let json = serde_json::to_vec(vocabulary).map_err(syntax)?;
         Section::new(TOKENIZER, true, &json)
     }
 
-    /// The section [`KERNELS`], which a reader may do without.
+    /// Creates the optional section [`KERNELS`].
     ///
     /// # Errors
-    /// [`HtzError::Section`] where the code is more than a section holds.
+    /// [`HtzError::Section`] if the code is too large.
     pub fn kernels(code: &KernelCode) -> Result<Section, HtzError> {
         Section::new(KERNELS, false, &code.to_bytes())
     }
 
-    /// The section's entry in the manifest; its offset is the writer's to fill.
+    /// Entry in the manifest; the writer sets its offset.
     pub fn entry(&self) -> &SectionEntry {
         &self.entry
     }
 
-    /// The bytes as they are stored.
+    /// Stored bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// Decodes the stored `bytes` of a section whose entry has been checked.
 pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzError> {
     let failed = |expected: String, found: String| HtzError::Section {
         section: one_line(&entry.name),
@@ -112,12 +110,12 @@ pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzE
             };
             let mut rest = bytes;
             let mut data = Vec::new();
-            // Once, where the announcement is true: a buffer that grows is there twice for a moment.
+            // Reserved once, because a growing buffer exists twice for a moment.
             let room = usize::try_from(entry.decoded_length.saturating_add(1));
             data.try_reserve_exact(room.unwrap_or(usize::MAX))
                 .map_err(|error| broken(std::io::Error::other(error)))?;
-            // Grows with what is really there; one byte more than announced is enough to know
-            // that the announcement is wrong.
+            // Grows with the actual data. One byte more than stated suffices to detect a wrong
+            // length.
             let mut decoder = zstd::stream::read::Decoder::with_buffer(&mut rest)
                 .map_err(broken)?
                 .single_frame();
@@ -144,10 +142,9 @@ pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzE
     }
 }
 
-/// Logarithm of the largest window that a frame of `decoded_length` bytes may ask for. The
-/// decoder allocates the window before it has seen any content.
+/// Returns the logarithm of the largest window allowed for a frame of `decoded_length` bytes. The
+/// decoder allocates the window before reading content.
 fn window_log(decoded_length: u64) -> u32 {
-    /// The least that zstd's format knows.
     const LEAST: u32 = 10;
     decoded_length
         .min(MAX_SECTION_BYTES)
@@ -156,15 +153,13 @@ fn window_log(decoded_length: u64) -> u32 {
         .max(LEAST)
 }
 
-/// The vocabulary in the decoded section [`TOKENIZER`] of a model of `tokens` tokens, in an
-/// artifact that requires `features`.
 pub(super) fn vocabulary(
     data: &[u8],
     tokens: usize,
     features: &[String],
 ) -> Result<Vocabulary, HtzError> {
-    // Counted before they are kept: an empty text is three bytes here and 24 in memory, and the
-    // model's own tensors bound how many there may be.
+    // Counts before storing: an empty text has three bytes here and 24 in memory. The model's
+    // tensors bound the number of tokens.
     let counted: Counted = serde_json::from_slice(data).map_err(syntax)?;
     if counted.tokens.0 > tokens {
         return Err(HtzError::Vocabulary(VocabularyError::Rows {
@@ -185,7 +180,6 @@ pub(super) fn vocabulary(
     Ok(vocabulary)
 }
 
-/// The code in the decoded section [`KERNELS`].
 pub(super) fn kernels(data: &[u8]) -> Result<KernelCode, HtzError> {
     KernelCode::parse(data).map_err(|error| HtzError::Section {
         section: KERNELS.to_owned(),
@@ -195,7 +189,6 @@ pub(super) fn kernels(data: &[u8]) -> Result<KernelCode, HtzError> {
     })
 }
 
-/// How much a vocabulary lists.
 #[derive(Deserialize)]
 struct Counted {
     tokens: Count,
@@ -212,7 +205,6 @@ struct Counted {
 }
 
 impl Counted {
-    /// Bounds the lists beside the tokens by what any vocabulary has.
     fn check(&self) -> Result<(), HtzError> {
         let Counted {
             tokens: _,
@@ -242,7 +234,6 @@ impl Counted {
     }
 }
 
-/// The length of a list whose items are skipped.
 #[derive(Default)]
 struct Count(usize);
 
@@ -295,14 +286,13 @@ mod tests {
     }
 
     #[test]
-    fn data_survive_either_encoding() {
+    fn data_round_trip_in_either_encoding() {
         for (data, encoding) in [
             (&b""[..], Encoding::Raw),
             (b"x", Encoding::Raw),
             (&b"abc".repeat(1000), Encoding::Zstd),
-            // 1 MiB is free to be compressed by any factor.
+            // 1 MiB may be compressed by any factor.
             (&vec![7; 1 << 20], Encoding::Zstd),
-            // Zeros shrink further than a reader would believe.
             (&vec![0; 8 << 20], Encoding::Raw),
         ] {
             let section = section(data);
@@ -314,9 +304,8 @@ mod tests {
         }
     }
 
-    /// Numbers of two bytes here take four in memory, and a compressed list costs its author nothing.
     #[test]
-    fn lists_beside_the_tokens_are_counted_before_they_are_kept() {
+    fn other_lists_are_counted_before_allocation() {
         for (list, item, most) in [
             ("merges", "[0,0],", MAX_MERGES),
             ("scores", "0,", MAX_VOCABULARY),
@@ -332,20 +321,19 @@ mod tests {
     }
 
     #[test]
-    fn bytes_behind_the_frame_are_refused() {
+    fn bytes_after_the_frame_are_refused() {
         let section = section(&b"abc".repeat(1000));
         let mut bytes = section.bytes().to_vec();
         bytes.push(0);
         let error = content_error(section.entry(), &bytes);
         assert!(error.contains("1 bytes behind it"), "{error}");
-        // A second frame is no part of the first.
         bytes.pop();
         bytes.extend_from_slice(section.bytes());
         content_error(section.entry(), &bytes);
     }
 
     #[test]
-    fn a_frame_that_is_cut_is_refused() {
+    fn truncated_frame_is_refused() {
         let section = section(&b"abc".repeat(1000));
         for length in 0..section.bytes().len() {
             content_error(section.entry(), &section.bytes()[..length]);
@@ -373,15 +361,12 @@ mod tests {
         entry.decoded_length = 1;
         let error = content_error(&entry, &frame);
         assert!(error.contains("memory"), "{error}");
-        // A window of 2^10 bytes is fine.
         frame[5] = 0;
         assert_eq!(decode(&entry, &frame).unwrap(), b"x");
     }
 
-    /// An empty text is three bytes in the file and 24 in memory: more of them than the model has
-    /// tokens are counted and not kept, so that what is said is not what their kinds lack.
     #[test]
-    fn more_tokens_than_the_model_has_are_refused_first() {
+    fn excess_tokens_are_refused_before_other_checks() {
         let tokens = vec![""; 100_000];
         let data = serde_json::json!({
             "model": "llama", "tokens": tokens, "kinds": [], "bos": null, "eos": null,
@@ -397,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_section_can_hold_is_refused() {
+    fn oversized_section_is_refused() {
         let data = vec![0; MAX_SECTION_BYTES as usize + 1];
         let error = Section::new("test", false, &data).unwrap_err().to_string();
         assert!(error.contains("length is 268435457"), "{error}");

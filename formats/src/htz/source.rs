@@ -1,4 +1,4 @@
-//! An artifact as a model file.
+//! Artifacts as model files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::{Htz, HtzError, KernelCode};
 use crate::source::{Container, ModelFile, ModelTensor, Place, SourceError};
 
 impl ModelFile {
-    /// Opens an artifact; the digests of its tensors are not compared.
+    /// Opens an artifact without verifying the digests of its tensors.
     ///
     /// # Errors
     /// [`SourceError::Htz`].
@@ -15,10 +15,10 @@ impl ModelFile {
         Ok(ModelFile::from_htz(&Htz::open(path)?)?)
     }
 
-    /// The model in an artifact that is open.
+    /// Creates a model file from an open artifact.
     ///
     /// # Errors
-    /// [`HtzError::ItemDigest`] or [`HtzError::Section`] where the tokenizer is damaged, inside
+    /// [`HtzError::ItemDigest`] or [`HtzError::Section`] for a damaged tokenizer, inside
     /// [`HtzError::InFile`].
     pub fn from_htz(htz: &Htz) -> Result<ModelFile, HtzError> {
         let manifest = htz.manifest();
@@ -41,7 +41,7 @@ impl ModelFile {
                     name: entry.name.clone(),
                     role: entry.role,
                     dtype: entry.dtype,
-                    // These casts lose nothing: the file, hence its tensors, is in memory.
+                    // Lossless: the file, hence its tensors, is in memory.
                     rows: entry.rows as usize,
                     cols: entry.cols as usize,
                     codes: entry.codes.clone(),
@@ -54,12 +54,12 @@ impl ModelFile {
         })
     }
 
-    /// The model that an artifact was made from, where its weights lie in it, in the same mapping; `None` where they do
-    /// not, and for what is no artifact. Its tensors have the bytes, types and names that they had in the source; their
-    /// digests are not compared.
+    /// Returns the source model stored in an artifact, in the same mapping; `None` without one, and
+    /// for other files. Tensors have the bytes, types and names of the source; digests are not
+    /// verified.
     ///
     /// # Errors
-    /// [`HtzError`], inside [`HtzError::InFile`], where the file is no artifact any more.
+    /// [`HtzError`], inside [`HtzError::InFile`].
     pub fn sealed_source(&self) -> Result<Option<ModelFile>, HtzError> {
         let (Container::Htz { .. }, [map]) = (self.container, &self.files[..]) else {
             return Ok(None);
@@ -76,7 +76,7 @@ impl ModelFile {
             name: tensor.name.clone(),
             role: tensor.role,
             dtype: tensor.dtype,
-            // These casts lose nothing, as above.
+            // Lossless, as above.
             rows: tensor.rows as usize,
             cols: tensor.cols as usize,
             codes: None,
@@ -97,10 +97,11 @@ impl ModelFile {
         }))
     }
 
-    /// The kernels for GPUs in an artifact, compiled ahead of time. `None` where it has none, and for what is no artifact.
+    /// Returns the GPU kernels of an artifact, compiled ahead of time. `None` without any, and for
+    /// other files.
     ///
     /// # Errors
-    /// [`HtzError`] where they are damaged.
+    /// [`HtzError`] if they are damaged.
     pub fn kernels(&self) -> Result<Option<KernelCode>, HtzError> {
         let (Container::Htz { .. }, [map]) = (self.container, &self.files[..]) else {
             return Ok(None);

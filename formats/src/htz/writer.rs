@@ -1,4 +1,4 @@
-//! Writing an artifact: one tensor in memory at a time, and all or nothing on disk.
+//! Writer of artifacts: one tensor in memory at a time, atomic on disk.
 
 mod source;
 
@@ -20,10 +20,10 @@ use crate::folder::Folder;
 use crate::map::{MapError, MappedFile};
 use crate::model::Role;
 
-/// Writes an artifact, tensor by tensor.
+/// Writer of an artifact, tensor by tensor.
 ///
-/// The file grows under another name in the folder where it is to be, and takes its own name when
-/// it is complete and on the disk. Dropping the writer removes it, unless it was begun with
+/// The file grows under a temporary name in its final folder and is renamed when it is complete and
+/// flushed to disk. Dropping the writer removes it, unless it was begun with
 /// [`resume`](HtzWriter::resume).
 #[derive(Debug)]
 pub struct HtzWriter {
@@ -33,50 +33,41 @@ pub struct HtzWriter {
     manifest: Manifest,
     sections: Vec<Section>,
     header: Header,
-    /// Bytes written so far, the room for header and manifest included.
     end: u64,
-    /// Index of the tensor whose turn it is.
     turn: usize,
-    /// Index of the section whose turn it is.
     next_section: usize,
-    /// Index of the source's tensor whose turn it is, of those that are not shared.
     source_turn: usize,
 }
 
-/// Where an unfinished artifact grows, and what becomes of it.
 #[derive(Debug)]
 struct Place {
     folder: Arc<Folder>,
-    /// Its name as long as it is unfinished.
     unfinished: OsString,
-    /// Its name afterwards.
     name: OsString,
     overwrite: bool,
-    /// Whether it stays when it is given up.
     stays: bool,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.stays {
-            // What cannot be removed has a name that says what it is.
+            // If removal fails, the name marks the file as incomplete.
             let _ = self.folder.remove(&self.unfinished);
         }
     }
 }
 
 impl HtzWriter {
-    /// Begins the artifact `path` with the tensors and the plan of `draft` and with `sections`.
+    /// Begins the artifact `path` with tensors and plan of `draft` and with `sections`.
     ///
-    /// In `draft`, places, lengths and digests are ignored, and so are its sections; the errors
-    /// of the plan may be missing, the depth sink and the numbers of the spectra may change, a quality
-    /// reserves room for what [`put_quality`](HtzWriter::put_quality) writes into the complete artifact, a source has
-    /// its own tensors [behind](HtzWriter::write_source) those of the artifact, a
-    /// [draft](super::TuningRecord::draft) of a tuning that of the same artifact with tuned scales, and the rest
-    /// of it is final.
+    /// In `draft`, offsets, lengths, digests and sections are ignored. Errors of the plan, the
+    /// depth sink and the numbers of the spectra may be set later. A quality reserves space for
+    /// [`put_quality`](HtzWriter::put_quality), and a [draft](super::TuningRecord::draft) of a
+    /// tuning for tuned scales. Tensors of a source [follow](HtzWriter::write_source) those of the
+    /// artifact. All else is final.
     ///
     /// # Errors
-    /// What a reader would find wrong with the manifest; [`HtzError::Exists`],
+    /// Errors that a reader would report for the manifest; [`HtzError::Exists`],
     /// [`HtzError::NotAFile`], [`HtzError::FolderMissing`], [`HtzError::NotWritable`],
     /// [`HtzError::DiskFull`] or [`HtzError::Io`].
     pub fn create(
@@ -117,9 +108,9 @@ impl HtzWriter {
         ))
     }
 
-    /// Begins the artifact `name` in a folder of one's own, as [`create`](HtzWriter::create) does, in
-    /// the file `partial` there, which stays when the writer is dropped. A later writer with the same
-    /// arguments takes over what stands there: see [`take_over`](HtzWriter::take_over).
+    /// Begins the artifact `name` in a private folder, like [`create`](HtzWriter::create), in the
+    /// file `partial`, which is kept on drop. A later writer with the same arguments can [take
+    /// over](HtzWriter::take_over).
     ///
     /// # Errors
     /// Those of [`create`](HtzWriter::create).
@@ -162,7 +153,7 @@ impl HtzWriter {
             manifest,
             sections,
             header,
-            // Leaves room for header and manifest: they are known last.
+            // Reserves space for header and manifest, which are written last.
             end: header.data_offset(),
             turn: 0,
             next_section: 0,
@@ -170,12 +161,11 @@ impl HtzWriter {
         }
     }
 
-    /// Counts tensors as written that an earlier writer wrote to the same unfinished file, as long
-    /// as their bytes have these digests, and returns how many they are. What stands behind them is
-    /// cut off.
+    /// Accepts tensors that an earlier writer wrote to the same unfinished file, as long as their
+    /// bytes have these digests, and returns their number. The rest of the file is truncated.
     ///
     /// # Errors
-    /// Failures of the system.
+    /// I/O errors.
     pub fn take_over(&mut self, digests: &[Digest]) -> Result<usize, HtzError> {
         let length = self.io("read", |file| Ok(file.metadata()?.len()))?;
         let mut taken = 0;
@@ -213,13 +203,12 @@ impl HtzWriter {
         Ok(taken)
     }
 
-    /// Gives the complete artifact `name` of a folder its place, in another folder of the same file
-    /// system; one that is replaced passes its permissions on. Says whether the new name was forced to
-    /// the disk, too: a folder that may be written but not read cannot be.
+    /// Moves the complete artifact `name` to its destination on the same file system. A replaced
+    /// file passes on its permissions. The inner result states whether the new name was flushed to
+    /// disk, which fails if the folder is writable but not readable.
     ///
     /// # Errors
-    /// [`HtzError::Exists`] where the name is taken and must not be, and failures of the system; the
-    /// artifact stays where it was then.
+    /// [`HtzError::Exists`] and I/O errors; then the artifact stays in place.
     pub fn publish(
         folder: &Folder,
         name: &OsStr,
@@ -239,7 +228,7 @@ impl HtzWriter {
         Ok(parent.sync())
     }
 
-    /// Whether an artifact may be written to `path`, before any work is done for it.
+    /// Checks early that an artifact can be written to `path`.
     ///
     /// # Errors
     /// Those of [`create`](HtzWriter::create) that concern the path alone.
@@ -247,23 +236,23 @@ impl HtzWriter {
         destination(path.as_ref(), overwrite).map(|_| ())
     }
 
-    /// Bytes of the artifact that [`create`](HtzWriter::create) with these arguments would lead to,
-    /// exactly: the digest of the source, the errors, the spectra's numbers, the depth sink and the
-    /// tensors' contents do not change it.
+    /// Returns the exact size of the artifact that [`create`](HtzWriter::create) would give. It
+    /// does not depend on the source's digest, errors, numbers of spectra, depth sink or tensor
+    /// contents.
     ///
     /// # Errors
-    /// What a reader would find wrong with the manifest.
+    /// Errors that a reader would report for the manifest.
     pub fn length_of(draft: Manifest, sections: &[Section]) -> Result<u64, HtzError> {
         let mut manifest = draft;
         Ok(lay_out(&mut manifest, sections)?.file_length)
     }
 
-    /// Where the file is as long as it is incomplete.
+    /// Path of the unfinished file.
     pub fn temp_path(&self) -> PathBuf {
         self.place.folder.path().join(&self.place.unfinished)
     }
 
-    /// The unfinished file, mapped.
+    /// Maps the unfinished file.
     ///
     /// # Errors
     /// [`MapError`].
@@ -271,17 +260,17 @@ impl HtzWriter {
         MappedFile::of_file(self.temp_path(), &self.file)
     }
 
-    /// The tensor whose turn it is; `None` when all are written.
+    /// Returns the next tensor, or `None` if all are written.
     pub fn turn(&self) -> Option<&TensorEntry> {
         self.manifest.tensors.get(self.turn)
     }
 
-    /// The tensors that are written, with their digests.
+    /// Tensors written so far, with their digests.
     pub fn written(&self) -> &[TensorEntry] {
         &self.manifest.tensors[..self.turn]
     }
 
-    /// Bytes of the complete artifact.
+    /// Size of the complete artifact in bytes.
     pub fn file_length(&self) -> u64 {
         self.header.file_length
     }
@@ -289,8 +278,7 @@ impl HtzWriter {
     /// Writes the next tensor, in the order of the draft.
     ///
     /// # Errors
-    /// [`HtzError::WrongTurn`] where it is another tensor's turn, [`HtzError::Tensor`] where
-    /// `bytes` are too many or too few, and failures of the system.
+    /// [`HtzError::WrongTurn`], [`HtzError::Tensor`] for a wrong number of bytes, and I/O errors.
     pub fn write_tensor(&mut self, role: Role, bytes: &[u8]) -> Result<(), HtzError> {
         let entry = match self.manifest.tensors.get_mut(self.turn) {
             Some(entry) if entry.role == role => entry,
@@ -320,18 +308,17 @@ impl HtzWriter {
         Ok(())
     }
 
-    /// Replaces the geometry record of the draft, which must have one, by one with its numbers.
+    /// Replaces the geometry record of the draft, which must have one.
     pub fn describe(&mut self, geometry: GeometryRecord) {
         self.manifest.geometry = Some(geometry);
     }
 
-    /// Completes the artifact: `measured` may fill in the errors of the plan; sections,
-    /// manifest and header are written; the file is forced to the disk and takes its name.
+    /// Completes the artifact: `measured` sets the errors of the plan; sections, manifest and
+    /// header are written, and the file is flushed to disk and renamed.
     ///
     /// # Errors
-    /// [`HtzError::WrongTurn`] where a tensor is missing, [`HtzError::ManifestRoom`] where more
-    /// was filled in than that, what a reader would find wrong with the plan or the geometry, and failures of
-    /// the system. Nothing is left behind then.
+    /// [`HtzError::WrongTurn`] for a missing tensor, [`HtzError::ManifestRoom`], errors that a
+    /// reader would report for plan or geometry, and I/O errors. Then no file remains.
     pub fn finish(mut self, measured: impl FnOnce(&mut PlanRecord)) -> Result<(), HtzError> {
         if let Some(entry) = self.turn() {
             return Err(HtzError::WrongTurn {
@@ -362,7 +349,7 @@ impl HtzWriter {
             .and_then(|()| folder.rename(unfinished, folder, name, *overwrite))
             .map_err(|source| taken_or("create", &self.path, source))?;
         match folder.sync() {
-            // A folder that may be written but not read.
+            // The folder is writable but not readable.
             Err(error) if error.kind() != ErrorKind::PermissionDenied => {
                 let path = folder.path().to_owned();
                 self.place.stays = true;
@@ -379,8 +366,7 @@ impl HtzWriter {
         }
     }
 
-    /// Writes `bytes` at `offset`, after zeros from where the file ends. May be tried again
-    /// where it fails.
+    /// Writes `bytes` at `offset`, after zero padding. Can be retried after an error.
     fn append(&mut self, offset: u64, bytes: &[u8]) -> Result<(), HtzError> {
         const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
         let padding = &ZEROS[..(offset - self.end) as usize];
@@ -404,7 +390,6 @@ impl HtzWriter {
     }
 }
 
-/// Why a complete file has not got its name.
 fn taken_or(action: &'static str, path: &Path, source: io::Error) -> HtzError {
     match source.kind() {
         ErrorKind::AlreadyExists => HtzError::Exists { path: path.into() },
@@ -412,13 +397,13 @@ fn taken_or(action: &'static str, path: &Path, source: io::Error) -> HtzError {
     }
 }
 
-/// Fills in the place of every tensor and section, reserves room for the manifest, and checks
-/// what can be checked before the tensors are there.
+/// Sets the offsets of all tensors and sections, reserves space for the manifest, and checks
+/// everything that does not need tensor data.
 fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzError> {
     manifest.sections = sections.iter().map(|s| s.entry().clone()).collect();
     let of_source = manifest.source.iter().flat_map(SourceRecord::sections);
     manifest.sections.extend(of_source);
-    // Nothing is measured before the artifact is complete.
+    // Measurements need the complete artifact.
     let quality = manifest.quality.take();
     let dial = std::mem::take(&mut manifest.dial).len();
     let tuning = manifest
@@ -426,7 +411,6 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
         .tuning
         .take_if(|tuning| tuning.is_draft());
     for entry in &mut manifest.tensors {
-        // A row that is no whole number of blocks is found by the check.
         entry.length = entry.stored_bytes().unwrap_or(0);
         entry.sha256 = Digest::default();
     }
@@ -448,7 +432,7 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     for entry in &mut manifest.sections {
         entry.offset = check::place(&mut end, entry.length).unwrap_or(u64::MAX);
     }
-    // Also finds the places that do not fit.
+    // Also detects offsets that overflow.
     let file_length = check::layout(manifest, data_offset)?;
     Ok(Header {
         minor: check::minor_of(manifest),
@@ -458,9 +442,8 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     })
 }
 
-/// Bytes to reserve for the manifest: as many as it can need when the offsets and errors are
-/// known, a quality is measured and norms are tuned where that is to be, so that header and manifest end at a multiple
-/// of [`ALIGNMENT`].
+/// Returns the bytes to reserve for the manifest including all later values, such that header and
+/// manifest end at a multiple of [`ALIGNMENT`].
 fn room(
     manifest: &Manifest,
     quality: Option<QualityRecord>,
@@ -504,7 +487,6 @@ fn room(
     Ok(room)
 }
 
-/// Header and manifest, checked and padded, as long as `header` says of them.
 pub(super) fn head(manifest: &Manifest, mut header: Header) -> Result<Vec<u8>, HtzError> {
     check::contents(manifest)?;
     let mut text = to_json(manifest)?;
@@ -524,13 +506,12 @@ fn to_json(manifest: &Manifest) -> Result<Vec<u8>, HtzError> {
     })
 }
 
-/// The folder and the file name of an artifact that may be written to `path`.
 fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, OsString), HtzError> {
     let not_a_file = |found| HtzError::NotAFile {
         path: path.to_owned(),
         found,
     };
-    // `file_name` overlooks a slash at the end, but a person who writes one means a folder.
+    // `file_name` ignores a trailing slash, which denotes a folder.
     let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
     let Some(name) = path.file_name().filter(|_| !slash) else {
         return Err(not_a_file("a folder"));
@@ -551,7 +532,7 @@ fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, OsString), HtzE
         Ok(_) if !overwrite => Err(HtzError::Exists {
             path: path.to_owned(),
         }),
-        // Found now rather than after hours of work.
+        // Detected now rather than after hours of work.
         Err(source) if source.kind() == ErrorKind::InvalidFilename => Err(HtzError::Io {
             action: "create",
             path: path.to_owned(),
@@ -561,7 +542,6 @@ fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, OsString), HtzE
     }
 }
 
-/// What the system said of an action on `path`, for an artifact of `needed` bytes.
 pub(super) fn failure(
     action: &'static str,
     path: &Path,
@@ -584,7 +564,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_told_with_its_remedy() {
+    fn full_disk_error_names_the_remedy() {
         for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
             let error = failure("write", Path::new("x.htz"), 12345, kind.into());
             let text = error.to_string();

@@ -1,8 +1,7 @@
-//! What is said when a mapped file becomes shorter, or its disk fails: the system then sends SIGBUS
-//! to whoever reads the part that is gone, and without a handler the process ends without a word.
+//! SIGBUS handler for truncated mapped files and failing disks.
 //!
-//! Every mapping is listed here. The list is made of parts that are never freed and only read and
-//! written as atomics, so that a signal handler may walk it at any time.
+//! Mappings are registered in a list whose nodes are never freed and use only atomics, so that a
+//! signal handler may walk it at any time.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -10,15 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::escape::escaped;
 
-/// Bytes of a file's name that are kept; the end of a longer one.
 const NAME: usize = 512;
 
-/// A place in the list: one mapping at a time.
+/// A node of the list, which registers one mapping at a time.
 #[derive(Debug)]
 pub(super) struct Region {
     taken: AtomicBool,
     start: AtomicUsize,
-    /// One behind the last address; 0 while there is no mapping.
+    /// One past the last address; 0 without a mapping.
     end: AtomicUsize,
     name: [AtomicU8; NAME],
     length: AtomicUsize,
@@ -39,7 +37,6 @@ impl Region {
         }
     }
 
-    /// Lists a mapping until [`remove`](Region::remove).
     pub(super) fn add(path: &Path, bytes: &[u8]) -> &'static Region {
         let mut region: &'static Region = &FIRST;
         while region
@@ -51,7 +48,7 @@ impl Region {
         }
         let text = path.to_string_lossy();
         let text = escaped(&text);
-        // The end of a name tells files apart. Cut at a character.
+        // Keeps the end of the name, which distinguishes files. Cuts at a character boundary.
         let mut cut = text.len().saturating_sub(NAME);
         while !text.is_char_boundary(cut) {
             cut += 1;
@@ -63,25 +60,22 @@ impl Region {
         region.length.store(kept.len(), Ordering::Relaxed);
         let start = bytes.as_ptr() as usize;
         region.start.store(start, Ordering::Relaxed);
-        // Behind everything else, which is then seen by whoever sees this.
+        // Stored last with Release ordering, which publishes the other fields.
         region.end.store(start + bytes.len(), Ordering::Release);
         region
     }
 
-    /// Takes the mapping off the list, before it is unmapped.
     pub(super) fn remove(&self) {
         self.end.store(0, Ordering::Release);
         self.taken.store(false, Ordering::Release);
     }
 
-    /// Whether the mapping holds an address.
     fn holds(&self, address: usize) -> bool {
         let end = self.end.load(Ordering::Acquire);
         (self.start.load(Ordering::Relaxed)..end).contains(&address)
     }
 }
 
-/// The listed mapping that holds an address.
 #[cfg_attr(not(unix), allow(dead_code, reason = "nobody asks"))]
 fn find(address: usize) -> Option<&'static Region> {
     let mut region = &FIRST;
@@ -105,23 +99,23 @@ mod handler {
     const WHY: &[u8] = b": the file became shorter while it was read, or its disk fails; copy it \
         again and let nothing write to it meanwhile\n";
 
-    /// The program's name, and what was done with the signal before.
+    /// Name of the program, and the previous signal action.
     static BEFORE: OnceLock<(&'static str, libc::sigaction)> = OnceLock::new();
 
     pub(in crate::map) fn install(program: &'static str) -> io::Result<()> {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: all zeros are a valid `sigaction`: no handler, no flags, and for `sa_mask` what
-        // `sigemptyset` makes of it below. Both pointers are to values of this function. The handler
-        // has the signature that SA_SIGINFO calls for and does only what a signal handler may.
+        // SAFETY: all zeros are a valid `sigaction`: no handler, no flags, and `sa_mask` is set by
+        // `sigemptyset` below. Both pointers are to values of this function. The handler has the
+        // signature of SA_SIGINFO and is async-signal-safe.
         unsafe {
             let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
             libc::sigemptyset(&raw mut action.sa_mask);
-            // On the stack for signals, which Rust's threads have.
+            // Uses the alternate signal stack, which Rust's threads have.
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
             let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                 on_bus_error;
             action.sa_sigaction = handler as usize;
-            // What was there must be known before the handler can run.
+            // The previous action must be known before the handler can run.
             if libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -134,7 +128,7 @@ mod handler {
         Ok(())
     }
 
-    /// Names the file and ends the process, or leaves the signal to who had it before.
+    /// Names the file and ends the process, or restores the previous action.
     extern "C" fn on_bus_error(
         signal: libc::c_int,
         info: *mut libc::siginfo_t,
@@ -143,27 +137,26 @@ mod handler {
         let Some((program, before)) = BEFORE.get() else {
             return;
         };
-        // SAFETY: with SA_SIGINFO the system passes a valid `info`, and SIGBUS has an address where
-        // a fault raised it. What is called here (`write`, `_exit`, `sigaction`, `raise`) may be
-        // called in a signal handler; everything read is atomic or was set before this could run.
+        // SAFETY: with SA_SIGINFO the system passes a valid `info`, and SIGBUS has an address if
+        // raised by a fault. All functions called here (`write`, `_exit`, `sigaction`, `raise`) are
+        // async-signal-safe; everything read is atomic or was set before the handler could run.
         unsafe {
             let raised = (*info).si_code > 0;
             if raised && let Some(region) = find((*info).si_addr() as usize) {
                 let mut line = [0; NAME + 256];
                 let length = write_line(program, region, &mut line);
-                // Nobody is left to be told if this fails.
+                // An error cannot be reported.
                 let _ = libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), length);
                 libc::_exit(1);
             }
             libc::sigaction(signal, before, std::ptr::null_mut());
             if !raised {
-                // Sent by a process: it does not come again by itself.
+                // Sent by a process, hence not repeated by itself.
                 libc::raise(signal);
             }
         }
     }
 
-    /// The line about a region, and its length.
     fn write_line(program: &str, region: &Region, line: &mut [u8]) -> usize {
         let name = region.name[..region.length.load(Ordering::Relaxed).min(NAME)].iter();
         let name = name.map(|byte| byte.load(Ordering::Relaxed));

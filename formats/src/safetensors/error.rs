@@ -1,4 +1,4 @@
-//! What can be wrong with a safetensors file, an index, or a folder of them.
+//! Errors of safetensors files, indexes and model folders.
 
 use std::path::PathBuf;
 
@@ -6,58 +6,58 @@ use super::{CONFIG, Element, INDEX, WEIGHTS};
 use crate::limits;
 use crate::map::MapError;
 
-/// What is wrong with the contents of a safetensors file, or with what was asked of it.
+/// Error in the contents of a safetensors file, or in a request for them.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SafetensorsError {
-    /// Not even the length of the header.
+    /// The file is shorter than the length of the header.
     #[error("not a safetensors file: it has {length} bytes, a header's length alone has 8")]
     TooShort {
         /// Bytes of the file.
         length: usize,
     },
-    /// A header that is longer than the file.
+    /// The header is longer than the file.
     #[error(
         "the header has {stated} bytes, {left} are left in the file; the file is truncated or no \
          safetensors, copy or download it again"
     )]
     HeaderLength {
-        /// The length stated.
+        /// Stated length.
         stated: u64,
-        /// Bytes behind it.
+        /// Remaining bytes.
         left: u64,
     },
-    /// A number beyond one of [`limits`].
+    /// A number exceeds one of [`limits`].
     #[error("{place}: {found} found, {limit} is the most that is supported")]
     Limit {
-        /// What is bounded.
+        /// Item limited.
         place: String,
         /// The number.
         found: u64,
-        /// Its bound.
+        /// The limit.
         limit: u64,
     },
-    /// A header that is no JSON object.
+    /// The header is no JSON object.
     #[error(
         "not a safetensors file: the header starts with \"{}\", expected \"{{\"",
         found.escape_ascii()
     )]
     NotSafetensors {
-        /// The first bytes of the header, at most eight.
+        /// First bytes of the header, at most eight.
         found: Vec<u8>,
     },
-    /// A header that is not JSON, or not such JSON.
+    /// The header is no valid JSON for its schema.
     #[error("the header is unreadable: {error}; the file is damaged")]
     Json {
-        /// What is wrong, and where.
+        /// The error and its position.
         error: String,
     },
-    /// A name that stands in the header twice.
+    /// A tensor name occurs twice.
     #[error("tensor {tensor:?} stands in the header twice")]
     DuplicateTensor {
         /// The name.
         tensor: String,
     },
-    /// A type that the format does not define: what its numbers are is not known.
+    /// The element type is not defined by the format.
     #[error(
         "tensor {tensor:?}: unknown element type {found:?}; supported are {}",
         supported()
@@ -65,10 +65,10 @@ pub enum SafetensorsError {
     UnknownType {
         /// The tensor.
         tensor: String,
-        /// The type's name.
+        /// Name of the type.
         found: String,
     },
-    /// A type that models are not read in.
+    /// The element type is not supported.
     #[error(
         "tensor {tensor:?}: element type {found} is not supported; supported are {}",
         supported()
@@ -79,7 +79,7 @@ pub enum SafetensorsError {
         /// Its type.
         found: Element,
     },
-    /// Offsets that do not agree with type and shape.
+    /// The offsets contradict type and shape.
     #[error(
         "tensor {tensor:?}: its data are from {start} to {end}, {element} of shape {shape:?} takes {}",
         expected.map_or_else(|| "no whole number of bytes that fits".to_owned(), |bytes| format!("{bytes} bytes"))
@@ -91,14 +91,14 @@ pub enum SafetensorsError {
         element: Element,
         /// Its shape.
         shape: Vec<u64>,
-        /// Bytes that type and shape give; `None` where there is no such number.
+        /// Bytes implied by type and shape, if representable.
         expected: Option<u64>,
-        /// Where the data begin.
+        /// Start of the data.
         start: u64,
-        /// Where the data end.
+        /// End of the data.
         end: u64,
     },
-    /// Data behind the end of the file.
+    /// Data extend beyond the end of the file.
     #[error(
         "tensor {tensor:?}: its data end at byte {end} of the data, the file has {length}; \
          the file is truncated, copy or download it again"
@@ -106,28 +106,28 @@ pub enum SafetensorsError {
     BeyondEnd {
         /// The tensor.
         tensor: String,
-        /// Where its data end.
+        /// End of its data.
         end: u64,
         /// Bytes of data in the file.
         length: u64,
     },
-    /// Two tensors that share bytes.
+    /// Two tensors overlap.
     #[error("tensors {first:?} and {second:?} overlap; the file is damaged")]
     Overlap {
-        /// The one that starts first.
+        /// Tensor that starts first.
         first: String,
-        /// The one that starts inside it.
+        /// Tensor that starts within it.
         second: String,
     },
-    /// Bytes that belong to no tensor, which the format does not allow.
+    /// Bytes belong to no tensor, which the format forbids.
     #[error(
         "{bytes} bytes {} belong to no tensor; the file is damaged",
         before.as_ref().map_or_else(|| "at the end".to_owned(), |name| format!("before tensor {name:?}"))
     )]
     Gap {
-        /// The tensor behind them; `None` at the end of the file.
+        /// The following tensor; `None` at the end of the file.
         before: Option<String>,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
 }
@@ -138,22 +138,22 @@ fn supported() -> String {
     names.join(", ")
 }
 
-/// What is wrong with an index of shards.
+/// Error in an index of shards.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum IndexError {
-    /// Not JSON, or not such JSON.
+    /// The index is no valid JSON for its schema.
     #[error("the index is unreadable: {error}")]
     Json {
-        /// What is wrong, and where.
+        /// The error and its position.
         error: String,
     },
-    /// A name that is listed twice.
+    /// A tensor is listed twice.
     #[error("tensor {tensor:?} is listed twice")]
     DuplicateTensor {
         /// The name.
         tensor: String,
     },
-    /// A shard that is not the name of a safetensors file beside the index.
+    /// A shard is not the name of a safetensors file in the folder of the index.
     #[error(
         "tensor {tensor:?} is listed in {shard:?}, expected the name of a .safetensors file in \
          the same folder"
@@ -161,18 +161,19 @@ pub enum IndexError {
     ShardName {
         /// The tensor.
         tensor: String,
-        /// What is listed.
+        /// Listed name.
         shard: String,
     },
 }
 
-/// Why a folder was not opened. Every message names the folder, and the file in it.
+/// Error returned when a folder cannot be opened. Every message names the folder, and the file in
+/// it.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// A file could not be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// A folder of something else.
+    /// The folder has no configuration.
     #[error(
         "{}: there is no {CONFIG} in this folder; name the folder of a Hugging Face model, or the \
          model's file", folder.display()
@@ -181,7 +182,7 @@ pub enum FolderError {
         /// The folder.
         folder: PathBuf,
     },
-    /// A folder without weights in this format.
+    /// The folder has no safetensors weights.
     #[error(
         "{}: there is neither {WEIGHTS} nor {INDEX} in this folder; download the weights, or \
          save them as safetensors", folder.display()
@@ -190,7 +191,7 @@ pub enum FolderError {
         /// The folder.
         folder: PathBuf,
     },
-    /// Weights in one file, and an index of other files.
+    /// The folder has a single weight file and an index of others.
     #[error(
         "{}: there is {WEIGHTS}, and {INDEX} lists other files; keep the one that is meant",
         folder.display()
@@ -199,7 +200,7 @@ pub enum FolderError {
         /// The folder.
         folder: PathBuf,
     },
-    /// A file that is no part of the model in its folder.
+    /// The file is no part of the model in its folder.
     #[error(
         "{}: this file is none of the weights of the model in its folder; name the folder",
         path.display()
@@ -208,47 +209,47 @@ pub enum FolderError {
         /// The file.
         path: PathBuf,
     },
-    /// A file of text that is too large to be one.
+    /// A text file is too large.
     #[error("{}: {found} bytes, {limit} is the most that is supported", path.display())]
     Size {
         /// The file.
         path: PathBuf,
-        /// Its bytes.
+        /// Its size in bytes.
         found: u64,
-        /// The most that is read.
+        /// Maximum size.
         limit: u64,
     },
-    /// A file of weights is unreadable.
+    /// A weight file is invalid.
     #[error("{}: {error}", path.display())]
     Weights {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         error: SafetensorsError,
     },
-    /// The index is unreadable.
+    /// The index is invalid.
     #[error("{}: {error}", path.display())]
     Index {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         error: IndexError,
     },
-    /// More files than a model has.
+    /// The index lists too many files.
     #[error("{}: lists {found} files, {} is the most that is supported", path.display(), limits::MAX_FILES)]
     Files {
         /// The index.
         path: PathBuf,
-        /// How many.
+        /// Number of files.
         found: usize,
     },
-    /// A listed file that is not there.
+    /// A listed file is missing.
     #[error("{}: this file is missing, the index lists it; download it", path.display())]
     MissingShard {
         /// The file.
         path: PathBuf,
     },
-    /// A listed tensor that is nowhere.
+    /// A listed tensor is missing.
     #[error(
         "{}: tensor {tensor:?} is not in this file, the index lists it here; \
          download both again", path.display()
@@ -259,30 +260,30 @@ pub enum FolderError {
         /// The tensor.
         tensor: String,
     },
-    /// A listed tensor that is in another file.
+    /// A listed tensor is in another file.
     #[error(
         "{}: tensor {tensor:?} is in this file, the index lists it in {listed:?}; \
          download them again", path.display()
     )]
     WrongShard {
-        /// The file that has it.
+        /// File that contains it.
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The file that should.
+        /// Listed file.
         listed: String,
     },
-    /// A tensor in two files.
+    /// A tensor is in two files.
     #[error("{}: tensor {tensor:?} is in this file and in {other:?}; the model is damaged", path.display())]
     TwoShards {
-        /// One of them.
+        /// One file.
         path: PathBuf,
         /// The tensor.
         tensor: String,
         /// The other file.
         other: String,
     },
-    /// A tensor that the index does not list.
+    /// A tensor is not listed in the index.
     #[error(
         "{}: tensor {tensor:?} is in this file, the index does not list it; \
          download both again", path.display()

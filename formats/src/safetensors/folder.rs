@@ -1,4 +1,4 @@
-//! A folder with a model in it, as Hugging Face's tools write it.
+//! Model folders in the layout of Hugging Face.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,38 +9,38 @@ use super::{Contents, FolderError, Index};
 use crate::limits;
 use crate::map::{MapError, MappedFile};
 
-/// The file that says what the model is.
+/// Configuration of the model.
 pub const CONFIG: &str = "config.json";
 
-/// The file that holds all weights, where it is one.
+/// Weights in a single file.
 pub const WEIGHTS: &str = "model.safetensors";
 
-/// The file that says which weights are where, where there are several.
+/// Index of weights in several files.
 pub const INDEX: &str = "model.safetensors.index.json";
 
-/// Ends of the names of tensors that older tools saved although they are computed from the
-/// configuration. Nothing reads them.
+/// Suffixes of tensors that older tools saved although they are computed from the configuration.
+/// They are ignored.
 const COMPUTED_BUFFERS: [&str; 3] = [
     ".rotary_emb.inv_freq",
     ".rotary_emb.cos_cached",
     ".rotary_emb.sin_cached",
 ];
 
-/// Whether a tensor is computed from the configuration, so that it may be saved or not.
+/// Returns true for a tensor computed from the configuration, which may be missing.
 pub(crate) fn is_computed_buffer(tensor: &str) -> bool {
     COMPUTED_BUFFERS.iter().any(|end| tensor.ends_with(end))
 }
 
-/// A mapped file of weights.
+/// A mapped weight file.
 #[derive(Clone, Debug)]
 pub struct Shard {
     /// The mapping.
     pub map: Arc<MappedFile>,
-    /// What is in it.
+    /// Its contents.
     pub contents: Contents,
 }
 
-/// A folder with a configuration and weights, whose index agrees with the files.
+/// A folder with a configuration and weights that agree with their index.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -50,12 +50,12 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Maps and validates the folder at `path`, or the one that the file at `path` is in: its
-    /// configuration, its index or one of its weights.
+    /// Maps and validates the folder at `path`, or the folder of the configuration, index or weight
+    /// file at `path`.
     ///
     /// # Errors
     ///
-    /// [`FolderError`], whose variants are what is checked. What the configuration says is not.
+    /// [`FolderError`]. The contents of the configuration are not checked.
     pub fn open(path: impl AsRef<Path>) -> Result<Folder, FolderError> {
         let path = path.as_ref();
         let kind = std::fs::metadata(path).map_err(|error| MapError::Io {
@@ -80,7 +80,7 @@ impl Folder {
         })
     }
 
-    /// The folder.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -90,12 +90,12 @@ impl Folder {
         &self.config
     }
 
-    /// The files of weights, in the order of their names.
+    /// Weight files, sorted by name.
     pub fn shards(&self) -> &[Shard] {
         &self.shards
     }
 
-    /// Every file that is read, in the order of their names.
+    /// Returns all files read, sorted by name.
     pub fn files(&self) -> Vec<Arc<MappedFile>> {
         let mut files = vec![Arc::clone(&self.config)];
         files.extend(self.index.clone());
@@ -132,7 +132,6 @@ fn open(path: &Path) -> Result<Folder, FolderError> {
     })
 }
 
-/// Maps a file of a folder; `None` where there is none.
 fn map(folder: &Path, name: &str) -> Result<Option<Arc<MappedFile>>, MapError> {
     match MappedFile::open_inside(folder, name) {
         Ok(map) => Ok(Some(Arc::new(map))),
@@ -161,7 +160,7 @@ fn shard(map: Arc<MappedFile>) -> Result<Shard, FolderError> {
     Ok(Shard { map, contents })
 }
 
-/// The files that an index lists, which must hold what it says and nothing else.
+/// Opens the files listed in an index and checks that they contain exactly the listed tensors.
 fn indexed(folder: &Path, file: &MappedFile) -> Result<Vec<Shard>, FolderError> {
     check_size(file, limits::MAX_INDEX_BYTES)?;
     let path = || file.path().to_owned();

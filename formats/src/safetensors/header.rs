@@ -1,4 +1,4 @@
-//! From bytes to validated [`Contents`].
+//! Parser of safetensors headers.
 
 use std::fmt;
 
@@ -9,10 +9,8 @@ use super::{Contents, Element, SafetensorsError, TensorInfo};
 use crate::escape::one_line;
 use crate::limits;
 
-/// Bytes of the length that a file begins with.
 const LENGTH_BYTES: usize = 8;
 
-/// The key of the header that is no tensor.
 const METADATA: &str = "__metadata__";
 
 pub(super) fn parse(bytes: &[u8]) -> Result<Contents, SafetensorsError> {
@@ -22,7 +20,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, SafetensorsError> {
         });
     };
     let stated = u64::from_le_bytes(*length);
-    // The end of the file comes first: in a truncated file the remedy is another copy.
+    // Truncation is reported first, because its remedy is another copy.
     if stated > rest.len() as u64 {
         return Err(SafetensorsError::HeaderLength {
             stated,
@@ -54,7 +52,6 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, SafetensorsError> {
     Ok(Contents { tensors })
 }
 
-/// A tensor as the header describes it.
 struct Row {
     name: String,
     entry: Entry,
@@ -68,7 +65,7 @@ struct Entry {
     data_offsets: [u64; 2],
 }
 
-/// Reads the JSON without building a tree of it, so that memory is bounded by the tensors.
+/// Parses the JSON without building a tree, so that the number of tensors bounds memory.
 fn rows(header: &[u8]) -> Result<Vec<Row>, SafetensorsError> {
     let json = |error: serde_json::Error| SafetensorsError::Json {
         error: one_line(&error.to_string()),
@@ -111,7 +108,6 @@ impl<'de> Visitor<'de> for Rows {
     }
 }
 
-/// Refuses a tensor's name that is too long.
 pub(super) fn check_name<E: Error>(name: &str) -> Result<(), E> {
     let limit = limits::MAX_TENSOR_NAME_BYTES;
     if name.len() as u64 <= limit {
@@ -124,7 +120,6 @@ pub(super) fn check_name<E: Error>(name: &str) -> Result<(), E> {
     )))
 }
 
-/// Refuses another tensor where there are as many as a file may have.
 pub(super) fn check_count<E: Error>(tensors: usize) -> Result<(), E> {
     if (tensors as u64) < limits::MAX_TENSORS {
         return Ok(());
@@ -133,7 +128,7 @@ pub(super) fn check_count<E: Error>(tensors: usize) -> Result<(), E> {
     Err(E::custom(format!("there are more than {limit} tensors")))
 }
 
-/// An object of texts, which are checked to be texts and forgotten.
+/// An object of texts, which are validated and dropped.
 struct Texts;
 
 impl<'de> Deserialize<'de> for Texts {
@@ -155,7 +150,6 @@ impl<'de> Visitor<'de> for Texts {
     }
 }
 
-/// Lengths of a tensor, no more of them than are supported.
 struct Shape(Vec<u64>);
 
 impl<'de> Deserialize<'de> for Shape {
@@ -189,7 +183,6 @@ impl<'de> Deserialize<'de> for Shape {
     }
 }
 
-/// Checks type, shape and place of a tensor against each other and the length of the data.
 fn locate(
     row: Row,
     data_offset: usize,
@@ -207,7 +200,7 @@ fn locate(
     let bits = shape
         .iter()
         .try_fold(element.bits(), |product, &dim| product.checked_mul(dim));
-    // A tensor of no numbers has no bits, whatever the other lengths are.
+    // An empty tensor has no bits, even if the product of its other dimensions overflows.
     let bits = if shape.contains(&0) { Some(0) } else { bits };
     let expected = bits
         .filter(|bits| bits.is_multiple_of(8))
@@ -239,8 +232,8 @@ fn locate(
     })
 }
 
-/// Checks that the tensors cover the data, from `start` to `end` of the file, without gap and
-/// overlap. Leaves them in the order of their places.
+/// Checks that the tensors cover the data, from `start` to `end` of the file, without gap or
+/// overlap. Sorts them by offset.
 fn check_coverage(
     tensors: &mut [TensorInfo],
     start: usize,

@@ -1,4 +1,4 @@
-//! Which tensor is in which file.
+//! Index of shards.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,21 +11,20 @@ use super::IndexError;
 use super::header::{check_count, check_name};
 use crate::escape::one_line;
 
-/// What `model.safetensors.index.json` says.
+/// Contents of `model.safetensors.index.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
-    /// The files in the order of their names.
     shards: Vec<String>,
-    /// Tensors in the order of their names, each with its place in `shards`.
+    /// Tensors sorted by name, each with its index into `shards`.
     tensors: Vec<(String, usize)>,
 }
 
 impl Index {
-    /// Reads an index.
+    /// Parses an index.
     ///
     /// # Errors
     ///
-    /// [`IndexError`], whose variants are what is checked.
+    /// [`IndexError`].
     pub fn parse(json: &[u8]) -> Result<Index, IndexError> {
         let file: File = serde_json::from_slice(json).map_err(|error| IndexError::Json {
             error: one_line(&error.to_string()),
@@ -38,7 +37,7 @@ impl Index {
                 shard: one_line(shard),
             });
         }
-        // The files were counted as they came; their places are those of their names.
+        // Maps indices in order of appearance to indices in order of name.
         let mut places = vec![0; files.len()];
         for (place, &file) in files.values().enumerate() {
             places[file] = place;
@@ -58,18 +57,17 @@ impl Index {
         })
     }
 
-    /// The files, in the order of their names.
+    /// File names, sorted.
     pub fn shards(&self) -> &[String] {
         &self.shards
     }
 
-    /// The tensors in the order of their names, each with its file's place in
-    /// [`shards`](Index::shards).
+    /// Tensors sorted by name, each with the index of its file in [`shards`](Index::shards).
     pub fn tensors(&self) -> &[(String, usize)] {
         &self.tensors
     }
 
-    /// The place of a tensor's file in [`shards`](Index::shards).
+    /// Returns the index of a tensor's file in [`shards`](Index::shards).
     pub fn shard_of(&self, tensor: &str) -> Option<usize> {
         let found = self
             .tensors
@@ -79,7 +77,6 @@ impl Index {
     }
 }
 
-/// Whether a name leads to a file in the folder of the index, and nowhere else.
 fn is_shard_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let one = matches!(
@@ -96,7 +93,6 @@ struct File {
     weight_map: WeightMap,
 }
 
-/// Tensors, each with the number of its file; and the files, each with its number.
 struct WeightMap {
     tensors: Vec<(String, usize)>,
     files: BTreeMap<String, usize>,

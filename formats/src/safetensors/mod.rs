@@ -1,13 +1,11 @@
-//! safetensors, and the folders in which Hugging Face's tools keep models: a bounded reader.
+//! Bounded reader of safetensors, and of model folders in the layout of Hugging Face.
 //!
-//! A file is, in this order: the length of the header as a `u64`, the header, and the data of the
-//! tensors without gaps. The header is a JSON object that gives every tensor its element type,
-//! its shape, and where its bytes are, from the start of the data; the key `__metadata__` holds
-//! texts that nothing here reads. A model is one such file, or several with an
-//! [index](Index) that says which tensor is in which, beside a `config.json`: a [`Folder`].
+//! A file consists of the length of the header as a `u64`, the header, and the data of the tensors
+//! without gaps. The header is a JSON object with element type, shape and data offsets of every
+//! tensor; texts under the key `__metadata__` are ignored. A model is one such file, or several
+//! with an [index](Index), and a `config.json`: a [`Folder`].
 //!
-//! The reader validates a header before it returns, so that whoever holds [`Contents`] can take
-//! slices of the file without asking again. The format is specified in the README of the
+//! The reader validates the whole header up front. The format is specified in the README of the
 //! `safetensors` project.
 
 mod error;
@@ -25,7 +23,7 @@ pub use index::Index;
 
 use crate::dtype::DType;
 
-/// What is in a safetensors file, validated; the data of the tensors are in the file.
+/// Validated header of a safetensors file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contents {
     /// Sorted by name.
@@ -35,22 +33,22 @@ pub struct Contents {
 /// An entry of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// The tensor's name; unique in its file.
+    /// Name of the tensor, unique in its file.
     pub name: String,
-    /// How its numbers are stored.
+    /// Element type.
     pub element: Element,
-    /// Lengths, rows first; none of a single number. Any may be 0.
+    /// Dimensions, rows first; empty for a scalar. Any may be 0.
     pub shape: Vec<u64>,
-    /// Where its bytes are, from the start of the file.
+    /// Byte range in the file.
     pub range: Range<usize>,
 }
 
 impl TensorInfo {
-    /// The type as one that models are read in.
+    /// Returns the supported type.
     ///
     /// # Errors
     ///
-    /// [`SafetensorsError::UnsupportedType`] names the type and the tensor.
+    /// [`SafetensorsError::UnsupportedType`].
     pub fn dtype(&self) -> Result<DType, SafetensorsError> {
         self.element
             .dtype()
@@ -62,21 +60,21 @@ impl TensorInfo {
 }
 
 impl Contents {
-    /// Reads and validates the bytes of a whole file.
+    /// Parses and validates the bytes of a whole file.
     ///
     /// # Errors
     ///
-    /// [`SafetensorsError`], whose variants are what is checked.
+    /// [`SafetensorsError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, SafetensorsError> {
         header::parse(bytes)
     }
 
-    /// The tensors in the order of their names.
+    /// Tensors, sorted by name.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// The tensor of a name.
+    /// Returns the tensor of a name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         let found = self
             .tensors
@@ -88,16 +86,16 @@ impl Contents {
 
 macro_rules! elements {
     ($($variant:ident $name:literal $bits:literal $dtype:expr;)*) => {
-        /// The element types that safetensors defines, by its own names.
+        /// Element types of safetensors, under their own names.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(non_camel_case_types, missing_docs, reason = "names as the format has them")]
         pub enum Element { $($variant,)* }
 
         impl Element {
-            /// Every type.
+            /// All types.
             pub const ALL: &[Element] = &[$(Element::$variant,)*];
 
-            /// The name in the header.
+            /// Name in the header.
             pub const fn name(self) -> &'static str {
                 match self { $(Element::$variant => $name,)* }
             }
@@ -107,7 +105,7 @@ macro_rules! elements {
                 match self { $(Element::$variant => $bits,)* }
             }
 
-            /// The type as one that models are read in.
+            /// Returns the supported type, if any.
             pub const fn dtype(self) -> Option<DType> {
                 match self { $(Element::$variant => $dtype,)* }
             }
@@ -115,7 +113,7 @@ macro_rules! elements {
     };
 }
 
-// Variant, name, bits of a number, and what it is read as.
+// Variant, name, bits of a number, decoded type.
 elements! {
     F64 "F64" 64 Some(DType::F64);
     F32 "F32" 32 Some(DType::F32);

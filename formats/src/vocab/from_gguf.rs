@@ -1,12 +1,12 @@
-//! A vocabulary out of GGUF metadata.
+//! Reader of vocabularies from GGUF metadata.
 
 use std::collections::HashMap;
 
 use super::{BYTE_LEVEL, PreTokenizer, TokenKind, Vocabulary, VocabularyError, check_model};
 use crate::gguf::{Contents, GgufError};
 
-/// Keys of tokens that end a generated text, beside EOS: the end of a turn or of a message, and
-/// what ends the middle part of an infilling prompt.
+/// Keys of tokens other than EOS that end generation: end of turn or message, and end of the middle
+/// part of an infilling prompt.
 pub(super) const END_KEYS: [&str; 5] = [
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.eom_token_id",
@@ -16,26 +16,25 @@ pub(super) const END_KEYS: [&str; 5] = [
 ];
 
 impl Vocabulary {
-    /// Reads the vocabulary out of GGUF metadata. What a file leaves out has the values that
-    /// llama.cpp assumes.
+    /// Reads the vocabulary from GGUF metadata. Missing entries have the defaults of llama.cpp.
     ///
-    /// SentencePiece: BOS 1, EOS 2 and unknown 0 where the vocabulary has such tokens, BOS and a
-    /// space before a text, no EOS behind it. Scores must be there: without them every merge is as
-    /// good as any other.
+    /// SentencePiece: BOS 1, EOS 2 and unknown 0 if the vocabulary has such tokens; BOS and a space
+    /// before a text, no EOS after it. Scores are required, because they determine the order of
+    /// merges.
     ///
-    /// Byte-level BPE: no special tokens (llama.cpp's are Falcon's), nothing put before or behind a
-    /// text but BOS where all models with the pre-tokenizer want it. The pre-tokenizer must be
-    /// there, since a guess would degrade the model without a sign of it; `default`, which
-    /// stands for such a guess, is none. Scores are not used and not kept.
+    /// Byte-level BPE: no special tokens (llama.cpp's are Falcon's); BOS before a text only if all
+    /// models with the pre-tokenizer use it. The pre-tokenizer is required, because a guess would
+    /// silently degrade the model; `default`, which stands for a guess, is refused. Scores are
+    /// ignored.
     ///
     /// # Errors
     ///
-    /// [`VocabularyError`], whose variants are what is checked.
+    /// [`VocabularyError`].
     pub fn from_gguf(gguf: &Contents) -> Result<Self, VocabularyError> {
         let model: &str = gguf
             .optional("tokenizer.ggml.model")?
             .ok_or(VocabularyError::Absent)?;
-        // Before anything else: other kinds need other entries.
+        // Checked first, because other kinds need other entries.
         check_model(model)?;
         let byte_level = model == BYTE_LEVEL;
         let pre = if byte_level {
@@ -81,7 +80,7 @@ impl Vocabulary {
                 pre.is_none_or(PreTokenizer::adds_bos),
             )?,
             add_eos: flag("tokenizer.ggml.add_eos_token", false)?,
-            // Converters copy the entry into byte-level vocabularies, where it means nothing.
+            // Converters copy the entry into byte-level vocabularies, where it is meaningless.
             add_space_prefix: !byte_level && flag("tokenizer.ggml.add_space_prefix", true)?,
             merges,
             pre,
@@ -106,7 +105,6 @@ fn pre_tokenizer(gguf: &Contents) -> Result<PreTokenizer, VocabularyError> {
     })
 }
 
-/// The merges, each written as two texts with a space between them.
 fn merges(gguf: &Contents, tokens: &[String]) -> Result<Vec<(u32, u32)>, VocabularyError> {
     let merges: &[String] = gguf.required("tokenizer.ggml.merges")?;
     let ids: HashMap<&str, u32> = tokens.iter().map(String::as_str).zip(0..).collect();
@@ -135,8 +133,8 @@ fn kind(found: i32, token: usize) -> Result<TokenKind, VocabularyError> {
         .ok_or(VocabularyError::Kind { token, found })
 }
 
-/// Special tokens of Phi-3 take the whitespace behind them away, which GGUF has no entry for:
-/// llama.cpp knows the models by their name.
+/// Returns the special tokens of Phi-3 that strip the following whitespace. GGUF has no entry for
+/// this; llama.cpp recognises the models by name.
 fn stripping(name: &str, vocabulary: &Vocabulary) -> Vec<u32> {
     const KEEPING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
     let name = name.to_lowercase();

@@ -1,4 +1,4 @@
-//! The vocabulary of a model as data; the algorithms that use it are in the loader.
+//! Vocabulary of a model as data. The tokenizer algorithms are in the loader.
 
 mod from_gguf;
 mod hugging_face;
@@ -13,7 +13,7 @@ use crate::limits;
 pub use hugging_face::HuggingFaceFiles;
 pub use pre::PreTokenizer;
 
-/// What a token stands for (`tokenizer.ggml.token_type`).
+/// Kind of a token (`tokenizer.ggml.token_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "u8", try_from = "u8")]
 #[repr(u8)]
@@ -22,11 +22,11 @@ pub enum TokenKind {
     Normal = 1,
     /// The unknown token.
     Unknown = 2,
-    /// Control tokens such as BOS; they have no text.
+    /// Control tokens such as BOS, without text.
     Control = 3,
-    /// Text that is one token wherever it occurs.
+    /// Text that is always one token.
     UserDefined = 4,
-    /// Present in the table, never produced.
+    /// Listed but never produced.
     Unused = 5,
     /// One byte, written `<0x41>`.
     Byte = 6,
@@ -54,11 +54,10 @@ impl TryFrom<u8> for TokenKind {
     }
 }
 
-/// A vocabulary: its tokens, and what decides how a text becomes a sequence of them.
+/// A vocabulary: tokens and tokenisation rules.
 ///
-/// Its JSON is a section of a `.htz`. What has come with later versions of the format has a default
-/// and is written only where it differs from that, so that a vocabulary without it is the same
-/// bytes in every version.
+/// Its JSON is a section of a `.htz`. Fields of later versions of the format have defaults and are
+/// omitted at their default, so that older vocabularies keep their bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Vocabulary {
     /// Kind of tokenizer: [`SENTENCE_PIECE`] or [`BYTE_LEVEL`].
@@ -66,7 +65,7 @@ pub struct Vocabulary {
     /// Text of every token, by id. SentencePiece writes a space as U+2581; byte-level vocabularies
     /// write every byte as one character, by GPT-2's table.
     pub tokens: Vec<String>,
-    /// Score of every token, by id; finite. Empty where `merges` decide.
+    /// Finite score of every token, by id. Empty if `merges` are used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scores: Vec<f32>,
     /// Kind of every token, by id.
@@ -77,35 +76,35 @@ pub struct Vocabulary {
     pub eos: Option<u32>,
     /// Unknown token.
     pub unknown: Option<u32>,
-    /// Whether BOS is put before a text.
+    /// Adds BOS before a text.
     pub add_bos: bool,
-    /// Whether EOS is put after a text.
+    /// Adds EOS after a text.
     pub add_eos: bool,
-    /// Whether a space is put before a text (SentencePiece's dummy prefix).
+    /// Adds a space before a text (SentencePiece's dummy prefix).
     pub add_space_prefix: bool,
-    /// Whether that space is left out where the text begins with one, and behind special tokens.
+    /// Omits that space if the text begins with one, and after special tokens.
     #[serde(default, skip_serializing_if = "is_false")]
     pub space_prefix_once: bool,
-    /// Whether runs of spaces are one space to the vocabulary, and none at either end of a text.
+    /// Collapses runs of spaces to one, and strips them at both ends of a text.
     #[serde(default, skip_serializing_if = "is_false")]
     pub collapse_spaces: bool,
-    /// Pairs of tokens that are joined, the first before all others; each makes a third token,
-    /// whose text is theirs together.
+    /// Pairs of tokens to merge, by descending priority; each forms a third token with the
+    /// concatenated text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub merges: Vec<(u32, u32)>,
-    /// How a text is cut into words; in byte-level vocabularies.
+    /// Pre-tokenizer of byte-level vocabularies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre: Option<PreTokenizer>,
-    /// Tokens that end a generated text, beside EOS and those that are known by their text.
+    /// Tokens that end generation, in addition to EOS and those recognised by text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub end_of_generation: Vec<u32>,
-    /// Special tokens that take the whitespace before them away.
+    /// Special tokens that strip the preceding whitespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strip_before: Vec<u32>,
-    /// Special tokens that take the whitespace behind them away.
+    /// Special tokens that strip the following whitespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strip_after: Vec<u32>,
-    /// Jinja template that turns a conversation into a text.
+    /// Jinja template that renders a conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
 }
@@ -115,50 +114,49 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// SentencePiece, as GGUF names it: merging by the scores of tokens, or by `merges` where there
-/// are any.
+/// GGUF's name of SentencePiece: merges by the scores of tokens, or by `merges` if any.
 pub const SENTENCE_PIECE: &str = "llama";
 
-/// Byte-level BPE, as GGUF names it: merging by `merges`.
+/// GGUF's name of byte-level BPE: merges by `merges`.
 pub const BYTE_LEVEL: &str = "gpt2";
 
-/// Why a model's vocabulary cannot be used.
+/// Error returned when a vocabulary cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum VocabularyError {
-    /// The file has no tokenizer at all.
+    /// The file has no tokenizer.
     #[error("the model has no vocabulary (\"tokenizer.ggml.model\" is missing)")]
     Absent,
-    /// A tokenizer of another kind.
+    /// The kind of tokenizer is not supported.
     #[error(
         "tokenizer {found:?} is not supported; supported are \"llama\" (SentencePiece) and \"gpt2\" (byte-level BPE)"
     )]
     Model {
-        /// Its kind.
+        /// Kind found.
         found: String,
     },
-    /// A metadata entry is missing or of another type.
+    /// A metadata entry is missing or has the wrong type.
     #[error(transparent)]
     Metadata(#[from] GgufError),
-    /// No tokens, or more than [`limits::MAX_VOCABULARY`].
+    /// There are no tokens, or more than [`limits::MAX_VOCABULARY`].
     #[error(
         "the vocabulary has {found} tokens, expected 1 to {}",
         limits::MAX_VOCABULARY
     )]
     Size {
-        /// How many.
+        /// Number of tokens.
         found: usize,
     },
-    /// Lists that must have an entry per token have another length.
+    /// A list does not have one entry per token.
     #[error("the vocabulary has {found} {what}, expected {expected}; the file is damaged")]
     Length {
-        /// What the list holds.
+        /// Contents of the list.
         what: &'static str,
-        /// How many there must be.
+        /// Expected length.
         expected: usize,
-        /// Entries of the list.
+        /// Length found.
         found: usize,
     },
-    /// A score that is infinite or no number.
+    /// A score is infinite or NaN.
     #[error("token {token} has the score {found}, expected a finite number")]
     Score {
         /// The token.
@@ -166,7 +164,7 @@ pub enum VocabularyError {
         /// Its score.
         found: f32,
     },
-    /// A token type that GGUF does not define.
+    /// A token type is not defined by GGUF.
     #[error("token {token} has the type {found}, expected 1 to 6")]
     Kind {
         /// The token.
@@ -174,22 +172,22 @@ pub enum VocabularyError {
         /// Its type.
         found: i32,
     },
-    /// A special token that does not exist.
+    /// A special token does not exist.
     #[error("the {which} token is {id}, expected an id below {tokens}")]
     Special {
-        /// Which special token.
+        /// Name of the special token.
         which: &'static str,
         /// Its id.
         id: u32,
-        /// Tokens of the vocabulary.
+        /// Number of tokens.
         tokens: usize,
     },
-    /// A byte-level vocabulary without a pre-tokenizer, which other programs would guess.
+    /// A byte-level vocabulary has no pre-tokenizer, which must not be guessed.
     #[error(
         "the vocabulary does not say how a text is cut into words (\"tokenizer.ggml.pre\" is missing); convert the model again with a current converter"
     )]
     PreTokenizerMissing,
-    /// A pre-tokenizer that is not known: any other would give wrong tokens without a sign of it.
+    /// The pre-tokenizer is unknown; any other would silently give wrong tokens.
     #[error(
         "pre-tokenizer {found:?} is not supported; supported are {}",
         PreTokenizer::names()
@@ -198,7 +196,7 @@ pub enum VocabularyError {
         /// Its name.
         found: String,
     },
-    /// A merge that does not make a token of two tokens.
+    /// A merge does not form a token from two tokens.
     #[error(
         "merge {merge} is {found:?}, expected two tokens that are a third one together; convert the model again from its source"
     )]
@@ -208,18 +206,18 @@ pub enum VocabularyError {
         /// The merge.
         found: String,
     },
-    /// A file of a folder that is absent, too large or no valid file of its kind.
+    /// A file of a folder is missing, too large or invalid.
     #[error("{file}: {problem}")]
     File {
         /// The file.
         file: String,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
     },
-    /// A file of a folder that cannot be opened; the message names it.
+    /// A file of a folder cannot be opened; the message names it.
     #[error("{0}")]
     Open(String),
-    /// A tokenizer's file asks for what this program does not do.
+    /// A tokenizer file requires an unsupported feature.
     #[error("{file}: {what} is {found:?}, which is not supported; supported is {supported}")]
     Unsupported {
         /// The file.
@@ -228,32 +226,32 @@ pub enum VocabularyError {
         what: &'static str,
         /// Its value.
         found: String,
-        /// What it may be.
+        /// Supported values.
         supported: String,
     },
-    /// A special token that a file names and the vocabulary does not have.
+    /// A named special token is not in the vocabulary.
     #[error(
         "the {which} token is {name:?}, which is not in the vocabulary; the tokenizer's files do not belong together"
     )]
     SpecialName {
-        /// Which special token.
+        /// Name of the special token.
         which: &'static str,
         /// Its text.
         name: String,
     },
-    /// A chat template longer than [`limits::MAX_STRING_BYTES`].
+    /// The chat template exceeds [`limits::MAX_STRING_BYTES`].
     #[error(
         "the chat template has {found} bytes, {} is the most that is supported",
         limits::MAX_STRING_BYTES
     )]
     Template {
-        /// Its bytes.
+        /// Its size in bytes.
         found: usize,
     },
-    /// A vocabulary of another size than the embedding.
+    /// The vocabulary and the embedding differ in size.
     #[error("the vocabulary has {tokens} tokens, the embedding has {rows} rows; they must agree")]
     Rows {
-        /// Tokens of the vocabulary.
+        /// Number of tokens.
         tokens: usize,
         /// Rows of the embedding.
         rows: usize,
@@ -261,8 +259,7 @@ pub enum VocabularyError {
 }
 
 impl Vocabulary {
-    /// Whether a reader that ignores what format 1.1 of the artifact brought would split texts
-    /// otherwise.
+    /// Returns true if a reader of format 1.0 would tokenise texts differently.
     pub fn needs_format_1_1(&self) -> bool {
         let Vocabulary {
             space_prefix_once,
@@ -281,12 +278,11 @@ impl Vocabulary {
             || !strip_after.is_empty()
     }
 
-    /// Validates a vocabulary, wherever it came from.
+    /// Validates a vocabulary from any source.
     ///
     /// # Errors
     ///
-    /// [`VocabularyError`]: another kind of tokenizer, no tokens, lists of unequal lengths,
-    /// scores that are not finite, special tokens or merges of tokens that do not exist.
+    /// [`VocabularyError`].
     pub fn check(&self) -> Result<(), VocabularyError> {
         check_model(&self.model)?;
         let expected = self.tokens.len();
@@ -361,7 +357,7 @@ impl Vocabulary {
         }
     }
 
-    /// Checks that the embedding has a row for every token and no more.
+    /// Checks that the embedding has one row per token.
     ///
     /// # Errors
     ///

@@ -1,21 +1,21 @@
-//! How a byte-level vocabulary cuts a text into words before merging.
+//! Pre-tokenizers: splitting of a text into words before byte-level BPE.
 
 use serde::{Deserialize, Serialize};
 
-/// A pre-tokenizer: the regular expressions that a text is cut by. The expressions themselves are
-/// at the functions of the loader that do the cutting.
+/// A pre-tokenizer, defined by regular expressions. They are documented at their implementations in
+/// the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "&'static str", try_from = "String")]
 pub enum PreTokenizer {
-    /// GPT-2: letters, numbers and other characters, each with the space before it.
+    /// GPT-2: letters, numbers and other characters, each with the preceding space.
     Gpt2,
-    /// StarCoder, SmolLM: every digit by itself, then GPT-2's.
+    /// StarCoder, SmolLM: individual digits, then GPT-2.
     StarCoder,
     /// Llama 3: up to three digits; a word that is a token is not merged.
     Llama3,
     /// DBRX, Phi-4: Llama 3's expression with ordinary merging.
     Dbrx,
-    /// Qwen 2 and 3: Llama 3's expression with every digit by itself.
+    /// Qwen 2 and 3: Llama 3's expression with individual digits.
     Qwen2,
     /// DeepSeek LLM.
     DeepSeekLlm,
@@ -25,11 +25,11 @@ pub enum PreTokenizer {
     DeepSeekV3,
     /// GPT-4o, Phi-4-mini: words end before a capital letter.
     Gpt4o,
-    /// Mistral NeMo: as GPT-4o without its English contractions, every digit by itself.
+    /// Mistral NeMo: as GPT-4o without English contractions, with individual digits.
     Tekken,
 }
 
-/// Every name that GGUF (`tokenizer.ggml.pre`) has for them, the one that is written first.
+/// All names in GGUF (`tokenizer.ggml.pre`); the first of each is written.
 const NAMES: &[(&str, PreTokenizer)] = &[
     ("gpt-2", PreTokenizer::Gpt2),
     ("phi-2", PreTokenizer::Gpt2),
@@ -57,13 +57,13 @@ const NAMES: &[(&str, PreTokenizer)] = &[
 ];
 
 impl PreTokenizer {
-    /// The pre-tokenizer of a name.
+    /// Returns the pre-tokenizer of a name.
     pub fn from_name(name: &str) -> Option<Self> {
         let (_, pre) = NAMES.iter().find(|(known, _)| *known == name)?;
         Some(*pre)
     }
 
-    /// Its name, the usual one where there are several.
+    /// Returns the usual name.
     pub fn name(self) -> &'static str {
         NAMES
             .iter()
@@ -71,18 +71,18 @@ impl PreTokenizer {
             .map_or("", |(name, _)| name)
     }
 
-    /// All names, for messages.
+    /// Returns all names, for messages.
     pub fn names() -> String {
         let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
         names.join(", ")
     }
 
-    /// Whether a word that is a token as a whole is that token, whatever merging would give.
+    /// Returns true if a word that is a token takes precedence over merging.
     pub fn ignores_merges(self) -> bool {
         matches!(self, PreTokenizer::Llama3 | PreTokenizer::Tekken)
     }
 
-    /// Whether such a vocabulary wants BOS before a text where it does not say.
+    /// -
     pub(super) fn adds_bos(self) -> bool {
         matches!(self, PreTokenizer::Llama3 | PreTokenizer::Tekken)
     }

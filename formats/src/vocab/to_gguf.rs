@@ -1,4 +1,4 @@
-//! A vocabulary as GGUF metadata: the reader from the other side.
+//! Writer of vocabularies as GGUF metadata.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use super::{BYTE_LEVEL, PreTokenizer, Vocabulary};
 use crate::gguf::{Array, Value};
 
 impl Vocabulary {
-    /// The entries that state the vocabulary, as llama.cpp's converter names them.
+    /// Returns the metadata entries of the vocabulary, named as by llama.cpp's converter.
     pub fn to_gguf(&self) -> Vec<(String, Value)> {
         let byte_level = self.model == BYTE_LEVEL;
         let text = |text: &str| Value::String(text.to_owned());
@@ -64,8 +64,8 @@ impl Vocabulary {
             .collect()
     }
 
-    /// What the entries of GGUF have no word for, in words for people; programs that read them split some
-    /// texts otherwise.
+    /// Returns descriptions of the properties that GGUF cannot express, without which some texts
+    /// are tokenised differently.
     pub fn lost_in_gguf(&self) -> Vec<&'static str> {
         let byte_level = self.model == BYTE_LEVEL;
         let default = |id: Option<u32>| id.is_none() && !byte_level && self.tokens.len() > 2;
@@ -100,7 +100,7 @@ impl Vocabulary {
         .collect()
     }
 
-    /// The token that each merge makes; `None` where there is none of its text.
+    /// Returns the token formed by each merge, or `None` if there is no token with its text.
     fn made_by_merges(&self) -> Vec<Option<u32>> {
         let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
         let of = |id: u32| self.tokens.get(id as usize).map_or("", String::as_str);
@@ -113,8 +113,8 @@ impl Vocabulary {
             .collect()
     }
 
-    /// Scores by which merging goes as by the merges, where [`merges_are_scores`](Self::merges_are_scores):
-    /// the earlier a merge makes a token, the higher it is.
+    /// Returns scores equivalent to the merges if [`merges_are_scores`](Self::merges_are_scores):
+    /// the earlier a merge forms a token, the higher its score.
     fn scores_of_merges(&self) -> Vec<f32> {
         let mut scores = vec![-(self.merges.len() as f32); self.tokens.len()];
         for (rank, token) in self.made_by_merges().into_iter().enumerate().rev() {
@@ -125,8 +125,8 @@ impl Vocabulary {
         scores
     }
 
-    /// Whether the merges are those of tokens with scores: whatever two tokens make a third that merges
-    /// make is a merge, and merges that make the same token follow each other.
+    /// Returns true if the merges are equivalent to scores: every pair of tokens that forms a
+    /// merged token is a merge, and merges of the same token are adjacent.
     fn merges_are_scores(&self) -> bool {
         let made = self.made_by_merges();
         let mut runs = made.clone();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn merges_become_scores_where_they_are_scores() {
+    fn merges_become_scores_if_equivalent() {
         let tokens = ["a", "b", "c", "bc", "ab", "abc"];
         let complete = merged(&tokens, &[(1, 2), (0, 1), (0, 3), (4, 2)]);
         assert!(complete.merges_are_scores());
@@ -174,11 +174,9 @@ mod tests {
             complete.scores_of_merges(),
             [-4.0, -4.0, -4.0, 0.0, -1.0, -2.0]
         );
-        // "ab" and "c" are not merged, as scores would.
         let partial = merged(&tokens, &[(1, 2), (0, 1), (0, 3)]);
         assert!(!partial.merges_are_scores());
         assert_eq!(partial.lost_in_gguf().len(), 2);
-        // "abc" is made before "ab" by one merge and behind it by another.
         let torn = merged(&tokens, &[(1, 2), (0, 3), (0, 1), (4, 2)]);
         assert!(!torn.merges_are_scores());
     }

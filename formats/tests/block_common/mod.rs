@@ -1,9 +1,9 @@
-//! What the suites of block fits share.
+//! Helpers for the tests of block fits.
 
 use htc_formats::DType;
 use htc_formats::block::BlockFit;
 
-/// Deterministic numbers (Knuth's MMIX).
+/// Deterministic random numbers (Knuth's MMIX).
 pub struct Random(pub u64);
 
 impl Random {
@@ -13,7 +13,6 @@ impl Random {
         (self.0 >> 40) as f32 / (1 << 24) as f32
     }
 
-    /// Twelve uniform numbers are nearly a normal one.
     pub fn normal(&mut self) -> f32 {
         (0..12).map(|_| self.unit()).sum::<f32>() - 6.0
     }
@@ -22,21 +21,18 @@ impl Random {
         (0..dtype.block_len()).map(|_| self.normal()).collect()
     }
 
-    /// Importances over four orders of magnitude.
     pub fn importance(&mut self, dtype: DType) -> Vec<f32> {
         let one = |_| (1.5 * self.normal()).exp();
         (0..dtype.block_len()).map(one).collect()
     }
 }
 
-/// The code nearest to each number.
 pub fn rounded(fit: &BlockFit, values: &[f32]) -> Vec<u8> {
     let mut codes = vec![0; values.len()];
     fit.round(values, &mut codes).unwrap();
     codes
 }
 
-/// `Σ w (x - y)²` in float64.
 pub fn weighted(values: &[f32], weights: &[f32], back: &[f32]) -> f64 {
     let pairs = values.iter().zip(back).zip(weights);
     pairs
@@ -44,7 +40,6 @@ pub fn weighted(values: &[f32], weights: &[f32], back: &[f32]) -> f64 {
         .sum()
 }
 
-/// The error of a fit with the nearest codes.
 pub fn error(fit: &BlockFit, values: &[f32], weights: &[f32]) -> f64 {
     let codes = rounded(fit, values);
     let places = codes.iter().enumerate();

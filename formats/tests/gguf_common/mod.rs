@@ -9,7 +9,6 @@
 
 use htc_formats::gguf::{Array, Contents, GgmlType, GgufError, Value, Writer};
 
-/// What is wrong with a file, said in one line.
 #[track_caller]
 pub fn error(bytes: &[u8]) -> GgufError {
     let error = Contents::parse(bytes).unwrap_err();
@@ -17,7 +16,6 @@ pub fn error(bytes: &[u8]) -> GgufError {
     error
 }
 
-/// A GGUF file put together by hand, so that any part of it can be wrong.
 pub struct Raw {
     pub bytes: Vec<u8>,
 }
@@ -60,7 +58,6 @@ impl Raw {
         self.u32(kind).u64(offset)
     }
 
-    /// Pads to the default alignment and appends `length` zeros.
     pub fn data(&mut self, length: usize) -> &mut Self {
         let start = self.bytes.len().next_multiple_of(32);
         self.bytes.resize(start + length, 0);
@@ -73,7 +70,7 @@ pub const FFN: u64 = 12;
 pub const TOKENS: u64 = 5;
 pub const LAYERS: usize = 2;
 
-/// Metadata of a small llama: 4 query heads and 2 key heads of size 2.
+/// Metadata of a small Llama: 4 query heads and 2 KV heads of size 2.
 pub fn model_metadata() -> Writer<'static> {
     let mut writer = Writer::new();
     for (key, value) in [
@@ -113,10 +110,9 @@ fn vocabulary(writer: &mut Writer<'_>) {
         );
 }
 
-/// Names and dimensions of the tensors that [`model_metadata`] asks for, `output` tied.
+/// Names and dimensions of the tensors that [`model_metadata`] requires, with tied `output`.
 pub fn model_tensors() -> Vec<(String, Vec<u64>)> {
     let mut tensors = vec![
-        // Not in the order of execution.
         ("output_norm.weight".to_owned(), vec![WIDTH]),
         ("token_embd.weight".to_owned(), vec![WIDTH, TOKENS]),
     ];
@@ -138,7 +134,6 @@ pub fn model_tensors() -> Vec<(String, Vec<u64>)> {
     tensors
 }
 
-/// Adds f32 tensors, all zeros.
 pub fn add_tensors(writer: &mut Writer<'_>, tensors: &[(String, Vec<u64>)]) {
     static ZEROS: [u8; 4096] = [0; 4096];
     for (name, dims) in tensors {
@@ -147,7 +142,6 @@ pub fn add_tensors(writer: &mut Writer<'_>, tensors: &[(String, Vec<u64>)]) {
     }
 }
 
-/// A whole small llama.
 pub fn tiny_model() -> Vec<u8> {
     let mut writer = model_metadata();
     add_tensors(&mut writer, &model_tensors());

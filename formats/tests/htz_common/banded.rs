@@ -1,4 +1,4 @@
-//! Small artifacts with matrices in bands.
+//! Small artifacts with column-group matrices.
 
 use htc_formats::DType;
 use htc_formats::bands::{BAND, Codes, Kind, Layout, Packer};
@@ -7,23 +7,24 @@ use htc_formats::model::{HyperParameters, MatrixId, Part, Role, Slot};
 
 use super::{Choice, Model, hyper, model, numbers};
 
-/// The small model with everything that format 1.6 brought: the embedding, a slot and the head in bands.
+/// Returns the small model with the additions of format 1.6: embedding, a projection and head in
+/// column groups.
 pub fn banded() -> Model {
     in_bands(1, hyper(1))
 }
 
-/// The small model with what format 1.8 brought: rows of the embedding in three classes.
+/// Returns the small model with the addition of format 1.8: rows of the embedding in three classes.
 pub fn classed() -> Model {
     in_classes(in_bands(1, hyper(1)), 1)
 }
 
-/// [`classed`] with what format 1.9 brought: tables of version 2.
+/// [`classed`] with the addition of format 1.9: tables of version 2.
 pub fn tabled() -> Model {
     in_classes(in_bands(2, hyper(1)), 2)
 }
 
-/// [`tabled`] with what format 1.10 brought: 20 and 44 columns, so that the last band of each matrix is padded; and what
-/// one of them lacks.
+/// [`tabled`] with the addition of format 1.10: 20 and 44 columns, so that the last column group of
+/// each matrix is padded; and one refinement.
 pub fn padded() -> Model {
     let narrow = HyperParameters {
         width: 20,
@@ -49,7 +50,8 @@ pub fn padded() -> Model {
     model
 }
 
-/// [`tabled`] with what format 1.11 brought: a slot, the head and a class of the embedding's rows rotated.
+/// [`tabled`] with the addition of format 1.11: a projection, the head and a class of the embedding
+/// rotated.
 pub fn rotated() -> Model {
     let mut model = tabled();
     for (role, codes) in [
@@ -74,7 +76,6 @@ pub fn rotated() -> Model {
     model
 }
 
-/// What stands behind the codes of a matrix of so many columns.
 fn padding(cols: u64) -> String {
     match cols.next_multiple_of(BAND as u64) - cols {
         0 => String::new(),
@@ -82,7 +83,6 @@ fn padding(cols: u64) -> String {
     }
 }
 
-/// Matrices in bands, with tables of a version.
 fn in_bands(version: u8, hyper: HyperParameters) -> Model {
     let plain = match hyper.width % BAND {
         0 => DType::Q8_0,
@@ -121,7 +121,6 @@ fn in_bands(version: u8, hyper: HyperParameters) -> Model {
     model
 }
 
-/// Those of [`in_bands`] with rows of the embedding in three classes.
 fn in_classes(mut model: Model, version: u8) -> Model {
     let tensors = &mut model.manifest.tensors;
     let at = tensors
@@ -146,7 +145,6 @@ fn in_classes(mut model: Model, version: u8) -> Model {
     model
 }
 
-/// A matrix in bands of any codes, with scales of a sixteenth and less.
 pub fn bands(codes: &Codes, rows: usize, seed: u64) -> Vec<u8> {
     let mut bytes = numbers(DType::I8, codes.bytes(rows) as usize, seed);
     let mut packer = Packer::new(codes, rows);

@@ -1,33 +1,29 @@
-//! Artifacts that are changed after they were written.
+//! Modified artifacts.
 
 use htc_formats::htz::{Digest, HEADER_BYTES};
 
-/// Where the manifest of an artifact ends.
 pub fn data_offset(file: &[u8]) -> usize {
     let length = u64::from_le_bytes(file[24..32].try_into().expect("eight bytes"));
     HEADER_BYTES + length as usize
 }
 
-/// Makes the digest of a header right that a test has changed.
 pub fn reseal_header(file: &mut [u8]) {
     let digest = Digest::of(&file[..96]);
     file[96..128].copy_from_slice(&digest.0);
 }
 
-/// Makes the digests of the manifest and of the header right.
 pub fn reseal(file: &mut [u8]) {
     let digest = Digest::of(&file[HEADER_BYTES..data_offset(file)]);
     file[40..72].copy_from_slice(&digest.0);
     reseal_header(file);
 }
 
-/// The manifest of an artifact as JSON.
 pub fn json(file: &[u8]) -> serde_json::Value {
     serde_json::from_slice(&file[HEADER_BYTES..data_offset(file)]).expect("the manifest is JSON")
 }
 
-/// Replaces the manifest by another that fits its room, and makes all digests of header and
-/// manifest right; `false` where it does not fit.
+/// Replaces the manifest within its reserved space and corrects the digests; returns `false` if it
+/// does not fit.
 pub fn put_manifest(file: &mut [u8], text: &[u8]) -> bool {
     let end = data_offset(file);
     let room = &mut file[HEADER_BYTES..end];
@@ -40,7 +36,6 @@ pub fn put_manifest(file: &mut [u8], text: &[u8]) -> bool {
     true
 }
 
-/// An artifact whose manifest was changed by `change`, with right digests.
 pub fn forged(file: &[u8], change: impl FnOnce(&mut serde_json::Value)) -> Vec<u8> {
     let mut file = file.to_vec();
     let mut value = json(&file);

@@ -1,4 +1,4 @@
-//! A small artifact with bases for a KV cache.
+//! A small artifact with bases of a KV cache.
 
 use htc_formats::DType;
 use htc_formats::htz::{Manifest, TensorEntry};
@@ -6,7 +6,8 @@ use htc_formats::model::{HyperParameters, KvSide, Role};
 
 use super::{Choice, Model, hyper, model};
 
-/// What format 1.12 brought: bases for keys and values of two layers with two heads each.
+/// Returns the addition of format 1.12: bases of keys and values for two layers with two heads
+/// each.
 pub fn based() -> Model {
     let hyper = HyperParameters {
         kv_heads: 2,
@@ -17,8 +18,8 @@ pub fn based() -> Model {
     with_kv_bases(dense)
 }
 
-/// A model without refinements, and behind it bases: of keys the rows of a Hadamard matrix, of values the axes, with energies of
-/// which each is half of the one before.
+/// Adds bases to a model without refinements: for keys the rows of a Hadamard matrix, for values
+/// the axes, with energies that halve.
 pub fn with_kv_bases(mut model: Model) -> Model {
     let manifest = &mut model.manifest;
     let (layers, heads) = (manifest.hyper.layers, manifest.hyper.kv_heads);
@@ -44,7 +45,6 @@ pub fn with_kv_bases(mut model: Model) -> Model {
     model
 }
 
-/// An entry in f16: a power of two, of either sign.
 fn entry_of(side: KvSide, size: usize, row: usize, col: usize) -> u16 {
     const ONE: u16 = 15 << 10;
     match side {

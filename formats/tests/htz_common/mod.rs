@@ -33,28 +33,24 @@ pub use planes::{planes_behind_kv_bases, refined};
 #[allow(unused_imports, reason = "every test program uses its own part")]
 pub use sealed::{sealed, with_source};
 
-/// How a slot is to be stored.
 #[derive(Clone, Copy, Debug)]
 pub enum Choice {
     Dense(DType),
     LowRank(DType, usize),
     Shared(DType),
-    /// A base in a type, and a residual of a rank in f16.
     Residual(DType, usize),
 }
 
-/// A model in memory, ready to be written.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub manifest: Manifest,
     pub data: Vec<(Role, Vec<u8>)>,
-    /// Of the source, what is not shared.
     pub source: Vec<(Role, Vec<u8>)>,
     pub vocabulary: Vocabulary,
     pub kernels: Option<htc_formats::htz::KernelCode>,
 }
 
-/// Layers of width 32, two query heads, one key and value head, hidden width 64, 12 tokens.
+/// Layers of width 32, two query heads, one KV head, hidden width 64, 12 tokens.
 pub fn hyper(layers: usize) -> HyperParameters {
     HyperParameters {
         architecture: "llama".to_owned(),
@@ -103,8 +99,8 @@ pub fn vocabulary(tokens: usize) -> Vocabulary {
     }
 }
 
-/// Numbers in (-1, 1) in the given type, the same on every machine: a linear congruential
-/// generator and exact arithmetic.
+/// Returns deterministic numbers in (-1, 1) in the given type, from a linear congruential generator
+/// and exact arithmetic.
 pub fn numbers(dtype: DType, bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = move || {
@@ -137,8 +133,6 @@ pub fn numbers(dtype: DType, bytes: usize, seed: u64) -> Vec<u8> {
     out
 }
 
-/// A model whose slots are stored as `choose` says; a basis has the rank and the type of
-/// `basis`, where any slot of its group is shared.
 pub fn model(
     hyper: HyperParameters,
     rope_factors: bool,
@@ -310,7 +304,7 @@ pub fn model(
     }
 }
 
-/// One layer with every form, most types, rotary factors and an output matrix.
+/// Returns one layer with every form, most types, RoPE factors and an output matrix.
 pub fn mixed() -> Model {
     let choose = |_, slot| match slot {
         Slot::Q | Slot::V => Choice::Shared(DType::F16),
@@ -323,7 +317,7 @@ pub fn mixed() -> Model {
     model(hyper(1), true, Some(DType::Q8_0), (DType::F32, 6), choose)
 }
 
-/// The small model with everything that format 1.1 brought.
+/// Returns the small model with all additions of format 1.1.
 pub fn varied() -> Model {
     let choose = |_, slot| match slot {
         Slot::Q => Choice::Shared(DType::F16),
@@ -381,13 +375,12 @@ pub fn varied() -> Model {
         .tensors
         .sort_by(|a, b| by_execution(&a.role, &b.role));
     model.data.sort_by(|(a, _), (b, _)| by_execution(a, b));
-    // Roles were added.
     manifest.requires = Manifest::required_features(&manifest.hyper, &manifest.tensors);
     model
 }
 
-/// The small model with everything that format 1.4 brought: bases with residuals, one behind its
-/// slot's bias, an embedding of another type, and a head in factors.
+/// Returns the small model with all additions of format 1.4: bases with residuals, one after the
+/// projection's bias, an embedding of another type, and a factorised head.
 pub fn formed() -> Model {
     let choose = |_, slot| match slot {
         Slot::Q => Choice::Shared(DType::F16),
@@ -443,7 +436,6 @@ pub fn formed() -> Model {
     model
 }
 
-/// [`mixed`] with a geometry record of made-up numbers.
 pub fn probed() -> Model {
     let mut model = mixed();
     let slots = &model.manifest.plan.slots;
@@ -464,7 +456,7 @@ pub fn probed() -> Model {
     model
 }
 
-/// [`probed`] with everything that format 1.5 brought: a shrinkage, and a quality of made-up numbers.
+/// [`probed`] with all additions of format 1.5: a shrinkage and an arbitrary quality.
 pub fn measured() -> Model {
     let mut model = probed();
     model.manifest.provenance.treatment = Some(TreatmentRecord {
@@ -477,7 +469,6 @@ pub fn measured() -> Model {
     model
 }
 
-/// Eight windows of 64 tokens.
 pub fn quality() -> QualityRecord {
     QualityRecord {
         text_sha256: Digest::of(b"a text"),
@@ -500,7 +491,6 @@ pub fn quality() -> QualityRecord {
     }
 }
 
-/// The errors of the plan: a sixteenth times the index of the slot.
 pub fn fill_in(plan: &mut PlanRecord) {
     for (index, slot) in plan.slots.iter_mut().enumerate() {
         slot.error = Some(index as f64 / 16.0);
@@ -508,7 +498,6 @@ pub fn fill_in(plan: &mut PlanRecord) {
 }
 
 impl Model {
-    /// Writes the model, with the errors of [`fill_in`] and its quality.
     pub fn write(&self, path: &Path, extra: &[Section]) -> Result<(), HtzError> {
         let mut sections = vec![Section::tokenizer(&self.vocabulary)?];
         if let Some(kernels) = &self.kernels {
@@ -533,12 +522,10 @@ impl Model {
         }
     }
 
-    /// The bytes of the written model.
     pub fn bytes(&self) -> Vec<u8> {
         self.bytes_with(&[])
     }
 
-    /// The bytes of the written model with more sections than the tokenizer.
     pub fn bytes_with(&self, extra: &[Section]) -> Vec<u8> {
         let folder = tempfile::tempdir().expect("a folder for temporary files");
         let path = folder.path().join("model.htz");

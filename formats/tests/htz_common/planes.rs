@@ -1,4 +1,4 @@
-//! A small artifact with refinements.
+//! Small artifacts with refinements.
 
 use htc_formats::DType;
 use htc_formats::bands::Codes;
@@ -7,7 +7,6 @@ use htc_formats::model::{MatrixId, Role, Slot};
 
 use super::{Model, banded, bands, with_kv_bases};
 
-/// [`refined`] with bases for a KV cache in front of its refinements.
 pub fn planes_behind_kv_bases() -> Model {
     let (mut model, planes) = (with_kv_bases(banded()), refined());
     let is_plane = |role: Role| matches!(role, Role::Refinement { .. });
@@ -22,7 +21,8 @@ pub fn planes_behind_kv_bases() -> Model {
     model
 }
 
-/// [`banded`] with what three of its matrices lack, in an order that is not that of execution, and its dial.
+/// [`banded`] with refinements of three matrices, not in execution order, and active-fraction
+/// points.
 pub fn refined() -> Model {
     let mut model = banded();
     let slot = |slot| MatrixId::Slot { layer: 0, slot };

@@ -6,13 +6,12 @@ use htc_formats::model::{Role, Slot};
 
 use super::{Choice, Model, mixed, model};
 
-/// What format 1.13 brought: the source of [`mixed`], of which embedding, rotary factors, the first norm and the head are the
-/// artifact's own.
+/// Returns the addition of format 1.13: the source of [`mixed`], which shares embedding, RoPE
+/// factors, first norm and head with the artifact.
 pub fn sealed() -> Model {
     with_source(mixed(), DType::Q8_0)
 }
 
-/// A model with its source, which has matrices of a type.
 pub fn with_source(mut artifact: Model, dtype: DType) -> Model {
     let hyper = artifact.manifest.hyper.clone();
     let own = |role: Role| artifact.manifest.tensor(role);
@@ -24,7 +23,6 @@ pub fn with_source(mut artifact: Model, dtype: DType) -> Model {
     };
     let mut source = model(hyper, rope, head, (DType::F32, 6), choose);
     if head.is_some() {
-        // The numbers of a tensor are those of its place in the table.
         let output = artifact.data.iter().find(|(role, _)| *role == Role::Output);
         source.data.pop();
         source.data.extend(output.cloned());

@@ -1,4 +1,4 @@
-//! Small folders of Hugging Face's layout for tests.
+//! Small folders in Hugging Face's layout for tests.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,7 +27,6 @@ pub const HEADS: u64 = 4;
 pub const KV_HEADS: u64 = 2;
 pub const HEAD: u64 = 4;
 
-/// Every type that is bound.
 pub const TYPES: [&str; 7] = [
     "llama",
     "mistral",
@@ -38,7 +37,6 @@ pub const TYPES: [&str; 7] = [
     "phi3",
 ];
 
-/// A tensor to be written.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     pub dtype: &'static str,
@@ -47,7 +45,6 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// An f32 tensor of numbers that no other has.
     fn numbered(name: &str, shape: &[u64]) -> Self {
         let seed: u64 = name.bytes().fold(17, |s, b| (s * 31 + u64::from(b)) % 1000);
         let values = (0..shape.iter().product()).map(|i| (seed * 64 + i) as f32 / 1024.0);
@@ -59,14 +56,13 @@ impl Tensor {
     }
 }
 
-/// What is to be in a folder.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub config: Value,
     pub tensors: BTreeMap<String, Tensor>,
 }
 
-/// A small model of a type, with a configuration that states its sizes and nothing else.
+/// Returns a small model of a type, whose configuration states its sizes only.
 pub fn small(model_type: &str) -> Model {
     let config = json!({
         "model_type": model_type,
@@ -126,7 +122,6 @@ pub fn small(model_type: &str) -> Model {
 }
 
 impl Model {
-    /// Adds an f32 tensor.
     pub fn add(&mut self, name: &str, shape: &[u64]) -> &mut Self {
         let tensor = Tensor::numbered(name, shape);
         self.tensors.insert(name.to_owned(), tensor);
@@ -138,7 +133,6 @@ impl Model {
         self
     }
 
-    /// Adds keys to the configuration, or gives them other values.
     pub fn with(&mut self, keys: Value) -> &mut Self {
         let Value::Object(keys) = keys else {
             panic!("{keys} is no object");
@@ -152,7 +146,6 @@ impl Model {
         self
     }
 
-    /// The safetensors file with the tensors that `pick` picks.
     pub fn file(&self, pick: impl Fn(&str) -> bool) -> Vec<u8> {
         let picked = self.tensors.iter().filter(|(name, _)| pick(name));
         let mut header = serde_json::Map::new();
@@ -171,7 +164,6 @@ impl Model {
         file(&Value::Object(header).to_string(), &data)
     }
 
-    /// Writes a folder with one file of weights.
     pub fn write(&self, folder: &Path) {
         self.write_config(folder);
         fs::write(folder.join("model.safetensors"), self.file(|_| true)).unwrap();
@@ -181,8 +173,6 @@ impl Model {
         fs::write(folder.join("config.json"), self.config.to_string()).unwrap();
     }
 
-    /// Writes a folder with a file of weights for every block and one for the rest; returns the
-    /// index.
     pub fn write_sharded(&self, folder: &Path) -> Value {
         self.write_config(folder);
         let shard = |name: &str| match name.strip_prefix("model.layers.") {
@@ -203,7 +193,6 @@ impl Model {
         index
     }
 
-    /// Binds the model without a folder.
     pub fn bind(&self) -> Result<(HyperParameters, Vec<ModelTensor>), BindError> {
         let bytes = self.file(|_| true);
         let contents = Contents::parse(&bytes).unwrap();
@@ -215,7 +204,6 @@ impl Model {
         bind_hugging_face(self.config.to_string().as_bytes(), &[file])
     }
 
-    /// What is said of a model that is not executed.
     pub fn refused(&self) -> BindError {
         let error = self.bind().unwrap_err();
         assert!(!error.to_string().contains('\n'), "{error}");
@@ -231,7 +219,6 @@ pub fn write_index(folder: &Path, index: &Value) {
     .unwrap();
 }
 
-/// A file of a header and data.
 pub fn file(header: &str, data: &[u8]) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(header.as_bytes());
@@ -239,17 +226,14 @@ pub fn file(header: &str, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The hyper-parameters of a small model with other keys.
 pub fn hyper(model_type: &str, keys: Value) -> HyperParameters {
     small(model_type).with(keys).bind().unwrap().0
 }
 
-/// What is said of a small model with other keys.
 pub fn refused(model_type: &str, keys: Value) -> BindError {
     small(model_type).with(keys).refused()
 }
 
-/// The key and the value that a small model with other keys is refused for.
 pub fn refused_value(model_type: &str, keys: Value) -> (String, String) {
     let error = refused(model_type, keys.clone());
     match error {
@@ -258,7 +242,6 @@ pub fn refused_value(model_type: &str, keys: Value) -> (String, String) {
     }
 }
 
-/// The numbers of a tensor that is computed.
 pub fn numbers(tensor: &ModelTensor) -> Vec<f32> {
     let Place::Computed(bytes) = &tensor.place else {
         panic!("{} is in a file", tensor.role);
@@ -271,7 +254,6 @@ pub fn numbers(tensor: &ModelTensor) -> Vec<f32> {
         .collect()
 }
 
-/// The numbers of a computed tensor of a role.
 pub fn computed(model: &Model, role: Role) -> Vec<f32> {
     let (_, tensors) = model.bind().unwrap();
     numbers(tensors.iter().find(|t| t.role == role).unwrap())

@@ -4,12 +4,10 @@
 use htc_formats::vocab::{HuggingFaceFiles, Vocabulary, VocabularyError};
 use serde_json::Value;
 
-/// A field of a Protocol Buffers message: a number.
 pub fn number(field: u64, value: u64) -> Vec<u8> {
     [varint(field << 3), varint(value)].concat()
 }
 
-/// A field: bytes.
 pub fn bytes(field: u64, value: &[u8]) -> Vec<u8> {
     [
         varint(field << 3 | 2),
@@ -39,7 +37,7 @@ pub fn piece(text: &str, score: f32, kind: u64) -> Vec<u8> {
 
 pub const BPE: (u64, u64) = (3, 2);
 
-/// Six pieces; `trainer` and `normalizer` are fields of those messages with numbers.
+/// Returns a model of six pieces; `trainer` and `normalizer` are numeric fields of those messages.
 pub fn sentence_piece(trainer: &[(u64, u64)], normalizer: &[(u64, u64)]) -> Vec<u8> {
     let fields = |list: &[(u64, u64)]| {
         list.iter()
@@ -50,7 +48,6 @@ pub fn sentence_piece(trainer: &[(u64, u64)], normalizer: &[(u64, u64)]) -> Vec<
         piece("<unk>", 0.0, 2),
         piece("<s>", 0.0, 3),
         piece("</s>", 0.0, 3),
-        // The score and the type may be left out.
         bytes(1, &bytes(1, "▁".as_bytes())),
         piece("▁a", -1.5, 1),
         piece("▁▁", -2.0, 4),
@@ -60,7 +57,6 @@ pub fn sentence_piece(trainer: &[(u64, u64)], normalizer: &[(u64, u64)]) -> Vec<
     .concat()
 }
 
-/// Reads the files; a refusal must be one line.
 pub fn read(files: HuggingFaceFiles) -> Result<Vocabulary, VocabularyError> {
     let result = files.vocabulary();
     if let Err(error) = &result {

@@ -1,14 +1,13 @@
-//! Vectors as integers: what a product with quantised weights reads.
+//! Activations quantised to 8 bits for products with quantised weights.
 //!
-//! Thirty-two numbers share a scale `d = max|x| / 127`, kept as `f32`, and the code of a number is
-//! `x / d` rounded half away from zero, an integer of magnitude 127 at most. A product of weights
-//! and codes is then a sum of integers, which is exact, times two scales:
-//! `Σ w x = Σ_blocks d_w d_x Σ codes_w codes_x`. A code is off by half a step, so that a number is
-//! off by `max|x| / 254` of its block at most.
+//! Thirty-two numbers share a scale `d = max|x| / 127`, stored as `f32`. The code of a number is `x
+//! / d` rounded half away from zero, an integer of magnitude at most 127. A product of weights and
+//! codes is then an exact integer sum times two scales: `Σ w x = Σ_blocks d_w d_x Σ codes_w
+//! codes_x`. The error of a number is at most half a step, `max|x| / 254` of its block.
 //!
-//! A block with a number that is not finite has the scale NaN, and so every product with it is
-//! NaN: infinities are not told apart. A block whose numbers are all below [`SMALLEST`] in
-//! magnitude counts as zero, for the reciprocal of its scale would leave the range of `f32`.
+//! A block with a non-finite number gets the scale NaN, and every product with it is NaN. A block
+//! whose magnitudes are all below [`SMALLEST`] is stored as zero, because the reciprocal of its
+//! scale would overflow `f32`.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -25,30 +24,30 @@ pub(super) const BLOCKS: usize = 8;
 /// Numbers of a [`Strip`], the longest block of any format.
 pub(super) const STRIP: usize = BLOCK * BLOCKS;
 
-/// The magnitude below which a block counts as zero: 2⁻¹⁰⁰.
+/// Magnitude below which a block counts as zero: 2⁻¹⁰⁰.
 pub(super) const SMALLEST: f32 = f32::from_bits((127 - 100) << 23);
 
-/// The largest number below 0.5: adding it and cutting off the fraction rounds half away from
-/// zero, where adding 0.5 would also round up what lies just below a half.
+/// The largest number below 0.5. Adding it and truncating rounds half away from zero; adding 0.5
+/// would also round up numbers just below a half.
 const HALF: f32 = 0.499_999_97;
 
-/// Eight blocks of a row, with zeros behind its end.
+/// Super-block of a row: eight blocks of 32 numbers, padded with zeros.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C, align(64))]
 pub(super) struct Strip {
-    /// One code per number.
+    /// Codes of the numbers.
     pub codes: [[i8; BLOCK]; BLOCKS],
-    /// One scale per block.
+    /// Scales of the blocks.
     pub scales: [f32; BLOCKS],
-    /// The sum of the codes of each block.
+    /// Sums of the codes of each block.
     pub sums: [i32; BLOCKS],
-    /// The sums of the codes of half a block: those of half `h` of block `4 s + k` are in
-    /// `[s][4 h + k]`, so that the same part of both halves of a register belongs to one block.
+    /// Sums of the codes of half blocks: half `h` of block `4 s + k` is in `[s][4 h + k]`, so that
+    /// the same lane in both halves of a register belongs to one block.
     pub half_sums: [[i32; BLOCKS]; 2],
 }
 
 impl Strip {
-    /// Nothing but zeros.
+    /// All zeros.
     pub const ZERO: Strip = Strip {
         codes: [[0; BLOCK]; BLOCKS],
         scales: [0.0; BLOCKS],
@@ -65,12 +64,12 @@ impl Strip {
     }
 }
 
-/// Strips of a row of `cols` numbers.
+/// Returns the number of super-blocks of a row of `cols` numbers.
 pub(super) fn strips(cols: usize) -> usize {
     cols.div_ceil(STRIP)
 }
 
-/// Quantises every row of `x [n, cols]`; `out [n, strips(cols)]`. The result does not depend on
+/// Quantises every row of `x [n, cols]` into `out [n, strips(cols)]`. The result does not depend on
 /// the number of threads.
 pub(super) fn quantise_rows(
     kernels: &Kernels,
@@ -79,7 +78,7 @@ pub(super) fn quantise_rows(
     x: &[f32],
     out: &mut [Strip],
 ) {
-    /// Numbers below which a second thread does not pay for its waking.
+    /// Below this size a second thread does not pay.
     const ALONE: usize = 1 << 14;
     let width = strips(cols);
     if cols == 0 {
@@ -100,8 +99,7 @@ pub(super) fn quantise_rows(
     });
 }
 
-/// Quantises one row; `out [strips(x.len())]`. A last block of less than 32 numbers is filled up
-/// with zeros.
+/// Quantises one row into `out [strips(x.len())]`. A partial last block is padded with zeros.
 pub(super) fn quantise(x: &[f32], out: &mut [Strip]) {
     for (x, strip) in x.chunks(STRIP).zip(out) {
         let (blocks, rest) = x.as_chunks::<BLOCK>();
@@ -120,7 +118,7 @@ pub(super) fn quantise(x: &[f32], out: &mut [Strip]) {
 }
 
 fn quantise_block(x: &[f32; BLOCK], b: usize, strip: &mut Strip) {
-    // Magnitudes are in the order of their bits, infinity and NaN above all others.
+    // Magnitudes compare like their bits, with infinity and NaN above all others.
     let mut largest = 0;
     for x in x {
         largest = largest.max((x.to_bits() & !(1 << 31)).cast_signed());
@@ -155,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_rounded_half_away_from_zero_and_sums_are_theirs() {
+    fn codes_round_half_away_from_zero_and_sums_match_codes() {
         let mut random = Random(31);
         for len in [1, 31, 32, 33, 64, 255, 256, 257, 1000] {
             let x: Vec<f32> = random.numbers(len).iter().map(|x| x * 1e-3).collect();
@@ -167,7 +165,7 @@ mod tests {
                     let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
                     assert_eq!(strip.scales[b], largest / 127.0, "{}", k.name);
                     for (code, x) in strip.codes[b].iter().zip(x) {
-                        // Two roundings, of the reciprocal and of the product, before this one.
+                        // Two roundings, of the reciprocal and of the product, precede this one.
                         let exact = f64::from(*x) / (f64::from(largest) / 127.0);
                         let error = (f64::from(*code) - exact).abs();
                         assert!(error <= 0.5 + 127.0 * 1.2e-7, "{} {exact}: {code}", k.name);
@@ -191,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_go_away_from_zero_and_what_lies_below_does_not() {
+    fn halves_round_away_from_zero_and_numbers_below_round_down() {
         let below = 0.5f32.next_down();
         let mut x = [0.0; BLOCK];
         x[..9].copy_from_slice(&[127.0, 0.5, -0.5, below, -below, 1.5, -2.5, 126.5, -126.5]);
@@ -207,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn every_version_gives_the_same_codes_for_any_bits() {
+    fn all_instruction_sets_give_the_same_codes_for_any_bits() {
         let mut random = Random(32);
         for _ in 0..1000 {
             let x: Vec<f32> = (0..96)
@@ -226,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_makes_its_block_nan_and_what_is_tiny_makes_it_zero() {
+    fn non_finite_numbers_give_nan_blocks_and_tiny_blocks_become_zero() {
         for k in available() {
             for odd in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 for at in [0, 17, 31] {
@@ -250,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_begin_on_strips_of_their_own_on_any_number_of_threads() {
+    fn rows_start_on_new_super_blocks_on_any_number_of_threads() {
         let mut random = Random(33);
         for (n, cols) in [(1, 0), (3, 32), (2, 288), (70, 512), (5, 20_000)] {
             let x = random.numbers(n * cols);

@@ -1,10 +1,10 @@
-//! Products of few vectors that give each of them the bits that it has alone.
+//! Batch-invariant products: each vector gets the same bits as in a batch of one.
 //!
-//! Rounding differs between the products of one vector and those of many, which add in another order. Where
-//! a model checks what another one foresaw, that difference would decide whether a token is its own. A task here is
-//! some rows of a matrix, which stay in the cache while one vector after the other is multiplied with them by the
-//! kernels of a single vector: memory is read once, and weights are decoded as often as there are vectors. Matrices in
-//! [bands](super::bands) need none of this: their products depend on nothing but a row and a vector.
+//! Products of one vector and of many add in another order and round differently. In speculative
+//! decoding that difference could decide whether a drafted token is accepted. A task here is a
+//! block of rows that stays in the cache while the single-vector kernels multiply one vector after
+//! another: memory is read once, and weights are decoded once per vector. Matrices in [column
+//! groups](super::bands) are batch-invariant already.
 
 use super::Cpu;
 use super::activations::quantise_rows;
@@ -16,7 +16,7 @@ use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;
 
 impl Cpu {
-    /// [`Cpu::matmul`], every row of `y` with the bits of [`Cpu::matvec`].
+    /// Computes [`Cpu::matmul`], with every row of `y` bit-identical to [`Cpu::matvec`].
     ///
     /// # Errors
     /// When `x` is not `[n, cols]` or `y` not `[n, rows]`.
@@ -66,7 +66,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// [`Cpu::project`], every row with the bits that it has alone.
+    /// Computes [`Cpu::project`], with every row bit-identical to a batch of one.
     ///
     /// # Errors
     /// When a shape does not fit or an input names no factor; nothing is written then.

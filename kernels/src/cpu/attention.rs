@@ -1,4 +1,4 @@
-//! Causal attention with grouped heads, over all earlier positions or a window of them.
+//! Causal attention with grouped heads and optional sliding windows.
 
 mod decode;
 mod importance;
@@ -12,27 +12,26 @@ use super::low_rank::{LowRankView, transpose};
 use super::scratch::Scratch;
 use crate::error::ShapeError;
 
-/// What models differ in.
+/// Attention parameters of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
-    /// A score is `scale * q · k`.
+    /// Factor of the scores: `scale * q · k`.
     pub scale: f32,
-    /// `cap` above 0: a score `s` becomes `cap * tanh(s / cap)`, before what is not visible is
-    /// left out.
+    /// Soft cap `cap > 0`: a score `s` becomes `cap * tanh(s / cap)` before masking.
     pub softcap: Option<f32>,
-    /// `w` of at least 1: position `p` sees the positions `p'` with `p - p' < w`; all of
-    /// `0 ..= p` where there is no window.
+    /// Sliding window `w ≥ 1`: position `p` sees the positions `p'` with `p - p' < w`; without a
+    /// window, all of `0 ..= p`.
     pub window: Option<usize>,
 }
 
 impl Attention {
-    /// The first position that `position` sees.
+    /// Returns the first position that `position` sees.
     pub(crate) fn first_visible(&self, position: usize) -> usize {
         self.window
             .map_or(0, |window| (position + 1).saturating_sub(window))
     }
 
-    /// `Ok` where every position sees itself.
+    /// Checks that every position sees itself.
     pub(crate) fn check(&self) -> Result<(), ShapeError> {
         if self.window == Some(0) {
             return Err(ShapeError {
@@ -45,28 +44,28 @@ impl Attention {
     }
 }
 
-/// Positions whose scores a task of a prefill holds at a time.
+/// Positions per tile of a prefill.
 const KEYS: usize = 64;
 
-/// Queries that a task of a prefill has at most: as many as use a key or value that was widened.
+/// Maximum number of queries per prefill task; all of them share each key or value that was
+/// widened.
 const WIDEST: usize = 64;
 
-/// Numbers that lie on a cache line.
+/// Numbers on a cache line.
 const LINE: usize = 16;
 
 impl Cpu {
-    /// Causal attention of `n` positions, `q [n, heads, head_size]` at positions `start ..`, over
-    /// `kv`, which holds their keys and values too; `out` has the shape of `q`. Heads as in
-    /// [`Cpu::attention_decode`].
+    /// Computes causal attention of `n` positions, `q [n, heads, head_size]` at positions `start
+    /// ..`, over `kv`, which already holds their keys and values; `out` has the shape of `q`. Heads
+    /// are grouped as in [`Cpu::attention_decode`].
     ///
-    /// A task is a block of queries that read the same kv head. It goes through the positions in
-    /// tiles and keeps a running maximum and sum (online softmax), so that its working memory does
-    /// not grow with the context. A query is a column: keys and values are used in the order in which
-    /// they are stored, and a maximum over positions needs nothing from the neighbouring lanes.
+    /// A task is a block of queries that read the same KV head. It processes positions in tiles
+    /// with a running maximum and sum (online softmax), so its scratch space does not grow with the
+    /// context. A query is a column: keys and values are used in storage order, and the maximum
+    /// over positions needs no operation across lanes.
     ///
-    /// Positions in low rank have scores and a weighted sum of their own, of coordinates, which share
-    /// the maximum and the sum of weights with the others and are expanded at the end (OjaKV, section
-    /// 3.2).
+    /// Low-rank positions have separate scores and weighted sums of coordinates, which share the
+    /// maximum and the sum of weights and are expanded at the end (OjaKV, section 3.2).
     ///
     /// # Errors
     /// When a shape does not fit, the window is 0 or `kv` holds fewer than `start + n` positions.
@@ -95,7 +94,7 @@ impl Cpu {
         let ranks = kv.low_rank().map_or([0; 2], LowRankView::ranks);
         let task_scratch = Task::numbers(size, ranks, WIDEST);
         let scratch = scratch.take(task_scratch * pool.threads());
-        // `out` seen as [n, heads * size] is cut into blocks of some positions of some heads.
+        // Cut `out`, viewed as [n, heads * size], into blocks of some positions of some heads.
         for_each_block(
             pool,
             out,
@@ -108,7 +107,7 @@ impl Cpu {
                 let columns = rows * together;
                 let width = columns.next_multiple_of(kernels.heads.lanes);
                 let mut task = Task::new(scratch, size, ranks, width);
-                // The last position stands in for columns that are not used.
+                // The last position fills unused columns.
                 let positions = (0..width).map(|c| start + row + (c / together).min(rows - 1));
                 task.set_queries(
                     (0..columns).map(|c| {
@@ -166,16 +165,15 @@ impl Cpu {
     }
 }
 
-/// Which of the positions a tile is from.
+/// Representation of the positions of a tile.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
-    /// Stored in full.
     Full,
     /// Stored as coordinates.
     LowRank,
 }
 
-/// The working memory of a block of queries, which are the columns.
+/// Scratch space of a block of queries, one query per column.
 struct Task<'a> {
     size: usize,
     ranks: [usize; 2],
@@ -184,7 +182,7 @@ struct Task<'a> {
     queries: &'a mut [f32],
     /// `[KEYS, width]`: scores, then weights.
     scores: &'a mut [f32],
-    /// `[size, width]`: the weighted sums.
+    /// `[size, width]`: weighted sums.
     sums: &'a mut [f32],
     /// `[KEYS, size]`: keys or values of a tile.
     tile: &'a mut [f32],
@@ -193,26 +191,26 @@ struct Task<'a> {
     shrink: &'a mut [f32],
     /// `[rank of keys, width]`: coordinates of the queries.
     low_queries: &'a mut [f32],
-    /// `[rank of values, width]`: the weighted sums of coordinates.
+    /// `[rank of values, width]`: weighted sums of coordinates.
     low_sums: &'a mut [f32],
-    /// What the weights in `low_sums` have to be multiplied with by now.
+    /// Pending factors of `low_sums`.
     decay: &'a mut [f32],
-    /// The rows of a tile that a column sees.
+    /// First and end row of a tile visible to each column.
     first: [i32; WIDEST],
     end: [i32; WIDEST],
-    /// Whether nothing was added to `sums`, and to `low_sums`.
+    /// True until something is added to `sums`, and to `low_sums`.
     fresh: [bool; 2],
 }
 
 impl<'a> Task<'a> {
-    /// Numbers of working memory.
+    /// Returns the length of the scratch space in numbers.
     fn numbers(size: usize, [keys, values]: [usize; 2], width: usize) -> usize {
         let low = (keys + values + 1) * width;
         (2 * width + KEYS) * size.next_multiple_of(LINE) + (KEYS + 3) * width + low + 2 * LINE
     }
 
     fn new(scratch: &'a mut [f32], size: usize, ranks: [usize; 2], width: usize) -> Self {
-        // A register then lies on one cache line.
+        // Aligned so that a register lies on one cache line.
         let padding = scratch
             .as_ptr()
             .align_offset(LINE * size_of::<f32>())
@@ -247,7 +245,7 @@ impl<'a> Task<'a> {
         task
     }
 
-    /// Makes every query a column, times `scale`.
+    /// Stores every query as a column, times `scale`.
     fn set_queries<'q>(&mut self, queries: impl Iterator<Item = &'q [f32]>, scale: f32) {
         // The sums are not needed yet; columns without a query stay 0.
         self.sums.fill(0.0);
@@ -259,7 +257,7 @@ impl<'a> Task<'a> {
         transpose(self.sums, [self.width, self.size], self.queries);
     }
 
-    /// The coordinates of the queries in the components `basis [rank, size]` of keys.
+    /// Computes the coordinates of the queries in the key components `basis [rank, size]`.
     fn project(&mut self, kernels: &Kernels, basis: &[f32]) {
         let operands = Columns {
             a: basis,
@@ -272,7 +270,7 @@ impl<'a> Task<'a> {
         (kernels.heads.columns)(operands, self.low_queries);
     }
 
-    /// Scores of every column with keys `[count, size]`, or `[count, rank]`.
+    /// Computes the scores of every column with keys `[count, size]`, or `[count, rank]`.
     fn score(&mut self, kernels: &Kernels, part: Part, keys: KvNumbers<'_>, softcap: Option<f32>) {
         let tile = keys.in_f32(kernels, self.tile);
         let (depth, queries) = match part {
@@ -295,19 +293,19 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Leaves out what is not visible of the `rows` positions of a tile: of every column, where it
-    /// begins and ends to see.
+    /// Masks the invisible ones of the `rows` positions of a tile; `visible` gives the first and
+    /// end position of each column.
     fn mask(&mut self, kernels: &Kernels, rows: usize, visible: impl Iterator<Item = [usize; 2]>) {
         for ((first, end), visible) in self.first.iter_mut().zip(&mut self.end).zip(visible) {
-            // At most the rows, so that it fits.
+            // At most the number of rows, so that it fits.
             [*first, *end] = visible.map(|position| position.min(rows) as i32);
         }
         let scores = &mut self.scores[..rows * self.width];
         (kernels.loops.mask_columns)(scores, &self.first[..self.width], &self.end[..self.width]);
     }
 
-    /// Weights from the scores, and the sums with values `[count, size]`, or `[count, rank]`. Those in
-    /// low rank come first.
+    /// Turns scores into weights and adds the weighted values `[count, size]`, or `[count, rank]`.
+    /// Low-rank tiles come first.
     fn add(&mut self, kernels: &Kernels, part: Part, values: KvNumbers<'_>) {
         let tile = values.in_f32(kernels, self.tile);
         let (depth, sums, fresh) = match part {
@@ -334,8 +332,8 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Adds to the sums what those of coordinates stand for, with the components `basis [rank, size]` of
-    /// values. The queries' own positions are stored in full, so that there are sums.
+    /// Expands the sums of coordinates with the value components `basis [rank, size]` and adds
+    /// them. The queries' own positions are stored in full, so `sums` is never empty.
     fn expand(&mut self, kernels: &Kernels, basis: &[f32]) {
         if self.fresh[1] {
             return;
@@ -357,7 +355,7 @@ impl<'a> Task<'a> {
         (kernels.heads.columns)(operands, self.sums);
     }
 
-    /// What each of the first `columns` columns attended to.
+    /// Returns the normalised outputs of the first `columns` columns.
     fn finish(&mut self, columns: usize) -> impl Iterator<Item = &[f32]> {
         for total in &mut *self.total {
             *total = 1.0 / *total;
@@ -367,7 +365,7 @@ impl<'a> Task<'a> {
                 *sum *= factor;
             }
         }
-        // The queries are not needed any more.
+        // The queries are no longer needed.
         transpose(self.sums, [self.size, self.width], self.queries);
         self.queries.chunks_exact(self.size).take(columns)
     }

@@ -1,4 +1,4 @@
-//! The version for x86-64 with AVX2, FMA and F16C.
+//! Kernels for x86-64 with AVX2, FMA and F16C.
 
 use std::arch::x86_64::*;
 
@@ -101,17 +101,17 @@ avx2! {
         _mm256_set1_ps(x)
     }
 
-    /// The sum of the lanes of each.
+    /// Returns the horizontal sum of each register.
     fn sums_of_four([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
         let sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
         let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
         let mut numbers = [0.0; 4];
-        // SAFETY: the array has the bytes that are written.
+        // SAFETY: the write stays within the array.
         unsafe { _mm_storeu_ps(numbers.as_mut_ptr(), sums) };
         numbers
     }
 
-    /// Up to a register of numbers, and zeros.
+    /// Loads up to a register of numbers, padded with zeros.
     fn load_first(x: &[f32]) -> __m256 {
         let count = _mm256_set1_epi32(x.len().min(LANES) as i32);
         let mask = _mm256_cmpgt_epi32(count, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -120,23 +120,23 @@ avx2! {
     }
 
     fn load(x: &[f32; LANES]) -> __m256 {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm256_loadu_ps(x.as_ptr()) }
     }
 
     fn store(x: &mut [f32; LANES], value: __m256) {
-        // SAFETY: the array has the bytes that are written.
+        // SAFETY: the write stays within the array.
         unsafe { _mm256_storeu_ps(x.as_mut_ptr(), value) }
     }
 
     fn load_halves(halves: &[u16; LANES]) -> __m256 {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         _mm256_cvtph_ps(unsafe { _mm_loadu_si128(halves.as_ptr().cast()) })
     }
 
     fn store_halves(halves: &mut [u16; LANES], numbers: __m256) {
         let rounded = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(numbers);
-        // SAFETY: the array has the bytes that are written.
+        // SAFETY: the write stays within the array.
         unsafe { _mm_storeu_si128(halves.as_mut_ptr().cast(), rounded) };
     }
 
@@ -145,36 +145,36 @@ avx2! {
     }
 
     fn load_128(bytes: &[u8; 16]) -> __m128i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm_lddqu_si128(bytes.as_ptr().cast()) }
     }
 
     fn load_256(bytes: &[u8; 32]) -> __m256i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
-    /// An f16 in every lane.
+    /// Broadcasts an f16.
     fn half(bytes: &[u8; 2]) -> __m256 {
         _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(*bytes)))
     }
 
-    /// `q * d - m`, rounded twice as the scalar decoder does.
+    /// Returns `q * d - m`, rounded twice like the scalar decoder.
     fn scaled(q: __m256, d: __m256, m: __m256) -> __m256 {
         _mm256_sub_ps(_mm256_mul_ps(q, d), m)
     }
 
-    /// The lower eight bytes as numbers.
+    /// Converts the lower eight bytes to numbers.
     fn signed(bytes: __m128i) -> __m256 {
         _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
     }
 
-    /// The lower eight bytes as numbers.
+    /// Converts the lower eight bytes to numbers.
     fn unsigned(bytes: __m128i) -> __m256 {
         _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
     }
 
-    /// The four eights of a register of bytes, each in the lower half.
+    /// Splits a register of bytes into four groups of eight, each in the lower half.
     fn eights(bytes: __m256i) -> [__m128i; 4] {
         let low = _mm256_castsi256_si128(bytes);
         let high = _mm256_extracti128_si256::<1>(bytes);
@@ -186,7 +186,7 @@ avx2! {
         ]
     }
 
-    /// The eight scales, and the eight minima, of a q4_k or q5_k block.
+    /// Returns the eight scales and the eight minima of a q4_k or q5_k block.
     fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> [[f32; 8]; 2] {
         let six_bits = six_bit_scales(packed).to_le_bytes();
         let mut numbers = [[0.0; 8]; 2];

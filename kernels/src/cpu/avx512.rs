@@ -1,8 +1,8 @@
-//! The version for x86-64 with AVX-512 (F, BW, DQ, VL).
+//! Kernels for x86-64 with AVX-512 (F, BW, DQ, VL).
 //!
-//! Four-bit formats look their numbers up: `vpermps` picks one of sixteen by the low four bits of
-//! each lane and ignores the rest, so that a nibble needs no mask, and the sixteen entries are
-//! already scaled. Five bits take two registers of entries.
+//! Four-bit formats use table lookups: `vpermps` selects one of sixteen entries by the low four
+//! bits of each lane and ignores the rest, so a nibble needs no mask, and the entries are already
+//! scaled. Five bits take two registers of entries.
 
 use std::arch::x86_64::*;
 
@@ -41,8 +41,8 @@ kernel_table!(
     int_gemm::avx512
 );
 
-/// The table with the permutations of bytes (VBMI) and their products with matrices of bits (GFNI) as well, where the
-/// processor has them: those that have the former have the latter, but for Cannon Lake.
+/// Returns the kernel table with VBMI byte permutations and GFNI bit-matrix products if the
+/// processor supports them. All processors with VBMI have GFNI, except Cannon Lake.
 pub(super) fn with_vbmi() -> Option<&'static Kernels> {
     static WITH: Kernels = Kernels {
         name: "x86-64-v4-vbmi",
@@ -129,7 +129,7 @@ avx512! {
         _mm512_set1_ps(x)
     }
 
-    /// The sum of the lanes of each.
+    /// Returns the horizontal sum of each register.
     pub(super) fn sums_of_four(a: [__m512; 4]) -> [f32; 4] {
         let mut halves = [_mm256_setzero_ps(); 4];
         for i in 0..4 {
@@ -140,12 +140,12 @@ avx512! {
         let sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
         let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
         let mut numbers = [0.0; 4];
-        // SAFETY: the array has the bytes that are written.
+        // SAFETY: the write stays within the array.
         unsafe { _mm_storeu_ps(numbers.as_mut_ptr(), sums) };
         numbers
     }
 
-    /// Up to a register of numbers, and zeros.
+    /// Loads up to a register of numbers, padded with zeros.
     fn load_first(x: &[f32]) -> __m512 {
         let mask = ((1u32 << x.len().min(LANES)) - 1) as u16;
         // SAFETY: only lanes below the length are read.
@@ -153,49 +153,48 @@ avx512! {
     }
 
     fn load(x: &[f32; LANES]) -> __m512 {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm512_loadu_ps(x.as_ptr()) }
     }
 
     fn store(x: &mut [f32; LANES], value: __m512) {
-        // SAFETY: the array has the bytes that are written.
+        // SAFETY: the write stays within the array.
         unsafe { _mm512_storeu_ps(x.as_mut_ptr(), value) }
     }
 
     fn load_halves(halves: &[u16; LANES]) -> __m512 {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
     }
 
     fn store_halves(halves: &mut [u16; LANES], numbers: __m512) {
         let rounded = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(numbers);
-        // SAFETY: the array has the bytes that are written.
+        // SAFETY: the write stays within the array.
         unsafe { _mm256_storeu_si256(halves.as_mut_ptr().cast(), rounded) };
     }
 
     pub(super) fn load_128(bytes: &[u8; 16]) -> __m128i {
-        // Not `loadu`, which the compiler may cut in two.
-        // SAFETY: the array has the bytes that are read.
+        // Not `loadu`, which the compiler may split. SAFETY: the read stays within the array.
         unsafe { _mm_lddqu_si128(bytes.as_ptr().cast()) }
     }
 
     pub(super) fn load_256(bytes: &[u8; 32]) -> __m256i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
     pub(super) fn load_512(bytes: &[u8; 64]) -> __m512i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }
 
-    /// The first f16 in every lane. Converted from memory, which spares a shuffle.
+    /// Broadcasts the first f16. Converting from memory saves a shuffle.
     fn half(bytes: &[u8; 8]) -> __m512 {
         let halves = _mm_cvtsi64_si128(i64::from_le_bytes(*bytes));
         _mm512_broadcastss_ps(_mm_cvtph_ps(halves))
     }
 
-    /// `q * d - m`, rounded twice as the scalar decoder does.
+    /// Returns `q * d - m`, rounded twice like the scalar decoder.
     fn scaled(q: __m512, d: f32, m: f32) -> __m512 {
         _mm512_sub_ps(_mm512_mul_ps(q, _mm512_set1_ps(d)), _mm512_set1_ps(m))
     }
@@ -204,14 +203,13 @@ avx512! {
         _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
     }
 
-    /// 0, 1, ... 15.
     fn iota() -> __m512 {
         _mm512_setr_ps(
             0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
         )
     }
 
-    /// The eight scales and then the eight minima of a q4_k or q5_k block.
+    /// Returns the eight scales, then the eight minima of a q4_k or q5_k block.
     fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> [f32; LANES] {
         let six_bits = six_bit_scales(packed).cast_signed();
         let bytes = _mm_set_epi64x((six_bits >> 64) as i64, six_bits as i64);
@@ -290,7 +288,7 @@ avx512! {
             for (i, high_bits) in high_bits.into_iter().enumerate() {
                 let nibbles = _mm512_cvtepu8_epi32(load_128(part(b, 48 + j / 2 * 32 + i * 16)));
                 let nibbles = _mm512_srlv_epi32(nibbles, _mm512_set1_epi32(j as i32 % 2 * 4));
-                // Bit j of the high bits comes to stand at bit 4.
+                // Moves bit j of the high bits to bit 4.
                 let high = _mm512_rolv_epi32(high_bits, _mm512_set1_epi32((36 - j as i32) % 32));
                 let mask = _mm512_set1_epi32(15);
                 let index = _mm512_ternarylogic_epi32::<0xE4>(nibbles, high, mask);

@@ -1,19 +1,19 @@
-//! What the versions for wide registers have in common: the walk over rows and blocks.
+//! Shared code of the vectorised versions: iteration over rows and blocks.
 //!
-//! An instruction set brings a register type, a few operations on it and, per format, a function
-//! that unpacks a block into registers of decoded numbers. The macros here make of these the
-//! decoder and, for the formats of floating-point numbers, the product with one vector. Products
-//! with quantised weights are in [`dot`](super::dot).
+//! An instruction set provides a register type, a few operations, and for each format a function
+//! that unpacks a block into registers of decoded numbers. These macros generate the decoder and,
+//! for floating-point formats, the matrix-vector product. Products with quantised weights are in
+//! [`dot`](super::dot).
 
-/// `N` bytes from `at` on.
+/// Returns `N` bytes from `at`.
 #[inline(always)]
 pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     let (parts, _) = bytes[at..at + N].as_chunks::<N>();
     &parts[0]
 }
 
-/// The sub-block scales and minima of a q4_k or q5_k block, six bits each, as the sixteen bytes
-/// `[scale 0..8, minimum 0..8]`, lowest first.
+/// Returns the six-bit sub-block scales and minima of a q4_k or q5_k block as sixteen bytes `[scale
+/// 0..8, minimum 0..8]`, lowest first.
 #[inline(always)]
 pub(super) fn six_bit_scales(packed: &[u8; 12]) -> u128 {
     let word = |at: usize| u32::from_le_bytes(*part(packed, at));
@@ -28,13 +28,13 @@ pub(super) fn six_bit_scales(packed: &[u8; 12]) -> u128 {
         | u128::from(mins_high) << 96
 }
 
-/// The decoder of one format, `decode` in a module of its own.
+/// Defines the decoder of one format, `decode`, in a module.
 ///
-/// The functions avoid the standard library's combinators: those are compiled without the
+/// The functions avoid the standard library's combinators, which are compiled without the
 /// instruction set and would not be inlined around a closure that needs it.
 ///
 /// `$unpack(block, each)` calls `each(i, numbers)` once for every register `i` of the block, with
-/// the numbers rounded as the scalar decoder rounds them.
+/// the numbers rounded like those of the scalar decoder.
 macro_rules! decoder {
     ($features:literal, $module:ident, $bytes:literal, $len:literal, $unpack:ident) => {
         mod $module {
@@ -67,22 +67,22 @@ macro_rules! block_decoder {
 }
 pub(super) use block_decoder;
 
-/// `$function`, the product of one format with one vector, by groups of the rows that the module's
-/// `rows` takes together.
+/// Defines `$function`, the matrix-vector product of one format, by groups of the rows that the
+/// module's `rows` takes together.
 ///
-/// The rows of a group lie as far from each other as possible, so that each is part of a long
-/// stream of its own. Neighbouring short rows would share a page of memory, where the processor's
-/// prefetcher follows only one stream.
+/// The rows of a group are as far apart as possible, so that each is part of a separate long
+/// stream. Neighbouring short rows would share a page of memory, in which the hardware prefetcher
+/// follows only one stream.
 macro_rules! row_groups {
     ($features:literal, $function:ident, $numbers:ty) => {
-        /// Rows handled together, at most the four that are summed together: a part of `x` is
+        /// Rows processed together, at most the four that are summed together: a part of `x` is
         /// read once for all of them.
         const ROWS: usize = 4;
 
         #[target_feature(enable = $features)]
         pub(super) fn $function(w: Matrix<'_>, x: &[$numbers], y: &mut [f32]) {
             let groups = y.len() / ROWS;
-            // The same place in the row that comes next.
+            // The same offset in the next row.
             let ahead = w.stride();
             for g in 0..groups {
                 let mut group = [&[] as &[u8]; ROWS];
@@ -101,7 +101,7 @@ macro_rules! row_groups {
 }
 pub(super) use row_groups;
 
-/// As [`decoder`], with `matvec`, the product with one vector.
+/// Same as [`decoder`], with `matvec`, the matrix-vector product.
 macro_rules! float_kernels {
     ($features:literal, $module:ident, $bytes:literal, $len:literal, $unpack:ident) => {
         mod $module {
@@ -110,7 +110,7 @@ macro_rules! float_kernels {
             block_decoder!($features, $bytes, $len, $unpack);
             row_groups!($features, matvec, f32);
 
-            /// The products of `R` rows, each summed in the same order whatever `R` is.
+            /// Computes the products of `R` rows; the order of summation does not depend on `R`.
             #[inline]
             #[target_feature(enable = $features)]
             fn rows<const R: usize>(rows: [&[u8]; R], x: &[f32], ahead: usize) -> [f32; R] {
@@ -158,8 +158,8 @@ macro_rules! float_kernels {
 }
 pub(super) use float_kernels;
 
-/// `bytes` with zeros after them: a last block of a format whose blocks are single numbers, which
-/// the kernels take 32 at a time.
+/// Pads `bytes` with zeros: for the last block of a format with single-number blocks, which the
+/// kernels take 32 at a time.
 #[inline(always)]
 pub(super) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut block = [0; N];
@@ -167,15 +167,15 @@ pub(super) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     block
 }
 
-/// Columns of a row that [`tile_kernels`] decodes at a time, a multiple of every block length: eight
-/// rows of them fit the first-level cache.
+/// Columns of a row that [`tile_kernels`] decodes at a time, a multiple of every block length:
+/// eight such row segments fit the L1 cache.
 pub(super) const SEGMENT: usize = 512;
 
-/// Numbers that no load of a register finds in two cache lines.
+/// Cache line alignment, so that no register load crosses a line.
 #[repr(align(64))]
 pub(super) struct Aligned<T>(pub T);
 
-/// Asks for a cache line; an address that is not mapped does no harm.
+/// Prefetches a cache line; unmapped addresses are harmless.
 #[inline(always)]
 pub(super) fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -195,7 +195,7 @@ pub(super) fn prefetch<T>(address: *const T) {
     }
 }
 
-/// As [`prefetch`], into the second-level cache, which does not take room from what is multiplied.
+/// Prefetches into the L2 cache, without displacing data in use from L1.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn prefetch_far<T>(address: *const T) {
@@ -204,11 +204,11 @@ pub(super) fn prefetch_far<T>(address: *const T) {
     unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
 }
 
-/// The product of one row's chains of sums, and that of many rows with several vectors.
+/// Defines the reduction of one row's partial sums and the product of many rows with several
+/// vectors.
 ///
-/// `CHAINS` is how many sums a row's product is spread over, so that it does not wait for one
-/// addition after the other. `TILE_ROWS` by `TILE_VECTORS` is what a product with several vectors
-/// handles together: as many as there are registers for their sums.
+/// `CHAINS` is the number of independent accumulators of a row, to hide the latency of additions.
+/// `TILE_ROWS` by `TILE_VECTORS` is the register tile of a product with several vectors.
 macro_rules! tile_kernels {
     ($features:literal, $vector:ty) => {
         #[inline]
@@ -224,7 +224,7 @@ macro_rules! tile_kernels {
             chains[0]
         }
 
-        /// `y [rows, n] = W xᵀ` for `x [n, cols]`.
+        /// Computes `y [rows, n] = W xᵀ` for `x [n, cols]`.
         #[target_feature(enable = $features)]
         fn few(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
             let whole = w.rows() / TILE_ROWS * TILE_ROWS;
@@ -236,7 +236,7 @@ macro_rules! tile_kernels {
             }
         }
 
-        /// [`few`] for `R` rows from `first` on.
+        /// Computes [`few`] for `R` rows from `first`.
         #[target_feature(enable = $features)]
         fn few_rows<const R: usize>(
             w: Matrix<'_>,
@@ -280,7 +280,8 @@ macro_rules! tile_kernels {
             }
         }
 
-        /// Adds the products of `count` columns of `R` rows and `T` vectors that lie `stride` apart.
+        /// Adds the products of `count` columns of `R` rows and `T` vectors that are `stride`
+        /// apart.
         #[inline]
         #[target_feature(enable = $features)]
         fn tile<const R: usize, const T: usize>(
@@ -304,7 +305,7 @@ macro_rules! tile_kernels {
                 let mut x = [zero(); T];
                 for t in 0..T {
                     x[t] = load(&vectors[t][k]);
-                    // The same place in the vectors of the next tile.
+                    // The same offset in the vectors of the next tile.
                     prefetch(vectors[t][k].as_ptr().wrapping_add(T * stride));
                 }
                 for r in 0..R {
@@ -329,14 +330,14 @@ macro_rules! tile_kernels {
 }
 pub(super) use tile_kernels;
 
-/// The table of kernels of an instruction set and its `matvec` and `decode`.
+/// Defines the kernel table of an instruction set and its `matvec` and `decode`.
 ///
-/// Expects a module of [`decoder`] or [`float_kernels`] for every format that is matched here.
+/// Requires a module of [`decoder`] or [`float_kernels`] for every format that is matched here.
 #[cfg(target_arch = "x86_64")]
 macro_rules! kernel_table {
     ($features:literal, $name:literal, $detected:expr, $dot:path, $tiles:path, $vnni:tt, $vnni_name:literal, $vnni_dot:path, $vnni_tiles:path) => {
-        /// The table with integer products for the processor's VNNI, where it has them, and the
-        /// one without, where it has the other instructions.
+        /// Returns the table with VNNI integer products, if supported, and the one without, if the
+        /// other instructions are supported.
         pub(super) fn kernels() -> [Option<&'static Kernels>; 2] {
             static WITH: Kernels = Kernels {
                 name: $vnni_name,
@@ -370,14 +371,14 @@ macro_rules! kernel_table {
             decoded_matvec::<true>(w, x, y);
         }
 
-        /// Private, so that [`kernels`] is the only way to the functions below: each calls code
-        /// that needs the instructions.
+        /// Private, so that [`kernels`] is the only access to the functions below, which require
+        /// the CPU features.
         const KERNELS: Kernels = Kernels {
             name: $name,
             dot: $dot,
             tiles: Some($tiles),
             matvec: |w, x, y| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe {
                     match w.dtype() {
                         DType::F32 => f32::matvec(w, x, y),
@@ -388,28 +389,28 @@ macro_rules! kernel_table {
                 }
             },
             few: |w, n, x, y| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { few(w, n, x, y) }
             },
             quantise: |x, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { activations::avx2::quantise(x, out) }
             },
             decode: |dtype, bytes, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { decode(dtype, bytes, out) }
             },
             bands: BandKernels {
                 unpack: |code, band, groups, out| {
-                    // SAFETY: see `KERNELS`: the processor has been asked.
+                    // SAFETY: see `KERNELS`: the CPU features are present.
                     unsafe { bands::avx2::unpack(code, band, groups, out) }
                 },
                 add: |integers, factors, vectors, sums| {
-                    // SAFETY: see `KERNELS`: the processor has been asked.
+                    // SAFETY: see `KERNELS`: the CPU features are present.
                     unsafe { bands::avx2::add(integers, factors, vectors, sums) }
                 },
                 dot: |code, band, groups, vector, room, sums| {
-                    // SAFETY: see `KERNELS`: the processor has been asked.
+                    // SAFETY: see `KERNELS`: the CPU features are present.
                     unsafe { bands::avx2::dot(code, band, groups, vector, room, sums) }
                 },
             },
@@ -421,9 +422,8 @@ macro_rules! kernel_table {
 #[cfg(target_arch = "x86_64")]
 pub(super) use kernel_table;
 
-/// The same numbers, in memory: reading one of them into every lane of a register then costs a
-/// load, where the compiler would otherwise shuffle the register they came from, and the shuffles
-/// are what these kernels wait for.
+/// Forces the numbers into memory: broadcasting one of them then costs a load instead of a shuffle,
+/// and shuffles are the bottleneck of these kernels.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn in_memory<const N: usize>(numbers: [f32; N]) -> [f32; N] {

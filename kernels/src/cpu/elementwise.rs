@@ -6,12 +6,12 @@ use super::Cpu;
 use crate::error::{ShapeError, expect, expect_rope, expect_rows};
 use crate::pool::Pool;
 
-/// Numbers in one task of an elementwise kernel; fewer are not worth a fork.
+/// Numbers per task; fewer are not worth a fork.
 const TASK: usize = 16 << 10;
 
 impl Cpu {
-    /// `out = x / sqrt(mean(x²) + eps) * weight` for every row of `x [n, width]`, where `width` is the
-    /// length of `weight`.
+    /// Computes `out = x / sqrt(mean(x²) + eps) * weight` for every row of `x [n, width]`, where
+    /// `width` is the length of `weight`.
     ///
     /// # Errors
     /// When `x` is not a whole number of rows or `out` is not as long as `x`.
@@ -38,8 +38,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// `x = x / sqrt(mean(x²) + eps) * weight` for every row of `x [n, width]`, where `width` is the
-    /// length of `weight`: the norm of every head of queries or keys, for one.
+    /// Computes `x = x / sqrt(mean(x²) + eps) * weight` for every row of `x [n, width]`, where
+    /// `width` is the length of `weight`, e.g. for the heads of queries or keys.
     ///
     /// # Errors
     /// When `x` is not a whole number of rows.
@@ -53,7 +53,7 @@ impl Cpu {
         each_row(&self.pool, x, weight.len(), normed)
     }
 
-    /// `x += bias` for every row of `x [n, width]`, where `width` is the length of `bias`.
+    /// Computes `x += bias` for every row of `x [n, width]`, where `width` is the length of `bias`.
     ///
     /// # Errors
     /// When `x` is not a whole number of rows.
@@ -63,8 +63,8 @@ impl Cpu {
         })
     }
 
-    /// Turns the pairs of numbers of every head of `x [heads, head_size]` by the angles whose cosines
-    /// and sines are given, one for each pair; what belongs to no pair stays. Pair `i` is `(2i, 2i + 1)`
+    /// Rotates the pairs of numbers of every head of `x [heads, head_size]` by angles given as
+    /// cosines and sines, one per pair; the other numbers are unchanged. Pair `i` is `(2i, 2i + 1)`
     /// or `(i, i + cos.len())`.
     ///
     /// # Errors
@@ -89,7 +89,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// `gate = gate / (1 + exp(-gate)) * up`, with the exponential's relative error below 3e-7.
+    /// Computes `gate = gate / (1 + exp(-gate)) * up`; relative error of the exponential below
+    /// 3e-7.
     ///
     /// # Errors
     /// When the lengths differ.
@@ -101,8 +102,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// `gate = gelu(gate) * up`, with the tangent approximation
-    /// `gelu(x) = x (1 + tanh(sqrt(2 / π) (x + 0.044715 x³))) / 2`, which PyTorch calls `tanh`.
+    /// Computes `gate = gelu(gate) * up` with the tanh approximation `gelu(x) = x (1 + tanh(sqrt(2
+    /// / π) (x + 0.044715 x³))) / 2`, as PyTorch's `tanh`.
     ///
     /// # Errors
     /// When the lengths differ.
@@ -114,19 +115,19 @@ impl Cpu {
         Ok(())
     }
 
-    /// `x = cap * tanh(x / cap)` for a `cap` above 0, with the tangent's error below 3e-7.
+    /// Computes `x = cap * tanh(x / cap)` for `cap > 0`; error of the tanh below 3e-7.
     pub fn softcap(&self, x: &mut [f32], cap: f32) {
         self.pool
             .chunks_mut(x, TASK, |_, x| (self.kernels.loops.softcap)(x, cap));
     }
 
-    /// `x *= factor`.
+    /// Computes `x *= factor`.
     pub fn scale(&self, x: &mut [f32], factor: f32) {
         self.pool
             .chunks_mut(x, TASK, |_, x| (self.kernels.loops.scale)(x, factor));
     }
 
-    /// `x += y`.
+    /// Computes `x += y`.
     ///
     /// # Errors
     /// When the lengths differ.
@@ -138,7 +139,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// `x = exp(x) / Σ exp(x)`, with the maximum taken out first. An empty slice stays empty.
+    /// Computes the softmax of `x`, subtracting the maximum first. An empty slice stays empty.
     pub fn softmax_in_place(&self, x: &mut [f32]) {
         let loops = &self.kernels.loops;
         let max = (loops.max)(x);

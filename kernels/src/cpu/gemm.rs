@@ -1,4 +1,4 @@
-//! Products of dense `f32` matrices on one thread: a checked face over the `gemm` crate.
+//! Single-threaded products of dense `f32` matrices: a checked wrapper of the `gemm` crate.
 //!
 //! All `unsafe` of the dense products is in this file.
 
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::pool::Pool;
 
-/// A matrix to read: element `(i, j)` at `i * row_stride + j * col_stride`.
+/// Read-only matrix: element `(i, j)` at `i * row_stride + j * col_stride`.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     data: &'a [f32],
@@ -18,7 +18,7 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The rows of a row-major matrix that lie `stride` apart.
+    /// Views rows of a row-major matrix, `stride` apart.
     pub fn new(data: &'a [f32], rows: usize, cols: usize, stride: usize) -> Self {
         assert!(last_element(rows, cols, stride, 1) < data.len() || rows * cols == 0);
         View {
@@ -30,7 +30,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Rows and columns exchanged.
+    /// Returns the transpose.
     pub fn transposed(self) -> Self {
         View {
             rows: self.cols,
@@ -42,14 +42,14 @@ impl<'a> View<'a> {
     }
 }
 
-/// Where the last element of a matrix that is not empty lies.
+/// Returns the index of the last element of a non-empty matrix.
 fn last_element(rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> usize {
     rows.saturating_sub(1)
         .saturating_mul(row_stride)
         .saturating_add(cols.saturating_sub(1).saturating_mul(col_stride))
 }
 
-/// A row-major matrix to write, whose rows lie `stride` apart.
+/// Mutable row-major matrix with rows `stride` apart.
 pub(super) struct Target<'a, T = f32> {
     base: *mut T,
     rows: usize,
@@ -65,24 +65,24 @@ impl<T> Target<'_, T> {
         self.rows
     }
 
-    /// One row.
+    /// Returns one row.
     pub fn row_mut(&mut self, row: usize) -> &mut [T] {
         assert!(row < self.rows);
-        // SAFETY: the target owns `cols` elements from `row * stride` on, by its constructors.
+        // SAFETY: the constructors ensure that the target owns `cols` elements from `row * stride`.
         unsafe { std::slice::from_raw_parts_mut(self.base.add(row * self.stride), self.cols) }
     }
 }
 
 impl Target<'_> {
-    /// `self = factor * a b`, or `self += factor * a b`.
+    /// Computes `self = factor * a b`, or `self += factor * a b`.
     pub fn multiply(&mut self, a: View<'_>, b: View<'_>, factor: f32, accumulate: bool) {
         assert!(a.rows == self.rows && b.cols == self.cols && a.cols == b.rows);
         if self.rows == 0 || self.cols == 0 {
             return;
         }
-        // SAFETY: the target owns its elements and the views borrow theirs, all checked against
-        // the lengths of their slices when they were made; the shapes agree by the assertion;
-        // a target cannot overlap a view, for it holds its slice mutably.
+        // SAFETY: the target owns its elements and the views borrow theirs, all checked against the
+        // lengths of their slices at construction; the shapes agree by the assertion; a target
+        // cannot overlap a view, because it holds its slice mutably.
         unsafe {
             ::gemm::gemm(
                 self.rows,
@@ -110,8 +110,8 @@ impl Target<'_> {
 }
 
 /// Cuts `y [rows, cols]` into blocks of `block` rows and columns, the last ones smaller, and calls
-/// `f` with the first row and column of each, the block, and working memory of its own of
-/// `scratch.len() / threads` elements. Blocks further down begin first.
+/// `f` with the first row and column of each, the block, and the thread's scratch space of
+/// `scratch.len() / threads` elements. Lower blocks begin first.
 pub(super) fn for_each_block<T: Send, S: Send>(
     pool: &Pool,
     y: &mut [T],
@@ -121,10 +121,10 @@ pub(super) fn for_each_block<T: Send, S: Send>(
     f: impl Fn([usize; 2], Target<'_, T>, &mut [S]) + Sync,
 ) {
     struct Base<T>(*mut T);
-    // SAFETY: the pointer is only used to hand disjoint blocks of Send elements to the tasks below.
+    // SAFETY: the pointer is only used to give disjoint blocks of Send elements to the tasks below.
     unsafe impl<T: Send> Sync for Base<T> {}
     impl<T> Base<T> {
-        /// Through a method, so that a closure borrows the whole of `self`, which is Sync.
+        /// A method, so that a closure borrows the whole of `self`, which is Sync.
         fn get(&self) -> *mut T {
             self.0
         }
@@ -135,7 +135,7 @@ pub(super) fn for_each_block<T: Send, S: Send>(
     let blocks = rows.div_ceil(height) * across;
     let base = Base(y.as_mut_ptr());
     let next = AtomicUsize::new(0);
-    // Each thread's part of the working memory serves block after block.
+    // Each thread reuses its part of the scratch space for all its blocks.
     let part = scratch.len() / pool.threads();
     let scratch = &mut scratch[..part * pool.threads()];
     pool.chunks_mut(scratch, part, |_, scratch| {
@@ -147,9 +147,9 @@ pub(super) fn for_each_block<T: Send, S: Send>(
             let index = blocks - 1 - taken;
             let (row, col) = (index / across * height, index % across * width);
             let block = Target {
-                // SAFETY: `row < rows` and `col < cols`, so that the element lies in `y`; the
-                // counter gives every index once, so that no two blocks share an element, and `y`
-                // is borrowed mutably until all of them are done.
+                // SAFETY: `row < rows` and `col < cols`, so the element lies in `y`; the counter
+                // gives every index once, so no two blocks share an element, and `y` is borrowed
+                // mutably until all of them are done.
                 base: unsafe { base.get().add(row * cols + col) },
                 rows: height.min(rows - row),
                 cols: width.min(cols - col),

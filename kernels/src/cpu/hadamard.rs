@@ -1,13 +1,13 @@
-//! The Walsh–Hadamard transform of heads.
+//! Walsh–Hadamard transform of heads.
 
 use super::Cpu;
 use crate::error::{ShapeError, expect_rows};
 
-/// Numbers of a piece of work, so that a single position stays on one thread.
+/// Numbers per task, so that a single position stays on one thread.
 const PIECE: usize = 1 << 14;
 
-/// Numbers that [`Cpu::hadamard`] mixes in a head of `size`: the largest power of two that divides it;
-/// 1 for odd sizes, which have no transform, and 0 for none.
+/// Returns the block size of [`Cpu::hadamard`] for heads of `size`: the largest power of two that
+/// divides it; 1 (no transform) for odd sizes, 0 for 0.
 pub fn hadamard_block(size: usize) -> usize {
     match size {
         0 => 0,
@@ -16,10 +16,10 @@ pub fn hadamard_block(size: usize) -> usize {
 }
 
 impl Cpu {
-    /// The normalised Walsh–Hadamard transform of every block of a head, in place: `x [n, size]`, blocks
-    /// of [`hadamard_block`] numbers. It is orthogonal and symmetric, so that it keeps products of two
-    /// heads and is its own inverse; it spreads an outlier over the block, for the good of whoever
-    /// rounds it (QuaRot, Ashkboos et al. 2024).
+    /// Applies the normalised Walsh–Hadamard transform to every block of a head, in place: `x [n,
+    /// size]`, blocks of [`hadamard_block`] numbers. It is orthogonal and symmetric, so it
+    /// preserves inner products and is self-inverse; it spreads outliers over the block, which
+    /// reduces quantisation error (QuaRot, Ashkboos et al. 2024).
     ///
     /// # Errors
     /// When `x` is not whole heads or `size` is odd or 0.
@@ -48,7 +48,7 @@ impl Cpu {
     }
 }
 
-/// The block of a transform of `numbers` in heads of `size`.
+/// Checks the shape and returns the block size of a transform of `numbers` in heads of `size`.
 pub(crate) fn check_hadamard(numbers: usize, size: usize) -> Result<usize, ShapeError> {
     expect_rows("x (numbers, a multiple of the head size)", size, numbers)?;
     match hadamard_block(size) {

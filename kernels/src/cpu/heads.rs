@@ -1,29 +1,29 @@
-//! The inner kernels of attention: products with keys and values that are stored as f16.
+//! Inner kernels of attention: products with f16 keys and values.
 
-/// What one instruction set offers to attention. Keys and values are the bits of f16 numbers; a
-/// kernel runs on one thread, over shapes its caller has checked.
+/// Attention kernels of one instruction set. Keys and values are the bits of f16 numbers; a kernel
+/// runs on one thread, over shapes its caller has checked.
 pub(crate) struct Heads {
     /// Numbers in a register.
     pub lanes: usize,
-    /// f16 to `f32`, exactly; as many numbers as there are halves.
+    /// Converts f16 to `f32`, exactly; the lengths are equal.
     pub widen: fn(&[u16], &mut [f32]),
-    /// `f32` to f16, to nearest with ties to even; what lies outside becomes infinite.
+    /// Converts `f32` to f16, to nearest with ties to even; overflow gives infinity.
     pub narrow: fn(&[f32], &mut [u16]),
-    /// `scores[h, p] = scale * q[h] · keys[p]`: `q [heads, size]`, `keys [positions, size]`, the
-    /// size, the scale, `scores [heads, positions]`.
+    /// Computes `scores[h, p] = scale * q[h] · keys[p]`: `q [heads, size]`, `keys [positions,
+    /// size]`, the size, the scale, `scores [heads, positions]`.
     pub scores: fn(&[f32], &[u16], usize, f32, &mut [f32]),
-    /// `out[h] += Σ weights[h, p] values[p]`: `weights [heads, positions]`,
-    /// `values [positions, size]`, the size, `out [heads, size]`.
+    /// Computes `out[h] += Σ weights[h, p] values[p]`: `weights [heads, positions]`, `values
+    /// [positions, size]`, the size, `out [heads, size]`.
     pub weighted_sum: fn(&[f32], &[u16], usize, &mut [f32]),
-    /// As `scores`, of keys that were decoded to `f32`.
+    /// Same as `scores` for keys decoded to `f32`.
     pub scores_f32: fn(&[f32], &[f32], usize, f32, &mut [f32]),
-    /// As `weighted_sum`, of values that were decoded to `f32`.
+    /// Same as `weighted_sum` for values decoded to `f32`.
     pub weighted_sum_f32: fn(&[f32], &[f32], usize, &mut [f32]),
-    /// A product with a right side whose rows are short and lie together.
+    /// Multiplies with a right side of short contiguous rows.
     pub columns: fn(Columns<'_>, &mut [f32]),
 }
 
-/// The operands of `c [rows, width] = keep * c + A b`, or `A b` where there is no `keep`.
+/// Operands of `c [rows, width] = keep * c + A b`, or `A b` without `keep`.
 #[derive(Clone, Copy)]
 pub(crate) struct Columns<'a> {
     /// `A [rows, depth]`; element `(i, k)` at `i * strides[0] + k * strides[1]`.
@@ -34,18 +34,18 @@ pub(crate) struct Columns<'a> {
     pub b: &'a [f32],
     /// A multiple of [`Heads::lanes`].
     pub width: usize,
-    /// `[width]`, one factor for every column.
+    /// `[width]`, one factor per column.
     pub keep: Option<&'a [f32]>,
 }
 
-/// The kernels of [`Heads`] for one query at a time, over keys and values of one type, in a module of
-/// their own: `$load` and `$load_first` read a register of them.
+/// Defines the single-query kernels of [`Heads`] for one type of keys and values in a module;
+/// `$load` and `$load_first` read a register of them.
 macro_rules! decode_kernels {
     ($module:ident, [$($attribute:tt)*], $vector:ty, $stored:ty, $load:ident, $load_first:ident) => {
         mod $module {
             use super::*;
 
-            /// Heads handled together: they read a key or value once.
+            /// Heads processed together: they read a key or value once.
             const TOGETHER: usize = 4;
 
             #[$($attribute)*]
@@ -62,7 +62,7 @@ macro_rules! decode_kernels {
                 }
             }
 
-            /// [`scores`] of `H` heads, four positions at a time.
+            /// Computes [`scores`] of `H` heads, four positions at a time.
             #[$($attribute)*]
             fn scores_of<const H: usize>(
                 q: &[f32],
@@ -81,7 +81,7 @@ macro_rules! decode_kernels {
                     let mut group = [&[] as &[$stored]; 4];
                     let mut parts = [&[] as &[[$stored; LANES]]; 4];
                     for p in 0..4 {
-                        // Past the end the last key stands in.
+                        // Past the end the last key is repeated.
                         group[p] = &keys[(first + p).min(count - 1) * size..][..size];
                         parts[p] = &group[p].as_chunks::<LANES>().0[..whole];
                     }
@@ -132,8 +132,8 @@ macro_rules! decode_kernels {
                 }
             }
 
-            /// A register of numbers from `at` on, with zeros behind the last. The end of a row is
-            /// followed by the beginning of the next, which meets zeros or lanes without a number.
+            /// Loads a register of numbers from `at`, with zeros after the last. A row's end is
+            /// followed by the beginning of the next row, whose numbers meet zeros or unused lanes.
             #[$($attribute)*]
             fn load_at(numbers: &[$stored], at: usize) -> $vector {
                 match numbers[at..].first_chunk() {
@@ -142,7 +142,8 @@ macro_rules! decode_kernels {
                 }
             }
 
-            /// [`weighted_sum`] of `H` heads, `C` registers of each value and `P` positions at a time.
+            /// Computes [`weighted_sum`] of `H` heads, `C` registers of each value and `P`
+            /// positions at a time.
             #[$($attribute)*]
             fn sums_of<const H: usize, const C: usize, const P: usize>(
                 weights: &[f32],
@@ -178,7 +179,7 @@ macro_rules! decode_kernels {
                 }
             }
 
-            /// The `C` registers of [`sums_of`] that begin at number `at` of a value.
+            /// Computes the `C` registers of [`sums_of`] from number `at` of a value.
             #[$($attribute)*]
             fn part_of_sums<const H: usize, const C: usize, const P: usize>(
                 weights: &[f32],
@@ -234,12 +235,12 @@ macro_rules! decode_kernels {
 }
 pub(super) use decode_kernels;
 
-/// The kernels of [`Heads`] from the register operations of an instruction set: `zero`, `add`,
-/// `mul`, `fma`, `broadcast`, `load`, `load_first`, `store`, `load_halves`, `load_first_halves`
-/// and `sums_of_four`.
+/// Defines the kernels of [`Heads`] from the register operations of an instruction set: `zero`,
+/// `add`, `mul`, `fma`, `broadcast`, `load`, `load_first`, `store`, `load_halves`,
+/// `load_first_halves` and `sums_of_four`.
 ///
-/// The sums of `COLUMN_ROWS` rows by `REGISTERS` registers of [`Heads::columns`] are in registers
-/// together, and those of `VALUE_PARTS` registers of a value for four heads.
+/// The register tiles are `COLUMN_ROWS` rows by `REGISTERS` registers for [`Heads::columns`], and
+/// `VALUE_PARTS` registers of a value for four heads.
 macro_rules! attention_kernels {
     ([$($attribute:tt)*], $vector:ty) => {
         decode_kernels!(
@@ -264,7 +265,7 @@ macro_rules! attention_kernels {
             }
         }
 
-        /// The `N` registers of [`columns`] that begin at column `at`.
+        /// Computes the `N` registers of [`columns`] from column `at`.
         #[$($attribute)*]
         fn columns_at<const N: usize>(operands: Columns<'_>, at: usize, c: &mut [f32]) {
             let rows = operands.rows;
@@ -283,7 +284,7 @@ macro_rules! attention_kernels {
             }
         }
 
-        /// `M` rows of [`columns_at`], from `first` on.
+        /// Computes `M` rows of [`columns_at`], from `first`.
         #[$($attribute)*]
         fn block<const M: usize, const N: usize>(
             Columns { a, strides: [down, along], b, width, keep, .. }: Columns<'_>,
@@ -313,7 +314,8 @@ macro_rules! attention_kernels {
                         x[n] = load(&b[n]);
                     }
                     for m in 0..M {
-                        // SAFETY: at most the index that the assertion compares with the length.
+                        // SAFETY: the index is at most the one that the assertion checks against
+                        // the length.
                         let y = broadcast(unsafe { *a.get_unchecked(m * down + k * along) });
                         for n in 0..N {
                             sums[m][n] = fma(y, x[n], sums[m][n]);
@@ -357,7 +359,7 @@ macro_rules! attention_kernels {
             }
         }
 
-        /// Up to a register of f16, and zeros.
+        /// Loads up to a register of f16, padded with zeros.
         #[$($attribute)*]
         fn load_first_halves(halves: &[u16]) -> $vector {
             let mut first = [0; LANES];
@@ -370,37 +372,37 @@ macro_rules! attention_kernels {
 }
 pub(super) use attention_kernels;
 
-/// The table of what [`attention_kernels`] makes.
+/// Defines the table of the kernels of [`attention_kernels`].
 macro_rules! heads {
     ($features:literal) => {
         Heads {
             lanes: LANES,
             widen: |halves, numbers| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { widen_all(halves, numbers) }
             },
             narrow: |numbers, halves| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { narrow_all(numbers, halves) }
             },
             scores: |q, keys, size, scale, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { halves::scores(q, keys, size, scale, out) }
             },
             weighted_sum: |weights, values, size, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { halves::weighted_sum(weights, values, size, out) }
             },
             scores_f32: |q, keys, size, scale, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { floats::scores(q, keys, size, scale, out) }
             },
             weighted_sum_f32: |weights, values, size, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { floats::weighted_sum(weights, values, size, out) }
             },
             columns: |operands, c| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
+                // SAFETY: see `KERNELS`: the CPU features are present.
                 unsafe { columns(operands, c) }
             },
         }

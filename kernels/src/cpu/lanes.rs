@@ -76,7 +76,7 @@ macro_rules! version {
             fn version($($argument: $kind),*) $(-> $result)? {
                 lanes::$loop::<true>($($argument),*)
             }
-            // SAFETY: see `KERNELS`: the processor has been asked.
+            // SAFETY: see `KERNELS`: the CPU features are present.
             unsafe { version($($argument),*) }
         }
     };

@@ -148,7 +148,7 @@ neon! {
         vdupq_n_f32(x)
     }
 
-    /// The sum of the lanes of each.
+    /// Returns the horizontal sum of each register.
     fn sums_of_four([a, b, c, d]: [float32x4_t; 4]) -> [f32; 4] {
         let mut sums = [0.0; 4];
         store(&mut sums, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
@@ -165,17 +165,17 @@ neon! {
     }
 
     fn load(x: &[f32; LANES]) -> float32x4_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { vld1q_f32(x.as_ptr()) }
     }
 
     fn store(x: &mut [f32; LANES], value: float32x4_t) {
-        // SAFETY: the array has the bytes that are written.
+        // SAFETY: the write stays within the array.
         unsafe { vst1q_f32(x.as_mut_ptr(), value) }
     }
 
     fn load_halves(halves: &[u16; LANES]) -> float32x4_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         widened(unsafe { vld1_u16(halves.as_ptr()) })
     }
 
@@ -190,7 +190,7 @@ neon! {
                 options(pure, nomem, nostack, preserves_flags)
             );
         }
-        // SAFETY: the array has the bytes that are written.
+        // SAFETY: the write stays within the array.
         unsafe { vst1_u16(halves.as_mut_ptr(), rounded) };
     }
 
@@ -210,11 +210,11 @@ neon! {
     }
 
     fn load_128(bytes: &[u8; 16]) -> uint8x16_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { vld1q_u8(bytes.as_ptr()) }
     }
 
-    /// An f16 in every lane.
+    /// Broadcasts an f16.
     fn half(bytes: &[u8; 2]) -> float32x4_t {
         widened(vdup_n_u16(u16::from_le_bytes(*bytes)))
     }
@@ -260,7 +260,7 @@ neon! {
 
     fn unpack_f16<F: FnMut(usize, float32x4_t)>(b: &[u8; 64], mut each: F) {
         for i in 0..8 {
-            // SAFETY: the array has the bytes that are read.
+            // SAFETY: the read stays within the array.
             let halves = unsafe { vld1_u8(part::<8>(b, i * 8).as_ptr()) };
             each(i, widened(vreinterpret_u16_u8(halves)));
         }

@@ -1,4 +1,4 @@
-//! Kernels that were compiled before, in a folder of the user's own.
+//! On-disk cache of compiled kernels.
 
 use std::ffi::OsStr;
 use std::io::{self, Read as _, Write as _};
@@ -10,14 +10,14 @@ use htc_formats::htz::{Digest, Hasher};
 use super::code::{Architecture, KernelCode};
 use super::source::digest;
 
-/// The folder's name in the user's cache.
 const FOLDER: &str = "kernels";
 
-/// Most bytes of a file: more than any compiler makes of the sources.
+/// Size limit of a cache file in bytes, above the output of any compiler.
 const MOST: u64 = 256 << 20;
 
-/// Names what is compiled and for what: sources, headers and options are in the digest of the sources, but for further ones.
-/// Whatever compiler is or is not installed, what one has made is of use.
+/// Returns the cache key of an architecture and extra compiler options. [`digest`] covers sources,
+/// headers and standard options; the compiler version is left out, so code from any compiler is
+/// reused.
 fn key(architecture: Architecture, further: &[&str]) -> Digest {
     let mut hasher = Hasher::default();
     hasher.update(&digest().0);
@@ -28,8 +28,8 @@ fn key(architecture: Architecture, further: &[&str]) -> Digest {
     hasher.finish()
 }
 
-/// What `cache` has for an architecture, compiled with further options: nothing, too, where the file is damaged, another's, or of
-/// other sources.
+/// Returns the cached code for an architecture and extra options, or `None` if the file is missing,
+/// damaged, owned by another user or built from other sources.
 pub(super) fn read(
     cache: &Path,
     architecture: Architecture,
@@ -48,7 +48,7 @@ pub(super) fn read(
     (code.sources == digest() && code.architectures() == [architecture]).then_some(code)
 }
 
-/// Keeps code for the next time. A file is whole or not there: it gets its name when it is written.
+/// Stores code. The file is written under a temporary name and then renamed.
 pub(super) fn write(
     cache: &Path,
     architecture: Architecture,
@@ -64,7 +64,7 @@ pub(super) fn write(
     file.persist(OsStr::new(&name), true)
 }
 
-/// The folder, which only its user may write to: code that others plant would be run.
+/// Opens the cache folder. Only its owner may write to it, because its code is executed.
 fn open(cache: &Path) -> io::Result<Folder> {
     folder::make_private(cache)?;
     let parent = Folder::open(cache)?;
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_found_by_its_key_alone() {
+    fn read_requires_the_matching_key() {
         let cache = tempfile::tempdir().unwrap();
         assert_eq!(read(cache.path(), DEVICE, &[]), None);
         write(cache.path(), DEVICE, &[], &code()).unwrap();
@@ -101,13 +101,13 @@ mod tests {
         assert_eq!(read(cache.path(), DEVICE, &["--fast"]), None);
         let other = Architecture { major: 8, minor: 9 };
         assert_eq!(read(cache.path(), other, &[]), None);
-        // With further options it is another file.
+        // Extra options give another file.
         let mut fast = code();
         fast.compiler = "NVRTC 13.1".to_owned();
         write(cache.path(), DEVICE, &["--fast"], &fast).unwrap();
         assert_eq!(read(cache.path(), DEVICE, &["--fast"]), Some(fast));
         assert_eq!(read(cache.path(), DEVICE, &[]), Some(code()));
-        // Another's sources under this key, as a program of another version would never write them.
+        // Code of other sources under the same key.
         let mut others = code();
         others.sources = Digest::of(b"others");
         write(cache.path(), DEVICE, &[], &others).unwrap();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_not_trusted() {
+    fn damaged_file_is_rejected_and_rewritten() {
         let cache = tempfile::tempdir().unwrap();
         write(cache.path(), DEVICE, &[], &code()).unwrap();
         let name = format!("{}.code", key(DEVICE, &[]));
@@ -131,14 +131,13 @@ mod tests {
             std::fs::write(&path, &whole[..length]).unwrap();
             assert_eq!(read(cache.path(), DEVICE, &[]), None, "{length}");
         }
-        // It is written anew.
         write(cache.path(), DEVICE, &[], &code()).unwrap();
         assert_eq!(read(cache.path(), DEVICE, &[]), Some(code()));
     }
 
     #[cfg(unix)]
     #[test]
-    fn a_link_in_the_folders_place_is_not_followed() {
+    fn symlinked_folder_is_not_followed() {
         let cache = tempfile::tempdir().unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), cache.path().join(FOLDER)).unwrap();

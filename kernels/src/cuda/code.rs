@@ -1,17 +1,17 @@
-//! Which of the code there is runs on a device.
+//! Selection of kernel code for a device.
 
 pub use htc_formats::htz::{Architecture, CodeForm, CodeImage, KernelCode};
 
 use super::source::{UNITS, digest};
 
-/// The images of one architecture and form, one for each unit, in the order of [`UNITS`].
+/// Images of one architecture and form, one per unit, in the order of [`UNITS`].
 pub type Images<'a> = Vec<&'a CodeImage>;
 
-/// What of `code` runs on a device of this architecture, best first: instructions for it or for the nearest below of
-/// the same major number, then PTX of the nearest below.
+/// Returns the parts of `code` that run on a device of this architecture, best first: cubins of the
+/// architecture or the nearest lower minor version, then PTX of the nearest lower architecture.
 ///
 /// # Errors
-/// Why nothing does.
+/// Returns a message if no image runs on the device.
 pub fn choices(code: &KernelCode, device: Architecture) -> Result<Vec<Images<'_>>, String> {
     let own = digest();
     if code.sources != own {
@@ -46,7 +46,6 @@ pub fn choices(code: &KernelCode, device: Architecture) -> Result<Vec<Images<'_>
     Ok(found)
 }
 
-/// An image for each unit.
 fn whole(code: &KernelCode, architecture: Architecture, form: CodeForm) -> Option<Images<'_>> {
     let image = |unit: &str| {
         code.images.iter().find(|image| {
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_below_is_chosen() {
+    fn nearest_lower_architecture_is_chosen() {
         use CodeForm::{Cubin, Ptx};
         let code = code(&[
             (8, 0, Cubin),
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_serve_is_told() {
+    fn incompatible_code_is_reported() {
         let device = Architecture { major: 8, minor: 0 };
         let mut code = code(&[(9, 0, CodeForm::Cubin), (9, 0, CodeForm::Ptx)]);
         assert_eq!(
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn code_without_a_unit_is_none() {
+    fn code_missing_a_unit_is_rejected() {
         let device = Architecture { major: 9, minor: 0 };
         let mut code = code(&[(9, 0, CodeForm::Cubin)]);
         code.images.pop();

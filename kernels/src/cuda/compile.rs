@@ -1,4 +1,4 @@
-//! Compiles the kernels, with NVRTC where it is installed.
+//! Compilation of the kernels with NVRTC.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::num::NonZero;
@@ -12,7 +12,7 @@ use super::device::DeviceError;
 use super::source::{HEADERS, OPTIONS, Source, UNITS, digest};
 use crate::Pool;
 
-/// Every function that is called below, looked for once.
+/// NVRTC functions called below; their presence is checked once.
 const FUNCTIONS: &[&str] = &[
     "nvrtcCompileProgram",
     "nvrtcCreateProgram",
@@ -29,54 +29,54 @@ const FUNCTIONS: &[&str] = &[
     "nvrtcVersion",
 ];
 
-/// A compiler for GPUs.
+/// The NVRTC compiler.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     version: [u32; 2],
     architectures: Vec<Architecture>,
 }
 
-/// What compiling a unit gave.
+/// Output of the compilation of a unit.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// Instructions of the architecture.
+    /// Machine code of the architecture.
     pub cubin: Vec<u8>,
-    /// Text, with the zero that ends it.
+    /// PTX text with its terminating NUL.
     pub ptx: Vec<u8>,
-    /// What the compiler had to say.
+    /// Compiler log.
     pub log: String,
 }
 
 impl Compiler {
-    /// NVRTC, where the system finds its library.
+    /// Loads NVRTC.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Returns a message if the library is missing or too old.
     pub fn load() -> Result<Compiler, String> {
         static LOADED: OnceLock<Result<Compiler, String>> = OnceLock::new();
         LOADED.get_or_init(load).clone()
     }
 
-    /// As `NVRTC 13.0`.
+    /// Returns the name and version, e.g. `NVRTC 13.0`.
     pub fn name(&self) -> String {
         let [major, minor] = self.version;
         format!("NVRTC {major}.{minor}")
     }
 
-    /// What it compiles for.
+    /// Returns the supported architectures.
     pub fn architectures(&self) -> &[Architecture] {
         &self.architectures
     }
 
-    /// Every unit for every architecture.
+    /// Compiles every unit for every architecture.
     ///
     /// # Errors
-    /// [`DeviceError::Code`] for an architecture that the compiler does not know, and for sources that do not compile.
+    /// [`DeviceError::Code`] for an unsupported architecture or sources that do not compile.
     pub fn compile(&self, architectures: &[Architecture]) -> Result<KernelCode, DeviceError> {
         self.compile_with(architectures, &[])
     }
 
-    /// As [`Compiler::compile`], with further options, which what comes of it does not tell.
+    /// As [`Compiler::compile`], with extra options, which the result does not record.
     ///
     /// # Errors
     /// As [`Compiler::compile`].
@@ -115,7 +115,7 @@ impl Compiler {
         })
     }
 
-    /// One unit for one architecture, with further options.
+    /// Compiles one unit for one architecture with extra options.
     ///
     /// # Errors
     /// As [`Compiler::compile`].
@@ -145,7 +145,8 @@ impl Compiler {
     }
 }
 
-/// As many threads as there are processors, eight at most, for who has no pool yet; one where the system gives no more.
+/// Returns a pool with one thread per processor, at most eight, or a single thread if the system
+/// refuses more.
 fn threads() -> Result<Pool, DeviceError> {
     const MOST: usize = 8;
     let threads = available_parallelism().map_or(1, NonZero::get).min(MOST);
@@ -157,24 +158,24 @@ fn threads() -> Result<Pool, DeviceError> {
 }
 
 fn load() -> Result<Compiler, String> {
-    // SAFETY: the libraries that have NVRTC's names are NVRTC, and loading them is what is wanted.
+    // SAFETY: libraries with the names of NVRTC are NVRTC, and loading them has no other effect.
     if !unsafe { sys::is_culib_present() } {
         return Err("NVRTC (libnvrtc) is not installed".to_owned());
     }
     for name in FUNCTIONS {
-        // SAFETY: the library is present, and the function is only looked for, not called.
+        // SAFETY: the library is present; the function is looked up, not called.
         if unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_err() {
             return Err(format!("NVRTC has no {name}: a newer one (11.4) is needed"));
         }
     }
     let [mut major, mut minor, mut count]: [c_int; 3] = [0; 3];
-    // SAFETY: the functions are there, and write one number each.
+    // SAFETY: the functions exist, and write one number each.
     unsafe {
         check(sys::nvrtcVersion(&mut major, &mut minor))?;
         check(sys::nvrtcGetNumSupportedArchs(&mut count))?;
     }
     let mut numbers: Vec<c_int> = vec![0; count.max(0) as usize];
-    // SAFETY: there is room for as many as there are.
+    // SAFETY: `numbers` has `count` elements.
     check(unsafe { sys::nvrtcGetSupportedArchs(numbers.as_mut_ptr()) })?;
     let architecture = |&n: &c_int| {
         let major = u8::try_from(n / 10).ok()?;
@@ -191,7 +192,7 @@ fn check(code: nvrtcResult) -> Result<(), String> {
     if code == nvrtcResult::NVRTC_SUCCESS {
         return Ok(());
     }
-    // SAFETY: the function was looked for; the text is constant and ends with a zero.
+    // SAFETY: the function exists; the text is constant and NUL-terminated.
     let text = unsafe {
         let text = sys::nvrtcGetErrorString(code);
         (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
@@ -199,14 +200,14 @@ fn check(code: nvrtcResult) -> Result<(), String> {
     Err(text.unwrap_or_else(|| format!("{code:?}")))
 }
 
-/// A unit within the compiler.
+/// An NVRTC program.
 struct Program {
     handle: nvrtcProgram,
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: it was created by `new`, and nobody has it any more.
+        // SAFETY: the handle was created by `new` and is not used after this.
         let _ = unsafe { sys::nvrtcDestroyProgram(&mut self.handle) };
     }
 }
@@ -225,7 +226,7 @@ impl Program {
         };
         let (texts_at, names_at) = (pointers(&texts), pointers(&names));
         let mut handle: nvrtcProgram = std::ptr::null_mut();
-        // SAFETY: all texts end with a zero and live until the call returns, which copies them.
+        // SAFETY: all texts are NUL-terminated and live until the call returns, which copies them.
         check(unsafe {
             sys::nvrtcCreateProgram(
                 &mut handle,
@@ -243,7 +244,8 @@ impl Program {
         let options = options.map(|option| CString::new(option).map_err(|e| e.to_string()));
         let options: Vec<CString> = options.collect::<Result<_, _>>()?;
         let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program is alive, the options end with zeros and live until the call returns.
+        // SAFETY: the program is alive; the options are NUL-terminated and live until the call
+        // returns.
         let code = unsafe {
             sys::nvrtcCompileProgram(self.handle, pointers.len() as c_int, pointers.as_ptr())
         };
@@ -259,14 +261,14 @@ impl Program {
         })
     }
 
-    /// Something that the compiler has made of the program.
+    /// Returns an output of the compilation.
     fn get(
         &self,
         size: unsafe fn(nvrtcProgram, *mut usize) -> nvrtcResult,
         get: unsafe fn(nvrtcProgram, *mut c_char) -> nvrtcResult,
     ) -> Result<Vec<u8>, String> {
         let mut length = 0;
-        // SAFETY: the program is alive, and there is room for the length that the first call tells.
+        // SAFETY: the program is alive, and the buffer has the length that the first call returned.
         unsafe {
             check(size(self.handle, &mut length))?;
             let mut bytes = vec![0_u8; length];

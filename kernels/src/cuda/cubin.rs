@@ -1,43 +1,43 @@
-//! What compiled kernels take of a multiprocessor, read from the files that a compiler for GPUs makes.
+//! Per-kernel resource usage, read from cubin files.
 
 use htc_formats::wire::{Cursor, WireError};
 
-/// What a kernel takes.
+/// Resource usage of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resources {
-    /// Its name.
+    /// Kernel name.
     pub kernel: String,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of a thread's own memory, which is the device's: arrays that are indexed, and what registers spill.
+    /// Bytes of local memory per thread (indexed arrays and register spills).
     pub stack: u32,
-    /// Bytes of shared memory that the source names, without those that a launch asks for.
+    /// Bytes of static shared memory.
     pub shared: u32,
-    /// Threads of a block at most.
+    /// Maximum threads per block.
     pub threads: u32,
-    /// Bytes of its arguments.
+    /// Bytes of the kernel arguments.
     pub arguments: u32,
 }
 
-/// Why a file was not understood.
+/// Error returned when a cubin cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CubinError {
-    /// It ends early.
+    /// The file is truncated.
     #[error("compiled code: {0}")]
     Wire(#[from] WireError),
-    /// It is something else.
+    /// A field has an unexpected value.
     #[error("compiled code: {what} is {found}, expected {expected}")]
     Unexpected {
-        /// Which part.
+        /// Field name.
         what: &'static str,
-        /// What it should be.
+        /// Expected value.
         expected: &'static str,
-        /// What it is.
+        /// Actual value.
         found: String,
     },
 }
 
-/// Attributes of kernels, as `cuobjdump -elf` names them.
+/// Attributes of kernels, with the names of `cuobjdump -elf`.
 mod attribute {
     pub const MAX_THREADS: u8 = 0x05;
     pub const FRAME_SIZE: u8 = 0x11;
@@ -45,10 +45,11 @@ mod attribute {
     pub const REGCOUNT: u8 = 0x2f;
 }
 
-/// Bytes that are the system's and are counted with a kernel's own from 9.0 on, where a section without bytes says so.
+/// Bytes of shared memory reserved by the system. From 9.0 on they are included in the size of a
+/// `NOBITS` section.
 const SHARED_OF_SYSTEM: u64 = 1 << 10;
 
-/// Most sections of a file.
+/// Maximum number of sections.
 const MOST: usize = 1 << 16;
 
 struct Section<'a> {
@@ -64,10 +65,10 @@ struct Attribute<'a> {
     bytes: &'a [u8],
 }
 
-/// The kernels of a file of instructions, by name.
+/// Returns the resource usage of each kernel in a cubin, sorted by name.
 ///
 /// # Errors
-/// [`CubinError`] where it is damaged, or no such file.
+/// [`CubinError`] for a damaged file or another format.
 pub fn resources(file: &[u8]) -> Result<Vec<Resources>, CubinError> {
     let sections = sections(file)?;
     let section = |name: &str| sections.iter().find(|section| section.name == name);
@@ -80,7 +81,7 @@ pub fn resources(file: &[u8]) -> Result<Vec<Resources>, CubinError> {
     let names = sections.get(symbols.link as usize);
     let names = names.ok_or(missing("the names of symbols"))?.bytes;
     let global = attributes(section(".nv.info").ok_or(missing(".nv.info"))?.bytes)?;
-    // Two numbers: the symbol that is meant, and what is said of it.
+    // The attribute holds a symbol index and a value.
     let of_symbol = |which: u8, kernel: &str| -> Result<Option<u32>, CubinError> {
         for attribute in global.iter().filter(|a| a.which == which) {
             let mut cursor = Cursor::new(attribute.bytes);
@@ -119,9 +120,9 @@ pub fn resources(file: &[u8]) -> Result<Vec<Resources>, CubinError> {
     Ok(found)
 }
 
-/// The table of sections of an ELF file of 64 bits.
+/// Reads the section table of a 64-bit ELF file.
 fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, CubinError> {
-    /// A section without bytes in the file.
+    /// ELF `SHT_NOBITS`.
     const NO_BITS: u32 = 8;
     let mut header = Cursor::new(file);
     let magic: [u8; 6] = header.array()?;
@@ -176,7 +177,7 @@ fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, CubinError> {
     entries.iter().map(section).collect()
 }
 
-/// A text that ends with a zero.
+/// Reads a NUL-terminated string.
 fn text_at(texts: &[u8], at: u32) -> Result<&str, CubinError> {
     let mut cursor = Cursor::new(texts);
     cursor.bytes(at.into())?;
@@ -192,8 +193,8 @@ fn symbol_name<'a>(symbols: &[u8], names: &'a [u8], index: u32) -> Result<&'a st
     text_at(names, cursor.u32()?)
 }
 
-/// The attributes in a section: each has a format, a kind, and a number of 16 bits, which is the length of what follows
-/// where the format says so.
+/// Reads the attributes of a section: format, kind, and 16 bits, which are the length of the
+/// payload if the format is `SIZED`.
 fn attributes(bytes: &[u8]) -> Result<Vec<Attribute<'_>>, CubinError> {
     const SIZED: u8 = 4;
     let mut cursor = Cursor::new(bytes);
@@ -220,7 +221,7 @@ mod tests {
 
     const HEADER: usize = 64;
 
-    /// A file of sections: names and bytes, of symbols a name each.
+    /// Builds a file from sections: name, type and bytes, plus one name per symbol.
     fn file(sections: &[(&str, u32, &[u8])]) -> Vec<u8> {
         let mut names = vec![0];
         let mut data = Vec::new();
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_takes_is_read() {
+    fn kernel_resources_are_read() {
         let expected = Resources {
             kernel: "norm".to_owned(),
             registers: 40,
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_changed_is_refused_or_read_but_never_ends_the_program() {
+    fn truncated_or_corrupted_files_never_panic() {
         let whole = kernel();
         for length in 0..whole.len() {
             assert!(resources(&whole[..length]).is_err(), "{length}");

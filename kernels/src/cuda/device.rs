@@ -1,141 +1,141 @@
-//! What has memory of its own and launches kernels on it.
+//! The interface of a device: memory and kernel launches.
 
 use std::marker::PhantomData;
 
 use crate::error::ShapeError;
 use crate::linear::{Linear, LinearError};
 
-/// Why a device did not do what it was asked for.
+/// Error of a device operation.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// There is no device of this kind here.
+    /// No usable device.
     #[error("no CUDA device: {0}")]
     Unavailable(Unavailable),
-    /// No room for an allocation.
+    /// Not enough device memory for an allocation.
     #[error(
         "the device has no room for {needed} bytes more: {free} of {total} are free; use a smaller model or fewer positions, or the processor"
     )]
     OutOfMemory {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         needed: usize,
-        /// Bytes that are free.
+        /// Free bytes.
         free: usize,
-        /// Bytes of the device.
+        /// Total bytes of the device.
         total: usize,
     },
-    /// A launch that failed, or one before it did.
+    /// A launch failed, or an earlier one did.
     #[error("kernel {kernel}: {message}")]
     Kernel {
-        /// The kernel that was launched when the failure was noticed.
+        /// Kernel that was launched when the failure was detected.
         kernel: &'static str,
-        /// What the device says.
+        /// Message of the driver.
         message: String,
     },
-    /// Sources that do not compile, or code that does not load.
+    /// Kernel sources do not compile, or code does not load.
     #[error("kernels for {architecture}: {message}")]
     Code {
-        /// The architecture, as `sm_90`.
+        /// Architecture, e.g. `sm_90`.
         architecture: String,
-        /// What the compiler or the driver says.
+        /// Message of the compiler or driver.
         message: String,
     },
-    /// Neither code that was compiled ahead of time nor a compiler.
+    /// Neither precompiled kernels nor a compiler.
     #[error(
         "no kernels for {architecture}: {sealed}, and {compiler}; install NVRTC (libnvrtc), or execute an artifact that was compiled with --cuda-arch {architecture}"
     )]
     NoCode {
-        /// The architecture, as `sm_90`.
+        /// Architecture, e.g. `sm_90`.
         architecture: String,
-        /// Why what the artifact has does not serve.
+        /// Reason why the kernels of the artifact do not run here.
         sealed: String,
-        /// Why there is no compiler.
+        /// Reason why there is no compiler.
         compiler: String,
     },
-    /// Numbers beyond an allocation.
+    /// Access beyond the end of an allocation.
     #[error("{what}: {needed} bytes from byte {start} on of an allocation of {found}")]
     Range {
-        /// What was asked for.
+        /// Name of the accessed operand.
         what: &'static str,
-        /// The first byte.
+        /// First byte.
         start: usize,
-        /// Bytes asked for.
+        /// Requested bytes.
         needed: usize,
-        /// Bytes there are.
+        /// Bytes of the allocation.
         found: usize,
     },
-    /// Sizes that do not fit each other.
+    /// Shapes do not match.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// Something else that the driver says.
+    /// Any other driver error.
     #[error("{doing}: {message}")]
     Driver {
-        /// What was tried.
+        /// Attempted operation.
         doing: &'static str,
-        /// What the driver says.
+        /// Message of the driver.
         message: String,
     },
 }
 
-/// Why there is no device.
+/// Reason why no device is available.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// No library of the driver.
+    /// The driver library is missing.
     #[error("the driver's library (libcuda) is not installed")]
     NoLibrary,
-    /// The library is there, but does not come up.
+    /// The driver does not initialise.
     #[error("the driver does not start: {message}")]
     NoDriver {
-        /// What it says.
+        /// Message of the driver.
         message: String,
     },
-    /// A driver, but not a device, or not so many.
+    /// No device with the requested index.
     #[error("device {asked} asked for, the driver knows {found}")]
     NoDevice {
-        /// Index of the device asked for.
+        /// Requested index.
         asked: usize,
-        /// Devices there are.
+        /// Number of devices.
         found: usize,
     },
-    /// None of this identifier.
+    /// No device with the requested identifier.
     #[error("no device is {asked}; there are {found}")]
     NoSuch {
-        /// The identifier asked for.
+        /// Requested identifier.
         asked: String,
-        /// Those there are.
+        /// Identifiers of the available devices.
         found: String,
     },
-    /// A device that others have filled.
+    /// The memory of the device is full.
     #[error("{name} has no memory left to begin with")]
     Full {
-        /// Its name.
+        /// Device name.
         name: String,
     },
-    /// A device without what kernels need.
+    /// The compute capability is too low.
     #[error("{name} is of compute capability {found}, kernels need {least}")]
     TooOld {
-        /// Its name.
+        /// Device name.
         name: String,
-        /// Its compute capability, as `6.1`.
+        /// Its compute capability, e.g. `6.1`.
         found: String,
-        /// The least that serves.
+        /// Lowest supported compute capability.
         least: &'static str,
     },
 }
 
-/// An allocation on a device, given back when it is dropped, behind everything that was launched before.
+/// A device allocation, freed on drop in stream order, after all earlier launches.
 pub trait Memory: std::fmt::Debug + Send + Sync {
-    /// Where it begins, for kernels alone.
+    /// Returns the device address; only kernels may dereference it.
     fn address(&self) -> u64;
 
-    /// Its length.
+    /// Returns the length in bytes.
     fn bytes(&self) -> usize;
 
-    /// `bytes` of it from byte `start` on.
+    /// Returns the span of `bytes` bytes from byte `start`.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] where there are fewer.
+    /// [`DeviceError::Range`] if it exceeds the allocation.
     fn span(&self, what: &'static str, start: usize, bytes: usize) -> Result<Span, DeviceError> {
         let fits = start
             .checked_add(bytes)
@@ -154,7 +154,7 @@ pub trait Memory: std::fmt::Debug + Send + Sync {
     }
 }
 
-/// A part of an allocation, as kernels are given it: a pointer of the device.
+/// A device pointer into an allocation, passed to kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Span {
@@ -162,28 +162,30 @@ pub struct Span {
 }
 
 impl Span {
-    /// None: a kernel that gets it does without.
+    /// Null pointer, for an optional operand that is absent.
     pub const NONE: Span = Span { address: 0 };
 }
 
-/// What a kernel takes: one structure, of the layout that its source declares under the same name.
+/// Kernel arguments: one structure with the layout of the struct of the same name in the kernel
+/// source.
 ///
 /// # Safety
-/// `repr(C)`, without padding that is not a field, made of integers, floats and [`Span`]s; so of an alignment of 8 at most.
+/// The type is `repr(C)` without implicit padding and consists of integers, floats and [`Span`]s,
+/// so its alignment is at most 8.
 pub unsafe trait Arguments: Copy + 'static {}
 
-/// A kernel by name, with the threads of its blocks.
+/// A kernel and the number of threads per block.
 #[derive(Debug)]
 pub struct Kernel<A> {
-    /// Its name in the sources.
+    /// Kernel name in the sources.
     pub name: &'static str,
-    /// Threads of a block, whole warps.
+    /// Threads per block, a multiple of the warp size.
     pub threads: u32,
     arguments: PhantomData<fn(A)>,
 }
 
 impl<A: Arguments> Kernel<A> {
-    /// The kernel of this name.
+    /// Returns the kernel with this name.
     pub const fn new(name: &'static str, threads: u32) -> Self {
         Kernel {
             name,
@@ -193,7 +195,7 @@ impl<A: Arguments> Kernel<A> {
     }
 }
 
-/// [`Device::upload_parts`] by way of memory that is nothing but the host's.
+/// Implements [`Device::upload_parts`] with a buffer in ordinary host memory.
 pub(super) fn upload_each<D: Device>(
     device: &D,
     to: &D::Memory,
@@ -214,34 +216,37 @@ pub(super) fn upload_each<D: Device>(
     Ok(())
 }
 
-/// Memory and launches, in one order: whatever is asked for sees the results of all that was asked for before.
+/// Device memory and kernel launches with stream order: each operation sees the results of all
+/// earlier ones.
 ///
 /// Cloning shares the device.
 pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
-    /// An allocation.
+    /// Allocation type.
     type Memory: Memory;
 
-    /// What it is called, as in `NVIDIA H100, sm_90`.
+    /// Returns the device name, e.g. `NVIDIA H100, sm_90`.
     fn name(&self) -> String;
 
-    /// Multiprocessors: blocks that run side by side, at the least.
+    /// Returns the number of multiprocessors.
     fn multiprocessors(&self) -> usize;
 
-    /// A GPU's identifier, by which its management library knows it, too.
+    /// Returns the UUID of a GPU, as used by NVML.
     fn identifier(&self) -> Option<String> {
         None
     }
 
-    /// What users should know of how launches go on it, as that the driver makes no graphs of them.
+    /// Returns a note for users about launches on this device, e.g. that the driver does not
+    /// support graphs.
     fn remark(&self) -> Option<String> {
         None
     }
 
-    /// Bytes of shared memory that a block may ask for at most.
+    /// Returns the maximum dynamic shared memory per block in bytes.
     fn shared_of_block(&self) -> usize;
 
-    /// Blocks of a kernel, with so much dynamic shared memory each, that are on the device at a time where nothing else is: a
-    /// grid whose blocks wait for one another has no more. Zero where the device does not say.
+    /// Returns the maximum number of co-resident blocks of a kernel with `shared` bytes of dynamic
+    /// shared memory on the idle device. A grid whose blocks wait for one another must not be
+    /// larger. Zero if unknown.
     ///
     /// # Errors
     /// [`DeviceError`] of the driver.
@@ -253,29 +258,30 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
         Ok(0)
     }
 
-    /// So many bytes, of unspecified value, at an address that is a multiple of 256; one for none.
+    /// Allocates `bytes` bytes of unspecified value, aligned to 256; at least one byte.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
     fn allocate(&self, bytes: usize) -> Result<Self::Memory, DeviceError>;
 
-    /// Bytes that are free, and all there are.
+    /// Returns the free and total bytes.
     ///
     /// # Errors
     /// [`DeviceError`] of the driver.
     fn room(&self) -> Result<[usize; 2], DeviceError>;
 
-    /// Copies bytes of the host to byte `at` and those behind it.
+    /// Copies host bytes to byte offset `at`.
     ///
     /// # Errors
-    /// [`DeviceError::Range`], or of the driver.
+    /// [`DeviceError::Range`], or a driver error.
     fn upload(&self, from: &[u8], to: &Self::Memory, at: usize) -> Result<(), DeviceError>;
 
-    /// Copies bytes to several places, each the first of so many: those that `fill` writes to all bytes that it is given, which may
-    /// be anything before, one part behind the other. Nothing is copied where it fails.
+    /// Copies host bytes to several ranges of `to`. `fill` must write every byte of its buffer, the
+    /// parts one after the other; the previous content is unspecified. Copies nothing if `fill`
+    /// fails.
     ///
     /// # Errors
-    /// That of `fill`; [`DeviceError::Range`], or of the driver.
+    /// The error of `fill`, [`DeviceError::Range`], or a driver error.
     fn upload_parts(
         &self,
         to: &Self::Memory,
@@ -285,16 +291,16 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
         upload_each(self, to, parts, fill)
     }
 
-    /// Copies byte `at` and those behind it to the host, once all before is done.
+    /// Copies bytes from offset `at` to the host after all earlier operations.
     ///
     /// # Errors
-    /// [`DeviceError::Range`], or of anything before.
+    /// [`DeviceError::Range`], or the error of an earlier operation.
     fn download(&self, from: &Self::Memory, at: usize, to: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Copies bytes from one allocation to another.
+    /// Copies bytes between allocations.
     ///
     /// # Errors
-    /// [`DeviceError::Range`], or of the driver.
+    /// [`DeviceError::Range`], or a driver error.
     fn copy(
         &self,
         from: (&Self::Memory, usize),
@@ -302,14 +308,15 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
         bytes: usize,
     ) -> Result<(), DeviceError>;
 
-    /// Launches a kernel on `grid` blocks with `shared` bytes of dynamic shared memory. A grid without blocks does nothing.
+    /// Launches a kernel with `grid` blocks and `shared` bytes of dynamic shared memory. An empty
+    /// grid is a no-op.
     ///
     /// # Errors
-    /// [`DeviceError::Kernel`], of this launch or of one before.
+    /// [`DeviceError::Kernel`], of this or an earlier launch.
     ///
     /// # Safety
-    /// Whatever the kernel touches with these arguments and this grid lies in allocations that are alive, and what it
-    /// writes is read by nobody else meanwhile.
+    /// All memory that the kernel accesses with these arguments and this grid lies in live
+    /// allocations, and nothing else reads the memory it writes at the same time.
     unsafe fn launch<A: Arguments>(
         &self,
         kernel: &Kernel<A>,
@@ -318,15 +325,16 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
         arguments: &A,
     ) -> Result<(), DeviceError>;
 
-    /// Waits until everything is done.
+    /// Waits for all earlier operations.
     ///
     /// # Errors
-    /// Of anything before.
+    /// The error of an earlier operation.
     fn wait(&self) -> Result<(), DeviceError>;
 
-    /// From here on launches and copies may be kept until [`Device::end_step`], to be begun as one: a device that does
-    /// so begins a step like one before at a fraction of the cost of its launches. An upload, a download or a wait ends
-    /// the step: what was kept is begun before it. Steps do not nest; they are the device's, whoever has it.
+    /// Begins to record launches and copies until [`Device::end_step`], which may submit them as
+    /// one graph. Replaying a graph costs a fraction of its launches. An upload, download or wait
+    /// ends the step early and submits the recorded operations first. Steps do not nest and are
+    /// shared by all clones of the device.
     ///
     /// # Errors
     /// [`DeviceError`] of the driver.
@@ -334,15 +342,16 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Begins what was kept since [`Device::begin_step`]; nothing without one.
+    /// Submits the operations recorded since [`Device::begin_step`], if any.
     ///
     /// # Errors
-    /// Those of the launches and copies of the step.
+    /// The errors of the launches and copies of the step.
     fn end_step(&self) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    /// Linear algebra in double precision on this device; none where it has none of its own and the host's serves.
+    /// Returns double-precision linear algebra on this device, or `None` if the host implementation
+    /// is to be used.
     fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
         None
     }

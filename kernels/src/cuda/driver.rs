@@ -1,5 +1,5 @@
-//! A GPU of NVIDIA, by its driver, whose library is loaded when a device is asked for: a program that is compiled with
-//! this runs where there is none.
+//! NVIDIA GPUs through the CUDA driver API. The library is loaded on first use, so the program also
+//! runs without a GPU.
 
 mod api;
 mod find;
@@ -29,24 +29,24 @@ use graphs::Graphs;
 use modules::Modules;
 use staging::Staging;
 
-/// How a device is opened.
+/// Options for opening a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// Kernels that were compiled ahead of time, if there are any.
+    /// Precompiled kernels, if any.
     pub sealed: Option<&'a KernelCode>,
-    /// The user's cache, for kernels that are compiled here; without it they are compiled anew each time.
+    /// Cache folder for kernels compiled on this machine; `None` compiles them at each start.
     pub cache: Option<&'a Path>,
-    /// Whether a step is begun as one graph; else launch by launch.
+    /// Submits each step as one CUDA graph instead of single launches.
     pub graphs: bool,
-    /// Whether a launch of a graph may begin before the one in front of it has ended, where device, driver and kernels can
-    /// (compute capability 9.0, CUDA 12.3). They may by default but where the environment has `HTC_NO_OVERLAP=1`, to
-    /// measure what that gains.
+    /// Lets a launch in a graph begin before the previous one has ended (programmatic dependent
+    /// launch; requires compute capability 9.0 and CUDA 12.3). Default: on, unless
+    /// `HTC_NO_OVERLAP=1` is set.
     pub overlap: bool,
-    /// Whether to wait for each launch, so that what goes wrong is told of the kernel that did it. Slow.
+    /// Waits after each launch, so that errors are attributed to their kernel. Slow.
     pub waiting: bool,
-    /// Whether kernels use tensor cores; else they are compiled here with exchanges of a warp in their place, which
-    /// give the same bits of integers, and of floats others within the same bounds: slow, to hold one against the other. They do by default but where the environment has
-    /// `HTC_PLAIN_MMA=1`, so that any program and any test can be run both ways.
+    /// Uses tensor cores. Otherwise the kernels are compiled with warp shuffles instead: integer
+    /// results are bit-identical, float results stay within the same error bounds. Slow, for
+    /// comparison. Default: on, unless `HTC_PLAIN_MMA=1` is set.
     pub tensor_cores: bool,
 }
 
@@ -63,18 +63,18 @@ impl Default for Options<'_> {
     }
 }
 
-/// A GPU of NVIDIA. Everything that is asked of it happens in one order.
+/// An NVIDIA GPU. All operations run in one stream.
 #[derive(Clone)]
 pub struct Cuda {
     shared: Arc<Shared>,
 }
 
-/// What is kept until the step ends.
+/// Operations recorded until the end of the step.
 #[derive(Default)]
 struct Record {
     open: bool,
     step: Step,
-    /// Allocations that were dropped while launches that are kept may touch them.
+    /// Allocations dropped while recorded launches may still access them.
     freed: Vec<CUdeviceptr>,
 }
 
@@ -82,10 +82,10 @@ struct State {
     record: Record,
     modules: Modules,
     graphs: Graphs,
-    /// Whether launches of a graph may begin early: that was asked for, and the driver did not refuse it.
+    /// Programmatic dependent launch is enabled and the driver has not rejected it.
     overlap: bool,
     counts: StepCounts,
-    /// The kernel that was launched last.
+    /// Kernel that was launched last.
     last: &'static str,
 }
 
@@ -101,9 +101,10 @@ struct Shared {
     staging: Mutex<Staging>,
 }
 
-// SAFETY: handles of the driver may be used by any thread in which their context is current, and every use makes it so.
+// SAFETY: driver handles may be used by any thread in which their context is current; each use
+// makes it current.
 unsafe impl Send for Shared {}
-// SAFETY: as above; what changes is behind locks, and the driver has its own.
+// SAFETY: as above; mutable state is behind locks, and the driver is thread-safe.
 unsafe impl Sync for Shared {}
 
 impl std::fmt::Debug for Cuda {
@@ -120,7 +121,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Cuda {
-    /// All devices that the driver knows, those included that are too old.
+    /// Returns all devices known to the driver, including unsupported ones.
     ///
     /// # Errors
     /// [`DeviceError::Unavailable`] without a library, a driver or any device.
@@ -128,17 +129,17 @@ impl Cuda {
         find::all()
     }
 
-    /// Opens a device and brings the kernels to it: the sealed ones if they are of the same sources and run on it, else
-    /// what the cache has or NVRTC compiles.
+    /// Opens a device and loads the kernels: the precompiled ones if they match the sources and the
+    /// device, otherwise from the cache or from NVRTC.
     ///
     /// # Errors
-    /// [`DeviceError::Unavailable`] where there is no device; [`DeviceError::NoCode`] without kernels for it, and
-    /// [`DeviceError::Code`] where they do not compile or load.
+    /// [`DeviceError::Unavailable`] without a usable device, [`DeviceError::NoCode`] without
+    /// kernels for it, [`DeviceError::Code`] if they do not compile or load.
     pub fn open(which: Which, options: Options<'_>) -> Result<Cuda, DeviceError> {
         let found = find::one(which)?;
         let device = find::handle(found.index as i32)?;
         let mut context: CUcontext = std::ptr::null_mut();
-        // SAFETY: the driver was started and gave the handle.
+        // SAFETY: the driver is initialised and returned the handle.
         match unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) } {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 let name = found.name;
@@ -146,7 +147,7 @@ impl Cuda {
             }
             code => check(code, "opening a device")?,
         }
-        // From here on dropping it gives back whatever there is.
+        // From here on, dropping it releases all resources.
         let mut shared = Shared {
             options_graphs: options.graphs,
             waiting: options.waiting,
@@ -172,31 +173,30 @@ impl Cuda {
         })
     }
 
-    /// The device.
+    /// Returns the description of the device.
     pub fn found(&self) -> &Found {
         &self.shared.found
     }
 
-    /// Where the kernels come from, as `sealed cubin for sm_90`.
+    /// Returns the origin of the kernels, e.g. `sealed cubin for sm_90`.
     pub fn code(&self) -> &str {
         &self.shared.code
     }
 
-    /// How steps were begun so far.
+    /// Returns the counters of steps.
     pub fn steps(&self) -> StepCounts {
         locked(&self.shared.state).counts
     }
 }
 
 impl Shared {
-    /// Makes the context that of this thread.
     fn bind(&self) -> Result<(), DeviceError> {
-        // SAFETY: the context is alive as long as this is.
+        // SAFETY: the context lives as long as `self`.
         let code = unsafe { sys::cuCtxSetCurrent(self.context) };
         check(code, "taking a device")
     }
 
-    /// Makes the stream, sets up memory, and loads kernels.
+    /// Creates the stream, configures the memory pool and loads the kernels.
     fn begin(&mut self, options: Options<'_>) -> Result<(), DeviceError> {
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is current.
@@ -211,7 +211,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What a code of the driver tells, with the kernel it is of.
+    /// Converts a driver code to an error that names the kernel.
     fn explain(
         &self,
         last: &'static str,
@@ -228,7 +228,7 @@ impl Shared {
         check(code, doing)
     }
 
-    /// Ends an open step early: what was kept is launched before what comes now.
+    /// Ends an open step early: launches the recorded operations.
     fn interrupt(&self, state: &mut State) -> Result<(), DeviceError> {
         if !std::mem::take(&mut state.record.open) {
             return Ok(());
@@ -241,7 +241,7 @@ impl Shared {
         launched
     }
 
-    /// Forgets the step that was begun, and frees what waited for it.
+    /// Discards the recorded step and frees the allocations that waited for it.
     fn settle(&self, state: &mut State) {
         state.record.step.clear();
         for address in std::mem::take(&mut state.record.freed) {
@@ -263,8 +263,8 @@ impl Drop for Shared {
             .staging
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the context is current, nothing runs behind the wait, and nobody has any of this any more. What fails
-        // cannot be helped when everything is given back.
+        // SAFETY: the context is current, nothing runs after the synchronisation, and no other
+        // references exist. Errors are ignored during teardown.
         unsafe {
             if !self.stream.is_null() {
                 let _ = sys::cuStreamSynchronize(self.stream);
@@ -340,13 +340,13 @@ impl Device for Cuda {
         let mut state = locked(&shared.state);
         shared.interrupt(&mut state)?;
         let address = to.address() + at as u64;
-        // SAFETY: the context is current, and the span check says that so many bytes are there.
+        // SAFETY: the context is current, and the span check guarantees the number of bytes.
         let copied = unsafe { Staging::upload(&shared.staging, from, address, shared.stream) };
         let code = copied.err().unwrap_or(CUresult::CUDA_SUCCESS);
         shared.explain(state.last, code, "copying to the device")
     }
 
-    /// They are written to memory that the device reads itself, where they fit and some is free.
+    /// Uses a pinned buffer if the parts fit in one and one is free.
     fn upload_parts(
         &self,
         to: &CudaMemory,
@@ -372,7 +372,7 @@ impl Device for Cuda {
         fill(taken.bytes(all))?;
         let mut state = locked(&shared.state);
         shared.interrupt(&mut state)?;
-        // SAFETY: the context is current, and the span checks say that so many bytes are there.
+        // SAFETY: the context is current, and the span checks guarantee the number of bytes.
         let copied = unsafe { taken.copy(&places, shared.stream) };
         let code = copied.err().unwrap_or(CUresult::CUDA_SUCCESS);
         shared.explain(state.last, code, "copying to the device")
@@ -385,7 +385,7 @@ impl Device for Cuda {
         let mut state = locked(&shared.state);
         shared.interrupt(&mut state)?;
         let address = from.address() + at as u64;
-        // SAFETY: the context is current, and the span check says that so many bytes are there.
+        // SAFETY: the context is current, and the span check guarantees the number of bytes.
         let copied = unsafe { Staging::download(&shared.staging, address, to, shared.stream) };
         let code = copied.err().unwrap_or(CUresult::CUDA_SUCCESS);
         shared.explain(state.last, code, "copying from the device")
@@ -410,7 +410,7 @@ impl Device for Cuda {
             return Ok(());
         }
         shared.bind()?;
-        // SAFETY: the context is current, and both span checks say that so many bytes are there.
+        // SAFETY: the context is current, and both spans were checked.
         let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, shared.stream) };
         shared.explain(state.last, code, "copying on the device")
     }
@@ -448,7 +448,7 @@ impl Device for Cuda {
         shared.bind()?;
         let mut state = locked(&shared.state);
         shared.interrupt(&mut state)?;
-        // SAFETY: the context is current and the stream is its.
+        // SAFETY: the context is current and owns the stream.
         let code = unsafe { sys::cuStreamSynchronize(shared.stream) };
         shared.explain(state.last, code, "waiting for the device")
     }

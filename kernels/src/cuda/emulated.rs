@@ -1,4 +1,5 @@
-//! A device that is the processor: kernels compiled by the C++ compiler and run a thread after the other.
+//! An emulated device: kernels compiled by the C++ compiler, whose threads run one after the other
+//! on the processor.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::device::{Arguments, Device, DeviceError, Kernel, Memory};
 use super::step::{Launch, Node, Step, StepCounts};
 
-// SAFETY: these are the functions of `emulate.cpp` with the types that they have there.
+// SAFETY: the declarations match the functions of `emulate.cpp`.
 unsafe extern "C" {
     fn htc_emulate_find(name: *const c_char) -> *const c_void;
     fn htc_emulate_launch(
@@ -28,7 +29,7 @@ unsafe extern "C" {
     fn htc_emulate_resident(threads: c_uint) -> c_uint;
 }
 
-/// The emulation runs one launch at a time, whichever thread asks.
+/// Serialises launches of the emulation.
 static RUNNING: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -39,8 +40,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A GPU emulated by the processor, which draws the order of threads and blocks by a seed and reports what a GPU
-/// leaves undefined: barriers that not all threads reach, lanes that wait for others in vain, arguments of another size.
+/// A GPU emulated on the processor. It draws the order of threads and blocks from a seed and
+/// reports undefined behaviour of GPUs: divergent barriers, warp exchanges that not all lanes
+/// reach, arguments of the wrong size.
 #[derive(Clone, Debug)]
 pub struct Emulated {
     seed: u64,
@@ -48,7 +50,7 @@ pub struct Emulated {
     record: Arc<Mutex<Record>>,
 }
 
-/// An allocation of it.
+/// An allocation of an emulated device.
 #[derive(Debug)]
 pub struct EmulatedMemory {
     address: u64,
@@ -56,33 +58,33 @@ pub struct EmulatedMemory {
     record: Arc<Mutex<Record>>,
 }
 
-/// What is kept until the step ends.
+/// Operations recorded until the end of the step.
 #[derive(Debug, Default)]
 struct Record {
     open: bool,
     step: Step,
-    /// Allocations that were dropped while launches that are kept may touch them.
+    /// Allocations dropped while recorded launches may still access them.
     freed: Vec<(u64, usize)>,
-    /// The last step that ended, as it was begun.
+    /// Last completed step, as submitted.
     last: Step,
     counts: StepCounts,
 }
 
-/// A launch or a copy of a step that has ended, for tests.
+/// A launch or copy of a completed step, for tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepNode {
-    /// The kernel; none for a copy.
+    /// Kernel name; `None` for a copy.
     pub kernel: Option<&'static str>,
-    /// Its blocks.
+    /// Grid in blocks.
     pub grid: [u32; 3],
-    /// Its dynamic shared memory.
+    /// Dynamic shared memory in bytes.
     pub shared: usize,
-    /// Its arguments, in words.
+    /// Arguments in 64-bit words.
     pub arguments: Vec<u64>,
 }
 
 impl Emulated {
-    /// A device whose threads run in an order that `seed` draws.
+    /// Creates a device with the thread order drawn from `seed`.
     pub fn new(seed: u64) -> Self {
         Emulated {
             seed,
@@ -91,7 +93,7 @@ impl Emulated {
         }
     }
 
-    /// The last step that ended.
+    /// Returns the last completed step.
     pub fn last_step(&self) -> Vec<StepNode> {
         let record = locked(&self.record);
         let node = |node: &Node| match node {
@@ -111,17 +113,18 @@ impl Emulated {
         record.last.nodes().iter().map(node).collect()
     }
 
-    /// How steps were begun so far.
+    /// Returns the counters of steps.
     pub fn steps(&self) -> StepCounts {
         locked(&self.record).counts
     }
 
-    /// Launches so far.
+    /// Returns the number of launches so far.
     pub fn launches(&self) -> u64 {
         self.launches.load(Ordering::Relaxed)
     }
 
-    /// Whether it was built with AddressSanitizer, which ends the program where a kernel leaves an allocation.
+    /// Returns true if the build uses AddressSanitizer, which aborts the program on out-of-bounds
+    /// accesses of kernels.
     pub fn is_sanitized() -> bool {
         // SAFETY: it returns a constant.
         unsafe { htc_emulate_sanitized() != 0 }
@@ -143,9 +146,9 @@ impl EmulatedMemory {
         (self.address as *mut u8).wrapping_add(at)
     }
 
-    /// Whether nothing was written behind its end.
+    /// Returns true if no kernel wrote past the end.
     pub fn is_whole(&self) -> bool {
-        // SAFETY: the allocation has so many bytes and is alive.
+        // SAFETY: the allocation is alive and has this many bytes.
         unsafe { htc_emulate_whole(self.pointer(0).cast(), self.bytes) != 0 }
     }
 }
@@ -164,7 +167,8 @@ impl Drop for EmulatedMemory {
 
 fn free(address: u64, bytes: usize) {
     let memory = address as *mut c_void;
-    // SAFETY: it was allocated by `htc_emulate_allocate` with so many bytes, and nobody has it any more.
+    // SAFETY: it was allocated by `htc_emulate_allocate` with this size, and no other references
+    // exist.
     let whole = unsafe {
         let whole = htc_emulate_whole(memory, bytes) != 0;
         htc_emulate_free(memory);
@@ -177,7 +181,7 @@ fn free(address: u64, bytes: usize) {
 }
 
 impl Emulated {
-    /// Ends an open step early: what was kept is done before what comes now.
+    /// Ends an open step early: runs the recorded operations.
     fn interrupt(&self, record: &mut Record) -> Result<(), DeviceError> {
         if !std::mem::take(&mut record.open) {
             return Ok(());
@@ -188,14 +192,15 @@ impl Emulated {
         self.run(record, false)
     }
 
-    /// Does what was kept, and frees what waited for it.
+    /// Runs the recorded operations and frees the allocations that waited for them.
     fn run(&self, record: &mut Record, ends: bool) -> Result<(), DeviceError> {
         let step = std::mem::take(&mut record.step);
         let done = step.nodes().iter().try_for_each(|node| match node {
             Node::Launch(launch) => self.run_launch(&step, launch),
             &Node::Copy { from, to, bytes } => {
                 let _alone = alone();
-                // SAFETY: the spans of both were checked when the copy was kept, and what was dropped since is alive.
+                // SAFETY: both spans were checked when the copy was recorded, and memory dropped
+                // since is still allocated.
                 unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
                 Ok(())
             }
@@ -219,8 +224,9 @@ impl Emulated {
         let seed = self.seed.wrapping_add(count);
         let mut error = [0_u8; 512];
         let _alone = alone();
-        // SAFETY: the name ends with a zero; grid, arguments and error have the lengths that are passed. The caller of
-        // `Device::launch` answers for what the kernel touches, and its arguments are those that were passed with it.
+        // SAFETY: the name is NUL-terminated; grid, arguments and error have the lengths passed.
+        // The caller of `Device::launch` guarantees the memory accesses of the kernel, and the
+        // arguments are those passed with it.
         let rc = unsafe {
             let found = htc_emulate_find(name.as_ptr());
             if found.is_null() {
@@ -266,13 +272,13 @@ impl Device for Emulated {
         kernel: &Kernel<A>,
         _shared: usize,
     ) -> Result<usize, DeviceError> {
-        // SAFETY: it computes a number from another.
+        // SAFETY: a pure function.
         Ok(unsafe { htc_emulate_resident(kernel.threads) } as usize)
     }
 
     fn allocate(&self, bytes: usize) -> Result<EmulatedMemory, DeviceError> {
         let bytes = bytes.max(1);
-        // SAFETY: any number of bytes may be asked for.
+        // SAFETY: any size is allowed.
         let memory = unsafe { htc_emulate_allocate(bytes) };
         if memory.is_null() {
             return Err(DeviceError::OutOfMemory {
@@ -296,7 +302,8 @@ impl Device for Emulated {
         to.span("upload", at, from.len())?;
         self.interrupt(&mut locked(&self.record))?;
         let _alone = alone();
-        // SAFETY: the span check says that so many bytes are there; launches are done when they return.
+        // SAFETY: the span check guarantees the number of bytes; launches have ended when they
+        // return.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.pointer(at), from.len()) };
         Ok(())
     }
@@ -305,7 +312,8 @@ impl Device for Emulated {
         from.span("download", at, to.len())?;
         self.interrupt(&mut locked(&self.record))?;
         let _alone = alone();
-        // SAFETY: the span check says that so many bytes are there; launches are done when they return.
+        // SAFETY: the span check guarantees the number of bytes; launches have ended when they
+        // return.
         unsafe { std::ptr::copy_nonoverlapping(from.pointer(at), to.as_mut_ptr(), to.len()) };
         Ok(())
     }
@@ -363,7 +371,7 @@ impl Device for Emulated {
             return Ok(());
         }
         let record = &mut *record;
-        // What a driver would be told of, who has the step before and no other.
+        // Counts as a driver would with only the previous graph cached.
         let (last, counts) = (&record.last, &mut record.counts);
         if *last == record.step {
             counts.replayed += 1;

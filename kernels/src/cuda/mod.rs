@@ -1,9 +1,9 @@
-//! Kernels for NVIDIA GPUs, and what they run on.
+//! Kernels for NVIDIA GPUs and the devices that run them.
 //!
-//! A [`Device`] has memory and launches kernels: a GPU, or the processor that emulates one
-//! (`Emulated`, with the feature `emulated`), which executes the same sources with the same launches. The functions
-//! of [`mod@ops`] are generic over it: they check the sizes of everything that a kernel touches, and choose
-//! its grid.
+//! A [`Device`] has memory and launches kernels: a GPU, or its emulation on the processor
+//! (`Emulated`, with the feature `emulated`), which executes the same sources with the same
+//! launches. The functions of [`mod@ops`] are generic over it; they check the sizes of all operands
+//! and choose the grids.
 
 #[cfg(feature = "cuda")]
 mod cache;

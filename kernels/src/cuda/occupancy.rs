@@ -1,35 +1,34 @@
-//! How many blocks of a kernel a multiprocessor runs side by side, foreseen from what they take.
+//! Predicted occupancy: resident blocks per multiprocessor, from the resource usage of a kernel.
 
 use super::code::Architecture;
 
-/// What a multiprocessor has, by the tables of NVIDIA's programming guide.
+/// Limits of a multiprocessor, from the tables of the CUDA programming guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Multiprocessor {
-    /// Warps that reside at once.
+    /// Maximum resident warps.
     pub warps: u32,
-    /// Blocks that reside at once.
+    /// Maximum resident blocks.
     pub blocks: u32,
     /// Bytes of shared memory.
     pub shared: u32,
-    /// Bytes of it that one block may have.
+    /// Maximum shared memory of a block in bytes.
     pub shared_of_block: u32,
 }
 
-/// Registers of a multiprocessor, of any that is known here.
+/// Registers of a multiprocessor, equal for all known architectures.
 const REGISTERS: u32 = 64 << 10;
 
-/// Registers are given to a warp in steps of so many.
+/// Register allocation granularity of a warp.
 const REGISTER_STEP: u32 = 256;
 
-/// Shared memory is given to a block in steps of so many bytes, and so much more is the system's.
+/// Shared memory allocation granularity of a block, and the system reserve per block.
 const SHARED_STEP: u32 = 128;
 const SHARED_OF_SYSTEM: u32 = 1 << 10;
 
-/// Threads of a warp.
 const WARP: u32 = 32;
 
 impl Multiprocessor {
-    /// That of an architecture, where it is known.
+    /// Returns the limits of an architecture, if known.
     pub fn of(architecture: Architecture) -> Option<Multiprocessor> {
         let (warps, blocks, shared) = match (architecture.major, architecture.minor) {
             (8, 0) => (64, 32, 164),
@@ -48,15 +47,15 @@ impl Multiprocessor {
         })
     }
 
-    /// Blocks of so many threads that run side by side, each thread with so many registers and each block with so much
-    /// shared memory, of the source and of the launch together.
+    /// Returns the number of resident blocks with the given threads per block, registers per
+    /// thread, and static plus dynamic shared memory per block.
     pub fn resident(&self, threads: u32, registers: u32, shared: u32) -> u32 {
         let warps = threads.div_ceil(WARP).max(1);
         if shared > self.shared_of_block || registers > 255 {
             return 0;
         }
         let of_warp = (registers.max(1) * WARP).next_multiple_of(REGISTER_STEP);
-        // Each quarter of a multiprocessor has registers and warps of its own.
+        // Each of the four partitions has its own registers and warps.
         let by_registers = REGISTERS / 4 / of_warp * 4 / warps;
         let taken = (shared + SHARED_OF_SYSTEM).next_multiple_of(SHARED_STEP);
         let by_warps = self.warps / warps;
@@ -66,7 +65,7 @@ impl Multiprocessor {
             .min(self.blocks)
     }
 
-    /// Warps that run side by side, of a hundred that could.
+    /// Returns the occupancy in percent of the maximum resident warps.
     pub fn percent(&self, threads: u32, registers: u32, shared: u32) -> u32 {
         let warps = threads.div_ceil(WARP).max(1) * self.resident(threads, registers, shared);
         100 * warps / self.warps
@@ -81,23 +80,23 @@ mod tests {
         Multiprocessor::of(Architecture { major, minor }).unwrap()
     }
 
-    /// Numbers that NVIDIA's occupancy calculator gives.
+    /// Values of NVIDIA's occupancy calculator.
     #[test]
-    fn blocks_are_limited_by_what_is_short() {
+    fn resident_blocks_match_the_occupancy_calculator() {
         for (multiprocessor, threads, registers, shared, resident) in [
-            // Warps.
+            // Limited by warps.
             (of(8, 0), 256, 32, 0, 8),
             (of(8, 9), 256, 32, 0, 6),
             (of(8, 9), 1024, 32, 0, 1),
-            // Registers.
+            // Limited by registers.
             (of(8, 0), 256, 64, 0, 4),
             (of(9, 0), 128, 168, 0, 3),
             (of(8, 0), 256, 255, 0, 1),
             (of(8, 0), 1024, 65, 0, 0),
-            // Blocks.
+            // Limited by blocks.
             (of(8, 0), 32, 16, 0, 32),
             (of(8, 6), 32, 16, 0, 16),
-            // Shared memory: a kilobyte of each block is the system's.
+            // Limited by shared memory, one kilobyte of each block being reserved.
             (of(8, 0), 128, 32, 48 << 10, 3),
             (of(9, 0), 128, 32, 227 << 10, 1),
             (of(8, 9), 128, 32, 100 << 10, 0),

@@ -1,13 +1,13 @@
-//! The sources of the kernels, as a compiler for GPUs gets them.
+//! Embedded kernel sources.
 
 use htc_formats::htz::{Digest, Hasher};
 
-/// A file of sources.
+/// A source file.
 #[derive(Clone, Copy, Debug)]
 pub struct Source {
-    /// Its name: that of a header as it is included, that of a unit without its ending.
+    /// Name: that of a header as it is included, that of a unit without its extension.
     pub name: &'static str,
-    /// Its text.
+    /// Source text.
     pub text: &'static str,
 }
 
@@ -17,7 +17,7 @@ macro_rules! sources {
     };
 }
 
-/// What units include.
+/// Headers included by the units.
 pub const HEADERS: &[Source] = sources! {
     "blocks.cuh" from "blocks.cuh",
     "dialect.cuh" from "dialect.cuh",
@@ -29,7 +29,7 @@ pub const HEADERS: &[Source] = sources! {
     "vectors.cuh" from "vectors.cuh",
 };
 
-/// What is compiled, each on its own.
+/// Translation units, compiled separately.
 pub const UNITS: &[Source] = sources! {
     "attention" from "attention.cu",
     "attention_tiles" from "attention_tiles.cu",
@@ -48,13 +48,15 @@ pub const UNITS: &[Source] = sources! {
     "vectors" from "vectors.cu",
 };
 
-/// What a compiler is told beside the architecture. Line numbers cost no time and let profilers name the source.
+/// Compiler options besides the architecture. Line numbers have no runtime cost and let profilers
+/// show the source.
 pub const OPTIONS: &[&str] = &["--std=c++17", "--generate-line-info"];
 
-/// What it is told beside for kernels that do without tensor cores.
+/// Extra option for kernels without tensor cores.
 pub const PLAIN: &str = "--define-macro=HTC_PLAIN_MMA";
 
-/// Names sources and options: code that was compiled from others may take other arguments.
+/// Returns the digest of sources and options. Code compiled from other sources may expect other
+/// arguments.
 pub fn digest() -> Digest {
     let mut hasher = Hasher::default();
     let mut part = |text: &str| {
@@ -73,9 +75,9 @@ pub fn digest() -> Digest {
 mod tests {
     use super::*;
 
-    /// A kernel that is written and not listed would be found by the emulation and by no device.
+    /// An unlisted kernel would exist in the emulation only.
     #[test]
-    fn every_file_of_the_folder_is_listed() {
+    fn every_source_file_is_listed() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/cu");
         let mut found: Vec<String> = std::fs::read_dir(folder)
             .unwrap()
@@ -90,14 +92,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_included_is_a_header() {
+    fn includes_name_listed_headers() {
         for source in HEADERS.iter().chain(UNITS) {
             for line in source.text.lines() {
                 let Some(rest) = line.trim().strip_prefix("#include ") else {
                     continue;
                 };
                 let name = rest.trim_matches(['"', '<', '>']);
-                // The emulation's stands behind its own condition.
+                // The include of the emulation is conditional.
                 let known = name == "emulate.h" || HEADERS.iter().any(|h| h.name == name);
                 assert!(known, "{} includes {name}", source.name);
             }

@@ -1,21 +1,21 @@
-//! What is kept of a step until its end: launches and copies, in order.
+//! Recording of a step: launches and copies in order.
 
 use std::ops::Range;
 
 use super::device::{Arguments, Kernel};
 
-/// What a step does at one place.
+/// An operation of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node {
-    /// A launch.
+    /// A kernel launch.
     Launch(Launch),
-    /// A copy from one address of the device to another.
+    /// A copy between device addresses.
     Copy {
-        /// The first byte that is read.
+        /// Source address.
         from: u64,
-        /// The first byte that is written.
+        /// Destination address.
         to: u64,
-        /// Bytes.
+        /// Length in bytes.
         bytes: usize,
     },
 }
@@ -23,25 +23,25 @@ pub(super) enum Node {
 /// A launch of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Launch {
-    /// The kernel's name.
+    /// Kernel name.
     pub(super) kernel: &'static str,
-    /// Threads of a block.
+    /// Threads per block.
     pub(super) threads: u32,
-    /// Blocks.
+    /// Grid in blocks.
     pub(super) grid: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub(super) shared: usize,
-    /// Where its arguments are among those of the step, in words.
+    /// Range of its arguments in the words of the step.
     words: Range<usize>,
-    /// Bytes of them.
+    /// Bytes of the arguments.
     pub(super) argument_bytes: usize,
 }
 
-/// Launches and copies in order, with the arguments they had.
+/// Launches and copies in order, with their arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Step {
     nodes: Vec<Node>,
-    /// Whole words, so that a structure of arguments begins where a processor may read it.
+    /// 64-bit words, so that each argument structure is aligned.
     words: Vec<u64>,
 }
 
@@ -67,7 +67,8 @@ impl Step {
         let start = self.words.len();
         let end = start + argument_bytes.div_ceil(size_of::<u64>());
         self.words.resize(end, 0);
-        // SAFETY: arguments are plain numbers without padding, so all their bytes are initialised; there is room for them.
+        // SAFETY: arguments have no padding, so all their bytes are initialised; `words` was
+        // extended by their length.
         unsafe {
             let to = self.words[start..].as_mut_ptr().cast::<u8>();
             std::ptr::copy_nonoverlapping(std::ptr::from_ref(arguments).cast(), to, argument_bytes);
@@ -86,12 +87,12 @@ impl Step {
         self.nodes.push(Node::Copy { from, to, bytes });
     }
 
-    /// The arguments of one of its launches, at an address that is a multiple of 8.
+    /// Returns the arguments of one of its launches, aligned to 8 bytes.
     pub(super) fn arguments(&self, launch: &Launch) -> &[u64] {
         self.words.get(launch.words.clone()).unwrap_or(&[])
     }
 
-    /// Whether the same kernels and copies follow each other, with whatever arguments.
+    /// Returns true if both have the same sequence of kernels and copies, regardless of arguments.
     pub(super) fn is_like(&self, other: &Step) -> bool {
         let alike = |(a, b): (&Node, &Node)| match (a, b) {
             (Node::Launch(a), Node::Launch(b)) => (a.kernel, a.threads) == (b.kernel, b.threads),
@@ -101,7 +102,8 @@ impl Step {
         self.nodes.len() == other.nodes.len() && self.nodes.iter().zip(&other.nodes).all(alike)
     }
 
-    /// Places of launches and copies that are not as those of a step that it is like.
+    /// Returns the indices of operations that differ from those of a step for which `is_like`
+    /// holds.
     pub(super) fn changed_from(&self, before: &Step) -> impl Iterator<Item = usize> {
         let changed = |&at: &usize| match (self.nodes.get(at), before.nodes.get(at)) {
             (Some(Node::Launch(a)), Some(Node::Launch(b))) => {
@@ -113,19 +115,19 @@ impl Step {
     }
 }
 
-/// How steps were begun.
+/// Counters of steps by submission mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepCounts {
-    /// As one, exactly like a step before.
+    /// Replayed unchanged as a graph.
     pub replayed: u64,
-    /// As one, like a step before but for arguments or grids.
+    /// Submitted as a graph with updated arguments or grids.
     pub updated: u64,
-    /// Launches and copies of those that had other arguments or grids.
+    /// Number of updated launches and copies in these.
     pub changed: u64,
-    /// As one that had to be made first.
+    /// Submitted as a new graph.
     pub made: u64,
-    /// Launch by launch: because that was asked for, or the driver could not make one of it.
+    /// Submitted launch by launch, on request or because the driver could not create a graph.
     pub plain: u64,
-    /// Ended early, by an upload, a download or a wait, and begun launch by launch.
+    /// Ended early by an upload, download or wait, and submitted launch by launch.
     pub interrupted: u64,
 }

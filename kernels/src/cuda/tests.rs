@@ -1,4 +1,4 @@
-//! The emulation itself: what it reports, and that its order is drawn.
+//! Tests of the emulation: reported errors and random order.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -14,7 +14,7 @@ fn get(device: &Emulated, memory: &EmulatedMemory, numbers: usize) -> Vec<f32> {
 }
 
 #[test]
-fn a_norm_is_the_same_in_any_order_of_threads() {
+fn norm_is_independent_of_thread_order() {
     let x: Vec<f32> = (0..2 * 300).map(|i| (i as f32 * 0.37).sin()).collect();
     let weight: Vec<f32> = (0..300).map(|i| 1.0 + i as f32 / 300.0).collect();
     let mut found = Vec::new();
@@ -45,7 +45,7 @@ struct Trial {
     unused: u32,
 }
 
-// SAFETY: as `trial.cpp` declares it, without padding.
+// SAFETY: layout as in `trial.cpp`, without padding.
 unsafe impl Arguments for Trial {}
 
 const TRIAL: Kernel<Trial> = Kernel::new("trial", 64);
@@ -63,7 +63,7 @@ fn trial(device: &Emulated, what: u32) -> Result<Vec<f32>, DeviceError> {
 }
 
 #[test]
-fn what_a_gpu_leaves_undefined_is_reported() {
+fn undefined_behaviour_is_reported() {
     let device = Emulated::new(3);
     for (what, expected) in [
         (
@@ -81,19 +81,19 @@ fn what_a_gpu_leaves_undefined_is_reported() {
         assert!(error.contains(expected), "{what}: {error}");
         assert!(error.starts_with("kernel trial: "), "{error}");
     }
-    // What was found leaves no trace.
+    // An error leaves no state.
     let sum = (0..32).sum::<i32>() as f32;
     assert_eq!(trial(&device, 0).unwrap(), vec![sum; 64]);
-    // What is exchanged at once is what five exchanges give.
+    // A warp reduction equals five exchanges.
     let sum = trial(&device, 10).unwrap();
     assert!(sum[0] > 0.0 && sum.iter().all(|&x| x == sum[0]), "{sum:?}");
-    // Shared memory that was not written is not a number.
+    // Unwritten shared memory is NaN.
     assert!(trial(&device, 8).unwrap().iter().all(|x| x.is_nan()));
 }
 
-/// Blocks that wait for one another go on together, if there is room for all of them.
+/// Blocks that wait for one another make progress if all are resident.
 #[test]
-fn blocks_meet_where_all_find_room() {
+fn grid_barrier_works_if_all_blocks_are_resident() {
     for seed in 0..4 {
         let device = Emulated::new(seed);
         let meet = |blocks| {
@@ -124,7 +124,7 @@ fn blocks_meet_where_all_find_room() {
 }
 
 #[test]
-fn what_threads_race_for_depends_on_the_order() {
+fn data_races_depend_on_the_seed() {
     let winner = |seed| trial(&Emulated::new(seed), 9).unwrap()[0];
     let winners: Vec<f32> = (0..16).map(winner).collect();
     assert!(winners.iter().any(|&w| w != winners[0]), "{winners:?}");
@@ -132,7 +132,7 @@ fn what_threads_race_for_depends_on_the_order() {
 }
 
 #[test]
-fn launches_that_a_kernel_was_not_made_for_are_refused() {
+fn invalid_launches_are_rejected() {
     #[derive(Clone, Copy)]
     #[repr(C)]
     struct Short(u32);
@@ -140,7 +140,7 @@ fn launches_that_a_kernel_was_not_made_for_are_refused() {
     unsafe impl Arguments for Short {}
     let device = Emulated::new(0);
     let launch = |name: &'static str, threads, grid| {
-        // SAFETY: each is refused before it is launched.
+        // SAFETY: each launch is rejected before it starts.
         let found = unsafe { device.launch(&Kernel::new(name, threads), grid, 0, &Short(0)) };
         found.unwrap_err().to_string()
     };
@@ -158,13 +158,13 @@ fn launches_that_a_kernel_was_not_made_for_are_refused() {
     };
     for (threads, grid) in [(128, [1, 1, 1]), (64, [1, 65536, 1])] {
         let kernel = Kernel::new("trial", threads);
-        // SAFETY: each is refused before it is launched.
+        // SAFETY: each launch is rejected before it starts.
         assert!(unsafe { device.launch(&kernel, grid, 0, &arguments) }.is_err());
     }
     assert!(to.span("to", 8, 249).is_err() && to.span("to", usize::MAX, 2).is_err());
 }
 
-/// 64 numbers where there is room for 63.
+/// Writes 64 numbers to an allocation of 63.
 fn write_behind(device: &Emulated) -> EmulatedMemory {
     let to = device.allocate(252).unwrap();
     let arguments = Trial {
@@ -172,12 +172,12 @@ fn write_behind(device: &Emulated) -> EmulatedMemory {
         what: 0,
         unused: 0,
     };
-    // SAFETY: the kernel writes 256 bytes, of which four are the margin that is looked at.
+    // SAFETY: the kernel writes 256 bytes, of which the last four are in the guard area.
     unsafe { device.launch(&TRIAL, [1, 1, 1], 0, &arguments).unwrap() };
     to
 }
 
-/// What a sanitizer ends the program for, by the name that the environment has for it.
+/// Environment variable that names the violation to commit in a subprocess.
 const FORBIDDEN: &str = "HTC_FORBIDDEN";
 
 #[test]
@@ -191,9 +191,9 @@ fn what_the_environment_names_is_done() {
     }
 }
 
-/// A sanitized build whose sanitizers see nothing would pass whatever kernels do.
+/// A sanitized build must detect violations.
 #[test]
-fn sanitizers_end_what_is_not_allowed() {
+fn sanitizers_abort_on_violations() {
     if !Emulated::is_sanitized() {
         let asked = std::env::var_os("HTC_EMULATE_SANITIZE").filter(|asked| !asked.is_empty());
         assert!(asked.is_none(), "the kernels were built without {asked:?}");
@@ -217,9 +217,9 @@ fn sanitizers_end_what_is_not_allowed() {
 }
 
 #[test]
-fn a_write_behind_an_allocation_is_noticed() {
+fn write_past_the_end_is_detected() {
     if Emulated::is_sanitized() {
-        // It would end here: `sanitizers_end_what_is_not_allowed`.
+        // The sanitizer would abort here, see `sanitizers_abort_on_violations`.
         return;
     }
     let to = write_behind(&Emulated::new(0));
@@ -231,7 +231,7 @@ fn a_write_behind_an_allocation_is_noticed() {
 }
 
 #[test]
-fn a_step_is_kept_until_its_end() {
+fn step_is_recorded_until_its_end() {
     let device = Emulated::new(5);
     let [x, y, z] = [1.0, 10.0, 0.0].map(|value| put(&device, &[value; 600]));
     let step = |numbers| {
@@ -264,7 +264,7 @@ fn a_step_is_kept_until_its_end() {
 }
 
 #[test]
-fn a_step_ends_early_where_its_results_are_asked_for() {
+fn download_ends_a_step_early() {
     let device = Emulated::new(5);
     let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
     device.begin_step().unwrap();
@@ -274,7 +274,7 @@ fn a_step_ends_early_where_its_results_are_asked_for() {
     device.end_step().unwrap();
     assert_eq!(get(&device, &x, 1), [21.0]);
     assert_eq!(device.steps().interrupted, 1);
-    // What is dropped is there until the step has ended, and an error of a launch is told then.
+    // Dropped memory stays until the step ends, which also reports errors of launches.
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
     drop(y);
@@ -303,12 +303,12 @@ struct FragmentTrial {
     unused: u32,
 }
 
-// SAFETY: as `trial.cpp` declares it, without padding.
+// SAFETY: layout as in `trial.cpp`, without padding.
 unsafe impl Arguments for FragmentTrial {}
 
 const FRAGMENT_TRIAL: Kernel<FragmentTrial> = Kernel::new("fragment_trial", 32);
 
-/// What a warp adds to `16 x 8` integers, of rows `[16, 32]` and columns `[32, 8]`.
+/// Returns the warp product of rows `[16, 32]` and columns `[32, 8]`, added to `16 x 8` integers.
 fn add_fragments(
     device: &Emulated,
     rows: &[i8],
@@ -348,11 +348,11 @@ fn add_fragments(
     words.map(|&word| i32::from_le_bytes(word)).collect()
 }
 
-/// Every place of the fragments by itself, and all at once with integers at their extremes.
+/// Each element of the fragments separately, then all at once with extreme integers.
 #[test]
-fn fragments_are_multiplied_where_they_lie() {
+fn integer_fragments_follow_the_ptx_layout() {
     let device = Emulated::new(9);
-    // No two of a row or of a column are the same.
+    // Values are distinct within each row and column.
     let columns: Vec<i8> = (0..256).map(|i| (i as u8).cast_signed()).collect();
     let before: Vec<i32> = (0..128).map(|i| 1000 * i).collect();
     for place in 0..512 {
@@ -400,12 +400,12 @@ struct FloatFragmentTrial {
     by_lanes: u32,
 }
 
-// SAFETY: as `trial.cpp` declares it, without padding.
+// SAFETY: layout as in `trial.cpp`, without padding.
 unsafe impl Arguments for FloatFragmentTrial {}
 
 const FLOAT_FRAGMENT_TRIAL: Kernel<FloatFragmentTrial> = Kernel::new("float_fragment_trial", 32);
 
-/// What a warp adds to `before [16, 8]`, of rows `[16, 16]` and columns `[16, 8]`.
+/// Returns the warp product of rows `[16, 16]` and columns `[16, 8]`, added to `before [16, 8]`.
 fn add_float_fragments(
     device: &Emulated,
     [rows, columns]: [&[u16]; 2],
@@ -427,7 +427,7 @@ fn add_float_fragments(
         bf16: bf16.into(),
         by_lanes: by_lanes.into(),
     };
-    // SAFETY: the kernel reads 16 by 16 and 16 by 8 numbers of sixteen bits, and changes 16 by 8 floats.
+    // SAFETY: the kernel reads 16 by 16 and 16 by 8 16-bit floats, and changes 16 by 8 floats.
     unsafe {
         device
             .launch(&FLOAT_FRAGMENT_TRIAL, [1, 1, 1], 0, &arguments)
@@ -436,9 +436,9 @@ fn add_float_fragments(
     super::ops::get(device, &products, before.len()).unwrap()
 }
 
-/// Every place of the fragments by itself, and all at once: also as a device does it that has no tensor cores, with the same bits.
+/// Each element of the fragments separately, then all at once; warp shuffles give the same bits.
 #[test]
-fn fragments_of_floats_are_multiplied_where_they_lie() {
+fn float_fragments_follow_the_ptx_layout() {
     let device = Emulated::new(10);
     let before: Vec<f32> = (0..128).map(|i| 1000.0 * i as f32).collect();
     for bf16 in [false, true] {
@@ -473,7 +473,7 @@ fn fragments_of_floats_are_multiplied_where_they_lie() {
             let found = add_float_fragments(&device, [&rows, &columns], &before, how);
             assert_eq!(found, expected);
         }
-        // What is rounded, too.
+        // With rounding.
         let rows: Vec<u16> = (0..256).map(|i| bits((i as f32).sin())).collect();
         let columns: Vec<u16> = (0..128).map(|i| bits((i as f32).cos())).collect();
         let [found, by_lanes] = [false, true].map(|by_lanes| {

@@ -1,14 +1,14 @@
-//! Which device is meant.
+//! Selection of a device.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
-/// Which device is meant.
+/// Selects a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The driver's, counted from 0.
+    /// Driver index, from 0.
     Index(usize),
-    /// The one of this identifier, wherever the driver counts it.
+    /// UUID, independent of the order of devices.
     Uuid([u8; 16]),
 }
 
@@ -21,7 +21,8 @@ impl Default for Which {
 impl FromStr for Which {
     type Err = String;
 
-    /// An index, or an identifier as `nvidia-smi -L` prints it: `GPU-` and 32 hexadecimal digits in groups.
+    /// Parses an index or an identifier in the format of `nvidia-smi -L`: `GPU-` and 32 hexadecimal
+    /// digits in groups.
     fn from_str(text: &str) -> Result<Which, String> {
         if let Ok(index) = text.parse() {
             return Ok(Which::Index(index));
@@ -54,7 +55,7 @@ impl fmt::Display for Which {
     }
 }
 
-/// As `nvidia-smi -L` prints it.
+/// Formats an identifier as `nvidia-smi -L` does.
 pub(super) fn identifier(uuid: &[u8; 16]) -> String {
     let mut text = "GPU".to_owned();
     for (i, byte) in uuid.iter().enumerate() {

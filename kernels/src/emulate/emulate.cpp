@@ -1,10 +1,12 @@
-// Kernels on a processor, so that their indices, barriers, launch shapes and arguments are executed where no GPU is.
+// Emulation of kernels on a processor, so that their indices, barriers, launch shapes and arguments
+// are tested without a GPU.
 //
-// A block is run as fibres, one for each thread, which give up the processor where they wait for others: at a barrier of the
-// block, where lanes of a warp exchange numbers, or where one waits for other blocks. Which of those that can go on does so is drawn by a seed, as is the order of
-// blocks. Reported are barriers that not all threads reach or that are not the same one, lanes that wait for some that never come,
-// launches that the kernel was not made for, and writes behind the end of an allocation. Shared memory is new for each block and
-// filled with a pattern that is not a number. Under AddressSanitizer everything is its own allocation, down to shared arrays.
+// The threads of a block are fibres, which yield when they wait: at a block barrier, at a warp
+// exchange, or for other blocks. The next fibre and the order of blocks are drawn from a seed.
+// Reported errors: barriers that not all threads reach or that differ, warp exchanges with missing
+// lanes, launches with a wrong shape or argument size, and writes past the end of an allocation.
+// Shared memory is new for each block and filled with a NaN pattern. Under AddressSanitizer
+// everything is a separate allocation, including shared arrays.
 
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +25,8 @@
 #endif
 
 #if defined(__x86_64__)
-// Keeps what a call must keep on the stack, the stack in `*from`, and goes on with `to`.
+// Saves the callee-saved registers on the stack and the stack pointer in `*from`, then continues
+// with `to`.
 asm(R"(
 .text
 .type htc_emulate_switch, @function
@@ -100,7 +103,7 @@ constexpr size_t STACK = SANITIZED ? 256 << 10 : 64 << 10;
 constexpr unsigned MOST_THREADS = 1024;
 constexpr size_t MOST_SHARED = 227 << 10;
 constexpr size_t MARGIN = 256;
-// Times that each block waits for others before nothing comes of it.
+// Waits of each block for other blocks after which a deadlock is reported.
 constexpr size_t IN_VAIN = 10000;
 constexpr unsigned char UNWRITTEN = 0xff;
 constexpr unsigned char GUARD = 0xa5;
@@ -113,7 +116,7 @@ struct Fibre {
     void *stack = nullptr;
     void *at = nullptr;
     void *fake = nullptr;
-    // What it waits for.
+    // Operation that it waits for.
     int line = 0;
     emulate::Exchange kind{};
     uint32_t mask = 0;
@@ -134,7 +137,7 @@ struct Block {
     unsigned running = 0;
     unsigned done = 0;
     unsigned at_barrier = 0;
-    // Lanes of each warp that wait for others.
+    // Waiting lanes of each warp.
     unsigned waiting[MOST_THREADS / WARP] = {};
     std::vector<Shared> shared;
     void *dynamic = nullptr;
@@ -146,7 +149,8 @@ struct Launch {
     const void *arguments = nullptr;
     char error[512] = {};
     uint64_t random = 0;
-    // Whether the thread that gave up waits for other blocks, and how many did since one went on.
+    // The thread that yielded waits for other blocks, and the number of such waits since the last
+    // progress.
     bool waits = false;
     size_t in_vain = 0;
     void *scheduler = nullptr;
@@ -156,11 +160,11 @@ struct Launch {
 };
 
 Launch launch;
-// The one that runs, of those that have begun and not ended.
+// The running block.
 Block *block = nullptr;
 std::vector<void *> stacks;
 
-// A step of PCG, for an order that a seed repeats.
+// A step of PCG, for an order that is reproducible from the seed.
 uint32_t draw(uint32_t below) {
     launch.random = launch.random * 6364136223846793005ull + 1442695040888963407ull;
     const uint32_t x = static_cast<uint32_t>((launch.random >> 18 ^ launch.random) >> 27);
@@ -172,7 +176,7 @@ template <class... T> void fail(const char *format, T... values) {
     if (launch.error[0] == 0) snprintf(launch.error, sizeof launch.error, format, values...);
 }
 
-// Back from a fibre to whatever runs them.
+// Switches from a fibre to the scheduler.
 void give_up() {
     Fibre &fibre = block->fibres[block->running];
 #if SANITIZED
@@ -209,12 +213,12 @@ void go_on(unsigned index) {
             fibre.stack = stacks.back();
             stacks.pop_back();
 #if SANITIZED
-            // Of the thread that had it, and never returned.
+            // Left by the previous thread of this stack, which never returned.
             __asan_unpoison_memory_region(fibre.stack, STACK);
 #endif
         }
-        // As if it had been left where it begins: an address to return to, and zeros for what was kept. Stacks begin at different
-        // places of a page, or all of them would want the same lines of the processor's cache.
+        // Initial frame: a return address, and zeros for saved registers. Stacks begin at different
+        // offsets of a page, because equal ones would compete for the same cache lines.
         uintptr_t top = reinterpret_cast<uintptr_t>(fibre.stack) + STACK - index % 64 * 192;
         top &= ~static_cast<uintptr_t>(63);
         void **frame = reinterpret_cast<void **>(top) - FRAME;
@@ -251,7 +255,7 @@ const char *name_of(emulate::Exchange kind) {
     return "?";
 }
 
-// What each lane has after five exchanges with those 16 to 1 apart.
+// Computes the result of five exchanges with the lanes 16, 8, 4, 2 and 1 apart.
 void reduced(uint64_t (&values)[WARP], emulate::Exchange kind) {
     float numbers[WARP];
     for (int lane = 0; lane < WARP; lane++) numbers[lane] = __uint_as_float(static_cast<uint32_t>(values[lane]));
@@ -266,7 +270,8 @@ void reduced(uint64_t (&values)[WARP], emulate::Exchange kind) {
     for (int lane = 0; lane < WARP; lane++) values[lane] = __float_as_uint(numbers[lane]);
 }
 
-// Lets the lanes of a mask go on once all of them are there; says why they never will be.
+// Resumes the lanes of a mask once all of them have arrived, or reports the error if they never
+// will.
 void meet_lanes(unsigned index) {
     const Fibre &last = block->fibres[index];
     const unsigned first = index / WARP * WARP;
@@ -309,7 +314,7 @@ void meet_lanes(unsigned index) {
         case Exchange::ShuffleXor: from = lane ^ fibre.lane; break;
         default: break;
         }
-        // A lane beyond the warp gives a thread its own number back.
+        // A lane index outside the warp returns the thread's own value.
         if (from < 0 || from >= WARP) from = lane;
         if (!(last.mask >> from & 1))
             return fail("%s at line %d reads lane %d, which its mask does not name", name_of(last.kind), last.line, from);
@@ -319,7 +324,7 @@ void meet_lanes(unsigned index) {
     }
 }
 
-// Where nothing stands behind it: not a byte more, for AddressSanitizer to see one that is read.
+// Allocates without padding under AddressSanitizer, so that it detects any overrun.
 void *allocate(size_t bytes) {
     void *memory = nullptr;
     if (posix_memalign(&memory, MARGIN, SANITIZED ? bytes : bytes + MARGIN) != 0) return nullptr;
@@ -327,13 +332,13 @@ void *allocate(size_t bytes) {
     return memory;
 }
 
-// What cannot go on where an error was found.
+// Ends a fibre after an error.
 [[noreturn]] void stop() {
     give_up();
     abort();
 }
 
-// Begins a block: its threads may go on.
+// Makes the threads of a block ready.
 void begin_block(Block &begun, uint3 index, uint3 threads, uint3 blocks, size_t dynamic) {
     const unsigned count = threads.x;
     begun.fibres.assign(count, Fibre{});
@@ -345,7 +350,7 @@ void begin_block(Block &begun, uint3 index, uint3 threads, uint3 blocks, size_t 
     }
 }
 
-// Lets threads of the block go on until none can, or one waits for other blocks.
+// Runs threads of the block until none is ready, or one waits for other blocks.
 void run_block() {
     const unsigned count = block->fibres.size();
     while (launch.error[0] == 0 && !block->ready.empty()) {
@@ -456,10 +461,10 @@ const void *htc_emulate_find(const char *name) {
     return nullptr;
 }
 
-// Blocks of so many threads that are side by side; more begin when one of these has ended.
+// Returns the number of resident blocks of this size; more begin when one of these has ended.
 unsigned htc_emulate_resident(unsigned threads) { return threads > 512 ? 4 : 8; }
 
-// 0, or 1 with what went wrong in `error`. One launch at a time.
+// Returns 0, or 1 with a message in `error`. One launch at a time.
 int htc_emulate_launch(const void *found, const unsigned *grid, unsigned threads, size_t shared_bytes,
                        const void *arguments, size_t argument_bytes, uint64_t seed, char *error, size_t room) {
     const Kernel *kernel = static_cast<const Kernel *>(found);
@@ -476,7 +481,7 @@ int htc_emulate_launch(const void *found, const unsigned *grid, unsigned threads
         fail("%s: a grid of %u x %u x %u", kernel->name, grid[0], grid[1], grid[2]);
     if (shared_bytes > MOST_SHARED)
         fail("%zu bytes of shared memory, no device has more than %zu", shared_bytes, MOST_SHARED);
-    // Blocks in steps that have no divisor in common with their number reach each of them once.
+    // A step size coprime to the number of blocks visits each of them once.
     uint64_t step = 1, at = 0;
     if (launch.error[0] == 0 && blocks > 1) {
         const auto divisor = [](uint64_t a, uint64_t b) {
@@ -491,7 +496,8 @@ int htc_emulate_launch(const void *found, const unsigned *grid, unsigned threads
         do step = 1 + draw(static_cast<uint32_t>(blocks - 1));
         while (divisor(step, blocks) != 1);
     }
-    // One after the other, but where one waits for others: then any that has begun goes on, or another begins, if it finds room.
+    // Blocks run one after the other. If one waits for others, any block that has begun continues,
+    // or another begins if fewer than the resident blocks have.
     std::vector<std::unique_ptr<Block>> begun;
     uint64_t left = launch.error[0] == 0 ? blocks : 0;
     while (launch.error[0] == 0 && (left > 0 || !begun.empty())) {
@@ -521,14 +527,14 @@ int htc_emulate_launch(const void *found, const unsigned *grid, unsigned threads
     return launch.error[0] != 0;
 }
 
-// Memory of the device, unwritten and at an address like that of a device; null where there is none.
+// Allocates device memory of unspecified content with the alignment of a device; null on failure.
 void *htc_emulate_allocate(size_t bytes) {
     unsigned char *memory = static_cast<unsigned char *>(allocate(bytes));
     if (memory != nullptr && !SANITIZED) memset(memory + bytes, GUARD, MARGIN);
     return memory;
 }
 
-// Whether nothing was written behind its end.
+// Returns 1 if nothing was written past the end.
 int htc_emulate_whole(const void *memory, size_t bytes) {
     const unsigned char *end = static_cast<const unsigned char *>(memory) + bytes;
     for (size_t i = 0; !SANITIZED && i < MARGIN; i++)
@@ -538,7 +544,7 @@ int htc_emulate_whole(const void *memory, size_t bytes) {
 
 void htc_emulate_free(void *memory) { free(memory); }
 
-// Whether AddressSanitizer looks at everything itself.
+// Returns 1 if AddressSanitizer checks the accesses.
 int htc_emulate_sanitized(void) { return SANITIZED; }
 
 }  // extern "C"

@@ -1,4 +1,4 @@
-// The part of CUDA C++ that kernels use, for a processor: see emulate.cpp.
+// The subset of CUDA C++ that kernels use, for a processor; see emulate.cpp.
 #pragma once
 
 #include <cmath>
@@ -32,19 +32,19 @@ struct Registration {
     }
 };
 
-// Where the thread that runs is.
+// Indices of the running thread.
 struct Place {
     uint3 thread, block, threads, blocks;
 };
 extern Place place;
 
-// What lanes of a warp do together; `line` tells two calls apart.
+// Warp operations; `line` distinguishes calls.
 enum class Exchange { Shuffle, ShuffleXor, Sum, Max, Together };
 uint64_t exchange(Exchange kind, int line, uint32_t mask, uint64_t value, int lane);
 void barrier(int line);
-// Lets other threads go on, of other blocks, too, for which the one that runs waits.
+// Yields to other threads, including those of other blocks.
 void wait_for_blocks();
-// Memory of the block, the same for each of its threads that names the same `key`.
+// Returns block-shared memory, the same for all threads with the same `key`.
 void *shared(int key, size_t bytes);
 void *dynamic_shared();
 
@@ -57,10 +57,11 @@ template <class T> T shuffle(Exchange kind, int line, uint32_t mask, T value, in
     return value;
 }
 
-// The sum or the largest of a number of every lane, as lanes have it that exchange with those 16, 8, 4, 2 and 1 apart.
+// Returns the sum or maximum over the lanes, with the result of exchanges with the lanes 16, 8, 4,
+// 2 and 1 apart.
 static inline float reduce(Exchange kind, int line, float value) { return shuffle(kind, line, 0xffffffffu, value, 0); }
 
-// What all lanes of a warp do at once, where all of them are: `act` is told what each of them has.
+// Runs `act` once for all lanes of a warp after all have arrived, with the operands of each.
 typedef void Act(void *const lanes[32]);
 struct Meeting {
     Act *act;
@@ -145,7 +146,8 @@ static inline int __dp4a(int a, int b, int c) {
     for (int i = 0; i < 4; i++) c += static_cast<int8_t>(a >> 8 * i) * static_cast<int8_t>(b >> 8 * i);
     return c;
 }
-// Four bytes of eight, by the low three bits of each nibble; with the fourth the sign of that byte.
+// Selects four of eight bytes by the low three bits of each nibble; the fourth bit replicates the
+// sign of the byte.
 static inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t which) {
     const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
     uint32_t result = 0;
@@ -175,7 +177,7 @@ static inline uint16_t half_of_float(float value) {
 static inline uint32_t halves_of_floats(float first, float second) {
     return half_of_float(first) | static_cast<uint32_t>(half_of_float(second)) << 16;
 }
-// To the nearest, ties to even.
+// Rounds to nearest, ties to even.
 static inline uint32_t bf16_of_float(float value) {
     const uint32_t bits = __float_as_uint(value);
     if (value != value) return 0x7fff;

@@ -1,4 +1,4 @@
-// A kernel that does what none may, for the tests of the emulation.
+// A kernel that commits violations, for the tests of the emulation.
 #include "../cuda/cu/parts.cuh"
 
 struct Trial {
@@ -48,7 +48,7 @@ KERNEL(trial, Trial, 64) {
         break;
     }
     case 10: {
-        // What `sum_of_warp` is on a device.
+        // The definition of `sum_of_warp` on a device.
         float value = static_cast<float>(lane * lane) * 0.37f;
         const float once = sum_of_warp(value);
         const float most = max_of_warp(value);
@@ -69,7 +69,7 @@ KERNEL(trial, Trial, 64) {
     }
     case 11: meet_blocks(reinterpret_cast<uint32_t *>(a.to)); return;
     case 12: {
-        // Of two threads a number.
+        // Two threads write each element.
         SHARED(float, room, 32);
         room[thread] = found;
         break;
@@ -80,14 +80,14 @@ KERNEL(trial, Trial, 64) {
     a.to[thread] = found;
 }
 
-// Products of 16 rows of 32 integers with 8 columns of as many, in fragments whose places are those of NVIDIA's "PTX ISA", number
-// by number.
+// Products of 16 rows of 32 integers with 8 columns of 32, in fragments with the layout of NVIDIA's
+// "PTX ISA", element by element.
 struct FragmentTrial {
     // [16, 32], [32, 8] and [16, 8].
     const int8_t *rows;
     const int8_t *columns;
     int *products;
-    // Of all numbers, of the first sixteen, or of the others.
+    // All elements, the first sixteen, or the last sixteen.
     uint32_t what;
     uint32_t unused;
 };
@@ -114,15 +114,15 @@ KERNEL(fragment_trial, FragmentTrial, 32) {
     for (uint32_t i = 0; i < 4; i++) a.products[(i < 2 ? group : group + 8) * 8 + of * 2 + (i & 1)] = sums[i];
 }
 
-// As `FragmentTrial`, of numbers of sixteen bits.
+// As `FragmentTrial` for 16-bit floats.
 struct FloatFragmentTrial {
     // [16, 16], [16, 8] and [16, 8].
     const uint16_t *rows;
     const uint16_t *columns;
     float *products;
-    // Of bf16, or in half precision.
+    // bf16 instead of half precision.
     uint32_t bf16;
-    // By exchanges, as a device without tensor cores has it.
+    // With warp shuffles, as on a device without tensor cores.
     uint32_t by_lanes;
 };
 

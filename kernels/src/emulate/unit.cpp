@@ -1,4 +1,4 @@
-// Everything that is compiled for the emulation, as one unit, so that a linker leaves no kernel out.
+// All sources of the emulation as one unit, so that the linker keeps every kernel.
 #include "emulate.cpp"
 #include "trial.cpp"
 

@@ -1,13 +1,12 @@
-//! Medians with their intervals.
+//! Medians with confidence intervals.
 
 use serde_json::{Value, json};
 
-/// Median of some figures, and what lies around it.
+/// Median of a sample with a distribution-free confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Median {
     pub median: f64,
-    /// The median of many more figures lies in between with a probability of [`Median::sure`] at least, whatever their
-    /// distribution is.
+    /// The interval contains the population median with a probability of at least [`Median::sure`].
     pub low: f64,
     pub high: f64,
     pub sure: f64,
@@ -15,7 +14,7 @@ pub struct Median {
 }
 
 impl Median {
-    /// `None` of no figures.
+    /// Returns `None` for an empty sample.
     pub fn of(mut figures: Vec<f64>) -> Option<Median> {
         figures.sort_by(f64::total_cmp);
         let count = figures.len();
@@ -46,10 +45,12 @@ impl Median {
     }
 }
 
-/// How many of the least and of the greatest figures lie outside of the narrowest interval between two of them that has
-/// the median with a probability of 0.95, and that probability; none, and what that is worth, where there are too few.
+/// Returns the number of order statistics to drop at each end for the narrowest 95 % confidence
+/// interval of the median, and its exact coverage; zero and the coverage of the full range for
+/// small samples.
 fn outside(count: usize) -> (usize, f64) {
-    // The k-th is above the median where less than k of the figures are below it, each with probability 1/2.
+    // The k-th order statistic is above the median if fewer than k values are below it, each with
+    // probability 1/2.
     let mut term = 0.5_f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
     let (mut below, mut skipped) = (term, 0);
     let mut sure = 1.0 - 2.0 * below;
@@ -70,9 +71,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_are_those_of_order_statistics() {
-        // From tables of the sign test: of 6 figures the extremes are 96.9 % sure, of 10 the second ones 97.9 %, of 20
-        // the sixth ones 95.9 %.
+    fn intervals_match_tables_of_the_sign_test() {
+        // From tables of the sign test: 96.9 % for the extremes of 6 values, 97.9 % for the second
+        // ones of 10, 95.9 % for the sixth ones of 20.
         for (count, skipped, sure) in [
             (5, 0, 0.9375),
             (6, 0, 0.96875),
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_in_the_middle() {
+    fn median_of_even_and_odd_counts() {
         assert_eq!(Median::of(Vec::new()), None);
         let of = |figures: &[f64]| Median::of(figures.to_vec()).unwrap();
         assert_eq!(of(&[3.0]).median, 3.0);

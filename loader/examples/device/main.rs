@@ -1,18 +1,20 @@
-//! Figures of a device on models of random weights: what a token takes, and what that is of the device's bandwidth.
+//! Device benchmarks with randomly initialised models: time per token, and the share of memory
+//! bandwidth used.
 //!
 //! ```text
 //! device measure --shape NAME --form FORM [--device cuda:0|cpu|emulated] [OPTION VALUE ...]
-//! device slots   --shape NAME --form lowrank:RANK:TYPE ...   slots in low rank beside dense ones of the same bytes
+//! device slots   --shape NAME --form lowrank:RANK:TYPE ...   low-rank against dense projections of the same size
 //! device thermal --shape NAME --form FORM [--seconds S] [--sensor SPEC] [--range LOW:HIGH] ...
 //! device make    --shape NAME --form dense:TYPE --out FILE.gguf
-//! device first   --model FILE ...                            from a file to the first token
-//! device info    [--device ...]                              what the device is
+//! device first   --model FILE ...                            time from a file to the first token
+//! device info    [--device ...]                              properties of the device
 //! ```
 //!
-//! JSON on the standard output. Shapes are tiny, SmolLM2-135M, Llama-3.2-1B and Llama-3.1-8B; `--layers N` and
-//! `--vocabulary N` take other numbers. Forms are dense:TYPE, lowrank:RANK:TYPE, basis:RANK:TYPE, grc:RANK:TYPE,
-//! levels:BITS, trellis:BITS and planes:BITS. `--thrash-mib N` also decodes with caches that are evicted in front of each
-//! token, `--beside-mib N,N,...` with as much that is copied all the time beside it.
+//! Prints JSON to standard output. Shapes are tiny, SmolLM2-135M, Llama-3.2-1B and Llama-3.1-8B;
+//! `--layers N` and `--vocabulary N` override their values. Forms are dense:TYPE,
+//! lowrank:RANK:TYPE, basis:RANK:TYPE, grc:RANK:TYPE, levels:BITS, trellis:BITS and planes:BITS.
+//! `--thrash-mib N` adds runs in which the caches are evicted before each token, `--beside-mib
+//! N,N,...` runs with concurrent copies of that size.
 
 mod figures;
 mod measure;
@@ -61,7 +63,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The options that were given, by name.
+/// Command line options by name.
 struct Given(BTreeMap<String, String>);
 
 impl Given {
@@ -100,7 +102,7 @@ impl Given {
             .ok_or_else(|| format!("--{name} is missing"))?)
     }
 
-    /// Numbers of MiB with commas between them, in bytes.
+    /// Parses a comma-separated list of sizes in MiB, and returns bytes.
     fn list(&self, name: &str) -> Outcome<Vec<usize>> {
         let mut all = Vec::new();
         for number in self.text(name).unwrap_or("").split_terminator(',') {
@@ -130,14 +132,15 @@ impl Given {
         Ok(Arc::new(Pool::new(self.or("threads", cores)?)?))
     }
 
-    /// A model for as many positions, with bytes of their own for matrices that are read in the host's memory.
+    /// Creates a model with random weights. Each matrix has separate data if weights are read from
+    /// host memory.
     fn random(&self, positions: usize) -> Outcome<ModelFile> {
         let here = matches!(self.device()?, DeviceChoice::Cpu | DeviceChoice::Reference);
         let mut maker = Maker::new(here);
         model::random(&self.shape()?, self.needed("form")?, positions, &mut maker)
     }
 
-    /// The sensor that was asked for, else that of the GPU.
+    /// Returns the sensor given by `--sensor`, or that of the GPU.
     fn sensor(&self) -> Outcome<Option<SensorSpec>> {
         let sensor = self.maybe::<SensorSpec>("sensor")?;
         let of_device = match self.device()? {
@@ -163,7 +166,7 @@ impl Given {
     }
 }
 
-/// The sensor of a GPU by its identifier: the management library counts devices otherwise than CUDA.
+/// Returns the sensor of a GPU by UUID, because NVML and CUDA number devices differently.
 #[cfg(feature = "cuda")]
 fn nvml(choice: DeviceChoice) -> Outcome<Option<SensorSpec>> {
     let DeviceChoice::Cuda(which) = choice else {
@@ -183,7 +186,7 @@ fn nvml(_: DeviceChoice) -> Outcome<Option<SensorSpec>> {
     Ok(None)
 }
 
-/// What the device is, alone.
+/// Prints the properties of the device.
 struct Info;
 
 impl Task for Info {
@@ -261,7 +264,7 @@ fn run(arguments: &[String], began: Instant) -> Outcome<Value> {
     Ok(found)
 }
 
-/// `LOW:HIGH`.
+/// Parses `LOW:HIGH`.
 fn range(text: &str) -> Outcome<[f64; 2]> {
     let wrong = || format!("--range {text}: expected LOW:HIGH in degrees Celsius");
     let (low, high) = text.split_once(':').ok_or_else(wrong)?;
@@ -278,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tiny_model_is_measured_on_the_processor() {
+    fn measure_runs_a_tiny_model_on_the_cpu() {
         let found = on_cpu(
             "measure --shape tiny --form lowrank:64:q8_0 --device cpu --threads 1 --context 8 --tokens 4 --runs 3 \
              --prefill 16 --copy-mib 4 --thrash-mib 1 --beside-mib 0,2 --sensor sim --energy-seconds 0.2",
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_in_low_rank_stand_beside_dense_ones() {
+    fn slots_compares_low_rank_with_dense() {
         let found = on_cpu(
             "slots --shape tiny --form lowrank:64:q8_0 --device cpu --threads 1 --bytes-mib 1 --runs 3",
         );
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_device_is_followed() {
+    fn thermal_reduces_the_fraction_of_a_warm_device() {
         let found = on_cpu(
             "thermal --shape tiny --form lowrank:128:q8_0 --device cpu --threads 1 --seconds 1.5 --range 20:60 \
              --sensor sim:start=90,speed=10",
@@ -322,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_made_and_executed() {
+    fn make_writes_a_file_that_first_executes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tiny.gguf");
         let path = path.to_str().unwrap();
@@ -333,7 +336,7 @@ mod tests {
         assert!(found["seconds"]["all"].as_f64().unwrap() > 0.0);
     }
 
-    /// What the script that measures a GPU would run, but for the programs.
+    /// Returns the commands that the benchmark script would run, without the program names.
     fn of_script(options: &[&str]) -> Option<Vec<Vec<String>>> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/bench_cuda.py");
         let mut python = std::process::Command::new("python3");
@@ -349,10 +352,10 @@ mod tests {
         Some(text.lines().filter_map(words).collect())
     }
 
-    /// What it asks for costs minutes of a GPU that is seldom there: every shape in every form can be made, one layer of it here,
-    /// and every option is one.
+    /// The script needs minutes of GPU time, so this checks that all its shapes and forms can be
+    /// created (with one layer) and that all its options exist.
     #[test]
-    fn what_the_script_asks_for_can_be_done() {
+    fn commands_of_the_script_are_valid() {
         let (Some(usual), Some(compiled)) = (
             of_script(&[]),
             of_script(&["--parts", "compile", "--compile-shape", "Llama-3.1-8B"]),
@@ -365,7 +368,7 @@ mod tests {
             let what = words.remove(0);
             let mut given = Given::read(&words).unwrap();
             assert_eq!(given.device().unwrap(), DeviceChoice::Cuda(Which::Index(0)));
-            // It has no sensor of its own that would have to be there.
+            // The emulated device needs no sensor.
             given.0.insert("device".to_owned(), "emulated".to_owned());
             match what.as_str() {
                 "info" => {}
@@ -392,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_wrongly_is_refused() {
+    fn invalid_arguments_are_rejected() {
         for (arguments, why) in [
             ("", "expected measure"),
             ("measure --device cpu --shape tiny", "--form is missing"),

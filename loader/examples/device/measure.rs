@@ -1,4 +1,4 @@
-//! Decoding at batch 1 and prefill of a model.
+//! Measurement of decoding at batch size 1 and of prefill.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -15,31 +15,31 @@ use super::figures::Median;
 use super::model::{Random, slot_parameters};
 use super::on::{Beside, Measured, Outcome, Task, Thrash};
 
-/// What is measured.
+/// Benchmark settings.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Positions in front of those that are decoded.
+    /// Positions before the decoded ones.
     pub context: usize,
-    /// Tokens of a run.
+    /// Tokens per run.
     pub tokens: usize,
-    /// Runs at most, and the seconds that they may take together; three are made in any case.
+    /// Maximum number of runs and their total time in seconds; at least three runs are made.
     pub runs: usize,
     pub seconds: f64,
-    /// Positions of a prefill; none for 0.
+    /// Prefill length; 0 to skip.
     pub prefill: usize,
-    /// Bytes that are copied to know the bandwidth; none for 0.
+    /// Bytes of the copy that measures the bandwidth; 0 to skip.
     pub copy_bytes: usize,
-    /// Bytes that are copied in front of each token in further runs; none for 0.
+    /// Bytes copied before each token to evict the caches, in extra runs; 0 to skip.
     pub thrash_bytes: usize,
-    /// Bytes that are copied all the time beside further runs, of each of which there is a figure.
+    /// Bytes copied concurrently, one series of runs for each size.
     pub beside_bytes: Vec<usize>,
-    /// What measures energy, and the seconds that it does.
+    /// Sensor for the energy measurement, and its duration in seconds.
     pub sensor: Option<SensorSpec>,
     pub energy_seconds: f64,
 }
 
 impl Plan {
-    /// Positions that a session needs.
+    /// Returns the positions that a session needs.
     pub fn positions(&self) -> usize {
         (self.context + self.tokens + 1).max(self.prefill + 1)
     }
@@ -51,17 +51,17 @@ pub struct Measure {
     pub file: ModelFile,
 }
 
-/// Logits that are asked for with each token: the likeliest alone, as who takes it does. All of them would be copied to the
-/// host, which is no part of decoding.
+/// Logits requested per token: the most likely one only, as in greedy decoding. Copying all of them
+/// to the host is not part of decoding.
 pub const WANTED: Wants = Wants::Largest(1);
 
-/// Tokens that a model is given: what they are does not matter, as long as they differ.
+/// Returns distinct input tokens; their values do not matter.
 pub fn tokens(vocabulary: usize, count: usize) -> Vec<u32> {
     let mut random = Random(7);
     (0..count).map(|_| random.token(vocabulary)).collect()
 }
 
-/// The model where it is executed, and the seconds that its way there took.
+/// Loads the model and returns it with the load time in seconds.
 pub fn loaded<M: Measured>(
     on: &M,
     file: ModelFile,
@@ -130,7 +130,7 @@ impl Task for Measure {
     }
 }
 
-/// Tokens a second with the bytes that they touch, and what part of the bandwidth of a copy that is.
+/// Returns tokens per second with the bytes read, and the share of the copy bandwidth.
 fn speed_of(speed: Option<Median>, bytes: u64, copy: Option<f64>) -> Value {
     let Some(speed) = speed else {
         return Value::Null;
@@ -151,7 +151,7 @@ fn per_token(before: Option<[u64; 2]>, after: Option<[u64; 2]>, tokens: usize) -
     json!({ "launches": each(0), "copies": each(1) })
 }
 
-/// What has been added to counts.
+/// Returns the increments of counters.
 fn difference(before: &Value, after: &Value) -> Value {
     let Some(after) = after.as_object() else {
         return Value::Null;
@@ -163,7 +163,7 @@ fn difference(before: &Value, after: &Value) -> Value {
     Value::Object(added.collect())
 }
 
-/// A session that decodes the same positions again and again.
+/// A session that decodes the same positions repeatedly.
 struct Decode<'a, B: Backend> {
     session: &'a mut Session<B>,
     plan: &'a Plan,
@@ -183,12 +183,12 @@ impl<'a, B: Backend> Decode<'a, B> {
             plan,
             tokens,
         };
-        // What is made once is made here: buffers, and graphs of the device.
+        // Warm-up: allocates buffers and creates graphs.
         decode.run(&mut None)?;
         Ok(decode)
     }
 
-    /// Tokens a second of one run; what is done in front of each token does not count.
+    /// Returns tokens per second of one run, without the time of cache eviction.
     fn run(&mut self, thrash: &mut Option<Thrash>) -> Outcome<f64> {
         self.session.truncate(self.plan.context)?;
         let mut seconds = 0.0;
@@ -213,7 +213,7 @@ impl<'a, B: Backend> Decode<'a, B> {
         Ok(Median::of(found))
     }
 
-    /// Runs beside copies of so many bytes, and how often these were made.
+    /// Runs with concurrent copies and returns the number of these.
     fn runs_beside<M: Measured>(&mut self, on: &M, bytes: usize) -> Outcome<(Option<Median>, u64)> {
         if bytes == 0 {
             return Ok((self.runs(&mut None)?, 0));
@@ -224,7 +224,7 @@ impl<'a, B: Backend> Decode<'a, B> {
         Ok((found?, copies))
     }
 
-    /// Joules of decoding for some seconds.
+    /// Measures the energy of decoding.
     fn energy(&mut self, sensor: &SensorSpec) -> Outcome<Value> {
         let law = Law::new(LawOptions {
             thermal: false,
@@ -251,7 +251,7 @@ impl<'a, B: Backend> Decode<'a, B> {
     }
 }
 
-/// Joules for each token.
+/// Returns joules per token.
 pub fn energy_of(energy: Option<Energy>, tokens: u64) -> Value {
     match energy {
         None => json!({ "missing": "the sensor knows no power" }),
@@ -265,7 +265,7 @@ pub fn energy_of(energy: Option<Energy>, tokens: u64) -> Value {
     }
 }
 
-/// Reading a prompt, up to the likeliest token behind it.
+/// Measures prefill up to the most likely next token.
 fn prefill<B: Backend>(session: &mut Session<B>, plan: &Plan, operations: u64) -> Outcome<Value> {
     if plan.prefill == 0 {
         return Ok(Value::Null);
@@ -296,10 +296,10 @@ fn prefill<B: Backend>(session: &mut Session<B>, plan: &Plan, operations: u64) -
     }))
 }
 
-/// From a file to the first token.
+/// Time from a file to the first token.
 pub struct First {
     pub path: std::path::PathBuf,
-    /// When the program began.
+    /// Program start.
     pub began: Instant,
 }
 
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_a_second_are_those_of_a_token_times_tokens() {
+    fn bandwidth_is_bytes_per_token_times_speed() {
         let speed = Median::of(vec![10.0]);
         let found = speed_of(speed, 300, Some(6000.0));
         assert_eq!(found["bytes_per_second"], 3000.0);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_those_of_the_runs_alone() {
+    fn counters_are_differences_over_the_runs() {
         let found = per_token(Some([100, 3]), Some([180, 7]), 8);
         assert_eq!(found, json!({ "launches": 10.0, "copies": 0.5 }));
         assert_eq!(per_token(None, None, 8), Value::Null);

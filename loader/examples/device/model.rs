@@ -1,4 +1,4 @@
-//! Models of random weights, in memory or as a file.
+//! Models with random weights, in memory or as a file.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -15,7 +15,8 @@ use htc_formats::{DType, block};
 
 use super::shape::{Form, Shape};
 
-/// Rows of blocks that are encoded; further rows repeat them. What a product costs does not hang on the numbers.
+/// Number of distinct encoded rows, repeated for larger matrices. The cost of a product does not
+/// depend on the values.
 const ROWS: usize = 64;
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
@@ -30,7 +31,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Of mean 0 and variance 1: the sum of twelve uniform numbers but for its mean.
+    /// Approximately standard normal: the centred sum of twelve uniform numbers.
     fn normal(&mut self) -> f32 {
         let words = [self.bits(), self.bits(), self.bits()];
         let parts = words
@@ -39,18 +40,17 @@ impl Random {
         ((parts.sum::<u64>() as f64 + 6.0) / 65536.0 - 6.0) as f32
     }
 
-    /// A token of a vocabulary.
     pub fn token(&mut self, vocabulary: usize) -> u32 {
         (self.bits() % vocabulary as u64) as u32
     }
 }
 
-/// The bytes of matrices, of a standard deviation of 1/√columns, so that activations stay as large as they are.
+/// Generates matrices with standard deviation 1/√columns, so that activations keep their magnitude.
 pub struct Maker {
     random: Random,
     made: HashMap<(DType, String, usize, usize), Arc<[u8]>>,
-    /// Whether each matrix has bytes of its own: where weights are read in the host's memory, those that several matrices
-    /// share would stay in a cache.
+    /// Gives each matrix separate data; otherwise weights in host memory that several matrices
+    /// share would stay in cache.
     own: bool,
 }
 
@@ -60,10 +60,10 @@ impl Maker {
         Maker { random, made, own }
     }
 
-    /// The bytes of a matrix.
+    /// Returns the bytes of a matrix.
     ///
     /// # Errors
-    /// Where its rows are no whole blocks of the type.
+    /// Rows that are no multiple of the block length.
     pub fn bytes(
         &mut self,
         dtype: DType,
@@ -115,7 +115,8 @@ impl Maker {
             bytes.extend(self.random.bits().to_le_bytes());
         }
         bytes.truncate(length);
-        // Any bits are codes, but not scales: 2^-10 for a row and 1 for a column, then the row's what makes numbers right.
+        // Any bits are valid codes, but not valid scales: uses 2^-10 for rows and 1 for columns,
+        // then corrects the row scales.
         set_scales(codes, rows, &mut bytes, [1.0 / 1024.0, 1.0])?;
         let mut row = vec![0.0; codes.cols()];
         let bands = codes.view(rows, &bytes)?;
@@ -127,7 +128,7 @@ impl Maker {
     }
 }
 
-/// Sets all scales of rows and of columns.
+/// Sets all row and column scales.
 fn set_scales(
     codes: &Layout,
     rows: usize,
@@ -151,7 +152,7 @@ fn set_scales(
     Ok(())
 }
 
-/// Where the scales of rows and columns lie.
+/// Returns the byte ranges of the scales of rows and columns.
 fn places(bands: &Bands<'_>) -> Vec<(bool, std::ops::Range<usize>)> {
     let base = bands.bytes().as_ptr() as usize;
     let place = |part: &[u8]| {
@@ -173,7 +174,7 @@ fn places(bands: &Bands<'_>) -> Vec<(bool, std::ops::Range<usize>)> {
     found
 }
 
-/// The tensors of a model, but for their bytes.
+/// Returns the tensors of a model without data.
 fn stored(shape: &Shape, form: Form) -> Result<Vec<StoredTensor>, Box<dyn Error>> {
     let hyper = shape.hyper(1);
     let vector = |role| StoredTensor {
@@ -219,10 +220,10 @@ fn stored(shape: &Shape, form: Form) -> Result<Vec<StoredTensor>, Box<dyn Error>
     Ok(all)
 }
 
-/// A model of random weights that lies in no file.
+/// Returns an in-memory model with random weights.
 ///
 /// # Errors
-/// Where the shape has rows that are no whole blocks of a type.
+/// A shape with rows that are no multiple of the block length.
 pub fn random(
     shape: &Shape,
     form: Form,
@@ -264,7 +265,8 @@ pub fn random(
     })
 }
 
-/// Parameters of all slots: twice as many operations a token takes in a long pass.
+/// Returns the number of parameters of all projections, half the operations per token of a long
+/// prefill.
 pub fn slot_parameters(file: &ModelFile) -> u64 {
     let of_slot = |role: Role| {
         matches!(role, Role::Linear { part, .. } if part != Part::Bias)
@@ -276,7 +278,7 @@ pub fn slot_parameters(file: &ModelFile) -> u64 {
         .sum()
 }
 
-/// A tensor's name in a GGUF; `None` where a GGUF has no such tensor.
+/// Returns the GGUF name of a tensor, or `None` if GGUF has no such tensor.
 fn name_in_gguf(role: Role) -> Option<String> {
     let of_slot = |slot| match slot {
         Slot::Q => "attn_q",
@@ -304,10 +306,10 @@ fn name_in_gguf(role: Role) -> Option<String> {
     })
 }
 
-/// Writes a model with dense matrices as a GGUF with a vocabulary of bytes and names.
+/// Writes a dense model as GGUF with a byte vocabulary.
 ///
 /// # Errors
-/// Where a tensor has no place in a GGUF, or the file cannot be written.
+/// A tensor without a GGUF name, or an I/O error.
 pub fn write(file: &ModelFile, path: &Path) -> Result<(), Box<dyn Error>> {
     let mut writer = Writer::new();
     for (key, value) in metadata(file)? {
@@ -370,7 +372,8 @@ fn metadata(file: &ModelFile) -> Result<Vec<(String, Value)>, Box<dyn Error>> {
     ] {
         all.push((key.to_owned(), Value::U32(u32::try_from(number)?)));
     }
-    // Three special tokens and one for each byte, so that any text has tokens; the others are in no text.
+    // Three special tokens and one per byte, so that any text can be tokenised; the rest are
+    // unused.
     let token = |id: usize| match id {
         0 => ("<unk>".to_owned(), 2),
         1 => ("<s>".to_owned(), 3),
@@ -419,7 +422,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_model_of_every_form_executes_and_stays_finite() {
+    fn every_form_executes_with_finite_logits() {
         for form in FORMS {
             let mut maker = Maker::new(true);
             let file = random(&SHAPES[0], form.parse().unwrap(), 64, &mut maker).unwrap();
@@ -433,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_model_is_the_one_in_memory() {
+    fn written_gguf_matches_the_model_in_memory() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("random.gguf");
         let form = Form::Dense(DType::Q8_0);
@@ -445,7 +448,7 @@ mod tests {
             assert_eq!((a.role, opened.bytes(a)), (b.role, file.bytes(b)));
         }
         assert_eq!(opened.vocabulary.unwrap().tokens.len(), 512);
-        // A factor has no place in one.
+        // GGUF has no factors.
         let form = Form::LowRank(64, DType::F16);
         let file = random(&SHAPES[0], form, 64, &mut Maker::new(false)).unwrap();
         assert!(
@@ -457,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_counted_in_slots_alone() {
+    fn only_projections_count_as_operations() {
         let shape = &SHAPES[0];
         let count = |form: &str| {
             let file = random(shape, form.parse().unwrap(), 64, &mut Maker::new(false)).unwrap();
@@ -471,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_no_whole_blocks_are_refused() {
+    fn partial_blocks_are_rejected() {
         let shape = "SmolLM2-135M".parse().unwrap();
         let form = Form::Dense(DType::Q4K);
         let error = random(&shape, form, 64, &mut Maker::new(false)).unwrap_err();

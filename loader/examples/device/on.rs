@@ -1,4 +1,4 @@
-//! What is measured on: an executor, and what else is to be known of its device.
+//! Executors under measurement, with properties of their device.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,70 +17,71 @@ use serde_json::{Value, json};
 
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Copies that are timed together.
+/// Copies per timing.
 const COPIES: usize = 4;
 
-/// Times that they are.
+/// Number of timings.
 const TIMES: usize = 5;
 
-/// An executor that is measured on.
+/// An executor with measurable properties.
 pub trait Measured: Executor {
-    /// What the device is.
+    /// Returns the properties of the device.
     fn device(&self) -> Value;
 
-    /// Bytes a second of copying so many bytes from one place of the device's memory to another, those that are read and
-    /// those that are written; `None` where that is not measured.
+    /// Measures the copy bandwidth in bytes per second, reads plus writes, for copies of `bytes`;
+    /// `None` if not supported.
     fn copy_rate(&self, bytes: usize) -> Outcome<Option<f64>>;
 
-    /// Whether the device has room for a model and its positions.
+    /// Checks that a model and its positions fit in device memory.
     fn check_room(&self, model: &Model, positions: usize) -> Outcome<()> {
         let _ = (model, positions);
         Ok(())
     }
 
-    /// A backend that takes both products of low-rank slots in one launch; `None` where there are no launches.
+    /// Returns a backend that computes both products of low-rank projections in one launch; `None`
+    /// without kernel launches.
     fn in_one_launch(&self) -> Option<Self::Backend> {
         None
     }
 
-    /// Launches and copies so far; `None` where there are none.
+    /// Returns the numbers of launches and copies so far; `None` if not counted.
     fn launches(&self) -> Option<[u64; 2]> {
         None
     }
 
-    /// How steps were begun so far.
+    /// Returns the counters of steps.
     fn steps(&self) -> Value {
         Value::Null
     }
 
-    /// What evicts the caches of the device, by copying so many bytes.
+    /// Returns a function that evicts the caches by copying `bytes`.
     fn thrash(&self, bytes: usize) -> Outcome<Thrash>;
 
-    /// What copies so many bytes beside whatever else the device does; nothing for 0.
+    /// Returns a function that copies `bytes` concurrently with other work; does nothing for 0.
     fn beside(&self, bytes: usize) -> Outcome<Thrash>;
 
-    /// What follows may be begun as one.
+    /// Begins a step.
     fn begin(&self) -> Outcome<()> {
         Ok(())
     }
 
-    /// What was kept is begun.
+    /// Ends a step.
     fn end(&self) -> Outcome<()> {
         Ok(())
     }
 }
 
-/// Copies through the caches of a device, and waits until that is done.
+/// Copies memory and waits for it.
 pub type Thrash = Box<dyn FnMut() -> Result<(), DeviceError> + Send>;
 
-/// What a function does again and again on a thread of its own, until it is stopped.
+/// Background thread that repeats a function until stopped.
 pub struct Beside {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<u64, DeviceError>>,
 }
 
 impl Beside {
-    /// Returns when it was done for the first time, so that what follows is beside it from its beginning.
+    /// Returns after the first repetition has completed.
     pub fn start(mut work: Thrash) -> Outcome<Beside> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -88,7 +89,7 @@ impl Beside {
         let thread = std::thread::spawn(move || {
             work()?;
             let mut count = 1;
-            // The other end only waits: gone, it will not be waiting.
+            // The receiver may be gone.
             began.send(()).ok();
             while !stopped.load(Ordering::Relaxed) {
                 work()?;
@@ -103,7 +104,7 @@ impl Beside {
         }
     }
 
-    /// How often it was done.
+    /// Stops the thread and returns the number of repetitions.
     pub fn stop(self) -> Outcome<u64> {
         self.stop.store(true, Ordering::Relaxed);
         let count = self
@@ -114,12 +115,12 @@ impl Beside {
     }
 }
 
-/// Something that is done on a device of whichever kind.
+/// A measurement that runs on any device.
 pub trait Task {
     fn on<M: Measured>(self, on: &M) -> Outcome<Value>;
 }
 
-/// Does it on the device that was asked for.
+/// Runs a task on the selected device.
 pub fn execute(
     choice: DeviceChoice,
     pool: &Arc<Pool>,
@@ -218,7 +219,7 @@ fn thrash_here(bytes: usize) -> Thrash {
     })
 }
 
-/// Copies on a device, some of them in front of each wait.
+/// Returns a function that copies several times per synchronisation.
 fn copying<D: Device>(device: D, bytes: usize, times: usize) -> Outcome<Thrash> {
     let (from, to) = (device.allocate(bytes)?, device.allocate(bytes)?);
     Ok(Box::new(move || {
@@ -229,7 +230,7 @@ fn copying<D: Device>(device: D, bytes: usize, times: usize) -> Outcome<Thrash> 
     }))
 }
 
-/// The best of some times, of copies that are begun and waited for: what disturbs them only takes time.
+/// Returns the best rate of several timings; disturbances only slow a copy down.
 fn rate_of(
     bytes: usize,
     copy: &mut impl FnMut() -> Outcome<()>,
@@ -249,12 +250,12 @@ fn rate_of(
     Ok((best > 0.0).then(|| (2 * COPIES * bytes) as f64 / best))
 }
 
-/// What a device says of itself.
+/// A device that describes itself.
 pub trait Described: Device {
     fn describe(&self) -> Value;
     fn begun(&self) -> Value;
 
-    /// The same device with an order of its own.
+    /// Opens the same device with a separate stream.
     fn another(&self) -> Result<Self, DeviceError>;
 }
 
@@ -309,7 +310,7 @@ impl Described for htc_loader::backend::EmulatedDevice {
     }
 }
 
-/// A device, and how often it was asked for something.
+/// A device that counts launches and copies.
 #[derive(Clone, Debug)]
 pub struct Counted<D> {
     device: D,
@@ -406,7 +407,7 @@ impl<D: Device> Device for Counted<D> {
         arguments: &A,
     ) -> Result<(), DeviceError> {
         self.launches.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.device.launch(kernel, grid, shared, arguments) }
     }
 
@@ -469,7 +470,8 @@ impl<D: Described> Measured for OnGpu<Counted<D>> {
     }
 
     fn beside(&self, bytes: usize) -> Outcome<Thrash> {
-        // With an order of its own, so that what is measured does not wait for it; half is read, half is written.
+        // With a separate stream, so that the measured work does not wait for it; reads half and
+        // writes half.
         copying(self.0.device.another()?, bytes / 2, 16)
     }
 

@@ -1,4 +1,4 @@
-//! Shapes of known models, and the forms in which their matrices may be stored.
+//! Shapes of known models and storage forms of their matrices.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use htc_formats::DType;
 use htc_formats::bands::{Code, Codes, CodesError, Layout};
 use htc_formats::model::{Forward, HyperParameters, InputGroup, Slot, StoredForm};
 
-/// The numbers of a model of the architecture `llama`.
+/// Dimensions of a model of the `llama` architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub name: &'static str,
@@ -18,12 +18,12 @@ pub struct Shape {
     pub head_size: usize,
     pub ffn: usize,
     pub vocabulary: usize,
-    /// Whether the embedding is the head, too.
+    /// The output head shares the embedding.
     pub tied: bool,
 }
 
 pub const SHAPES: [Shape; 4] = [
-    // For trials: every width is a whole number of every block.
+    // For tests: each width is a multiple of every block length.
     Shape {
         name: "tiny",
         layers: 2,
@@ -104,20 +104,21 @@ impl Shape {
     }
 }
 
-/// How the slots of a model are stored.
+/// Storage form of the projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `dense:TYPE`.
     Dense(DType),
-    /// `lowrank:RANK:TYPE`: every slot has factors of its own.
+    /// `lowrank:RANK:TYPE`: separate factors for every projection.
     LowRank(usize, DType),
-    /// `basis:RANK:TYPE`: Q, K and V share a basis, gate and up do; the other slots have factors of their own.
+    /// `basis:RANK:TYPE`: a shared basis for Q, K and V, and one for gate and up; separate factors
+    /// for the rest.
     Basis(usize, DType),
-    /// `grc:RANK:TYPE`: Q, K and V share a basis, the other slots are dense.
+    /// `grc:RANK:TYPE`: a shared basis for Q, K and V; the rest is dense.
     Grc(usize, DType),
     /// `levels:BITS` or `trellis:BITS`.
     Bands(Code),
-    /// `planes:BITS`: a trellis, and another one for what it lacks.
+    /// `planes:BITS`: a trellis base and a trellis residual.
     Planes(Code),
 }
 
@@ -154,7 +155,7 @@ impl FromStr for Form {
 }
 
 impl Form {
-    /// The type of the embedding and the head.
+    /// Type of the embedding and the output head.
     pub fn outside(&self) -> DType {
         match self {
             Form::Dense(dtype)
@@ -165,7 +166,7 @@ impl Form {
         }
     }
 
-    /// How a slot of so many rows and columns is stored. A rank is never above the full one.
+    /// Returns the stored tensors of a projection. Ranks are limited to the full rank.
     pub fn stored(
         &self,
         slot: Slot,
@@ -200,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_and_forms_are_read() {
+    fn shapes_and_forms_are_parsed() {
         for shape in SHAPES {
             assert_eq!(shape.name.parse(), Ok(shape));
             assert_eq!(shape.hyper(64).check(), Ok(()));
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_never_above_the_full_one() {
+    fn ranks_are_limited_to_the_full_rank() {
         let form = Form::LowRank(1024, DType::F16);
         assert_eq!(form.stored(Slot::K, (192, 576)).unwrap().rank(), Some(192));
         let form = Form::Basis(1024, DType::F16);

@@ -1,4 +1,4 @@
-//! Slots in low rank beside dense ones of the same bytes.
+//! Comparison of low-rank projections with dense ones of the same size in bytes.
 
 use std::time::Instant;
 
@@ -13,17 +13,18 @@ use super::model::Maker;
 use super::on::{Measured, Outcome, Task};
 use super::shape::Shape;
 
-/// Products of every slot of a shape.
+/// Products of every projection of a shape.
 pub struct Slots {
     pub shape: Shape,
     pub rank: usize,
     pub dtype: DType,
-    /// Bytes of the matrices that take turns, so that none is in a cache when its turn comes.
+    /// Total bytes of the matrices used in rotation, enough to evict each from the caches before
+    /// its next use.
     pub bytes: usize,
     pub runs: usize,
 }
 
-/// Matrices that take turns: a dense one each, or two factors.
+/// Matrices used in rotation: dense ones, or pairs of factors.
 struct Turns<B: Backend> {
     matrices: Vec<(Option<B::Weight>, B::Weight)>,
     rows: usize,
@@ -33,7 +34,8 @@ struct Turns<B: Backend> {
     y: B::Buffer,
 }
 
-/// Rows of a dense matrix of so many columns with as many numbers as the factors of `[rows, cols]` have.
+/// Returns the rows of a dense matrix with `cols` columns and as many elements as the factors of
+/// `[rows, cols]`.
 fn rows_of_as_many(rank: usize, rows: usize, cols: usize) -> usize {
     (rank * (rows + cols) + cols / 2) / cols
 }
@@ -86,7 +88,7 @@ impl Slots {
 }
 
 impl<B: Backend> Turns<B> {
-    /// Seconds of a product, in the mean over all turns.
+    /// Returns the mean time of a product in seconds over one rotation.
     fn once(&mut self, backend: &mut B, on: &impl Measured) -> Outcome<f64> {
         let mut room = Vec::new();
         let started = Instant::now();
@@ -137,7 +139,8 @@ impl Task for Slots {
             let (mut times, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
             let mut of_one_launch = Vec::new();
             for run in 0..=self.runs {
-                // Alternately, so that both see the same clocks of the device; seconds are for the same bytes.
+                // Alternating, so that both run at the same clock rates; times are for the same
+                // bytes.
                 let seconds = low.once(&mut backend, on)?;
                 if let Some(in_one) = &mut in_one {
                     let of_one = low.once(in_one, on)?;
@@ -176,7 +179,7 @@ mod tests {
     use super::rows_of_as_many;
 
     #[test]
-    fn a_dense_matrix_has_the_bytes_of_the_factors() {
+    fn dense_matrix_has_the_size_of_the_factors() {
         assert_eq!(rows_of_as_many(64, 256, 256), 128);
         assert_eq!(rows_of_as_many(1024, 14336, 4096), 4608);
         // To the nearest row.

@@ -1,4 +1,4 @@
-//! Decoding for some time at what the device's temperature allows.
+//! Decoding under thermal control.
 
 use std::hint::black_box;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,19 +14,19 @@ use serde_json::{Value, json};
 use super::measure::{WANTED, energy_of, loaded, tokens};
 use super::on::{Measured, Outcome, Task};
 
-/// Positions of the sequence, which begins anew behind them.
+/// Length of the sequence before it restarts.
 const CONTEXT: usize = 512;
 
 pub struct Thermal {
     pub file: ModelFile,
     pub sensor: SensorSpec,
     pub seconds: f64,
-    /// Degrees between which the fraction falls; without them, from two above the first reading to twenty above it, so
-    /// that a cool device is followed, too.
+    /// Temperature range of the control law in °C; by default from two to twenty degrees above the
+    /// first reading, so that a cool device is controlled, too.
     pub range: Option<[f64; 2]>,
 }
 
-/// A sensor whose readings are kept.
+/// A sensor that records its readings.
 struct Kept {
     sensor: Box<dyn Sensor>,
     readings: Arc<Mutex<Vec<Reading>>>,
@@ -85,7 +85,7 @@ impl Task for Thermal {
         session.follow_with(Arc::clone(&follow), Fraction::FULL)?;
 
         let all = tokens(model.hyper().vocabulary, CONTEXT);
-        // Each second's tokens and the fraction at its end.
+        // Tokens of each second and the fraction at its end.
         let (mut course, mut count, mut of_second) = (Vec::new(), 0_u64, 0_u64);
         governor.enter(Phase::Work)?;
         let started = Instant::now();

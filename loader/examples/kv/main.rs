@@ -1,24 +1,16 @@
-//! What a KV cache of each kind takes, loses and costs beside float16, measured in pairs with it.
+//! Comparison of KV cache types with float16 in size, quality and speed, in pairs.
 //!
-//! `kv MODEL TEXT [NAME=VALUE]... KIND[,PART]...` prints a table and writes JSON. KIND is spelt as for `htc eval --kv`, and
-//! PART is the part of a prompt that is kept behind it (`htc run --kv-keep`); kinds with bases need an artifact of
-//! `htc compile --kv-bases`. Values, with what they are otherwise:
+//! `kv MODEL TEXT [NAME=VALUE]... KIND[,PART]...` prints a table and writes JSON. KIND is spelt as
+//! for `htc eval --kv`, and PART is the part of a prompt that is kept after it (`htc run
+//! --kv-keep`); kinds with bases need an artifact of `htc compile --kv-bases`. Values and defaults:
 //!
-//! * `context=512 windows=16`: tokens of a window of TEXT, and windows (0: no scores), evenly spread over it. A window begins with BOS;
-//!   its first half is a prompt, its second half is scored (perplexity, KL divergence from float16's distribution).
-//! * `pass=32 step=32`: positions of a pass of the first half, and of the second. What is read in one pass sees itself in
-//!   full, so that short passes measure what is stored. `htc run` reads prompts in passes of 512, behind which bases
-//!   of `oja` follow the most important positions alone.
-//! * `pairs=7 written=32`: how often the first half is read against the clock (time to first token) and, when all but
-//!   `written` tokens of the context are read, as many single steps; each time after or before float16. 0 for not at all.
-//! * `copies=4 keys=4 needle=0`: texts of `needle` tokens (0: the context) for each of five depths, of two tasks. *copy*: a passage of 32
-//!   tokens from elsewhere stands at the depth, its first 16 come again at the end, and the other 16 are scored. *pass key*: a sentence at
-//!   the depth says five digits that a question at the end asks for. `exact` is the part of draws whose every token is
-//!   the likeliest; `nats` the negative log-likelihood a token, beside that of float16 where another passage or
-//!   another number stood there (`unseen`), which is what a cache that forgot all would come to.
+//! * `context=512 windows=16`: tokens of a window of TEXT, and number of windows (0: no scores), evenly spread. A window begins with BOS; its first half is a prompt, its second half is scored (perplexity, KL divergence from float16).
+//! * `pass=32 step=32`: positions of a pass of the first half, and of the second. Attention within a pass is exact, so short passes measure the stored cache. `htc run` reads prompts in passes of 512, after which bases of `oja` follow the most important positions only.
+//! * `pairs=7 written=32`: timed runs of the first half (time to first token) and, with all but `written` tokens of the context read, of as many single steps; each before or after a run with float16. 0 for none.
+//! * `copies=4 keys=4 needle=0`: texts of `needle` tokens (0: the context) for each of five depths, of two tasks. *copy*: a passage of 32 tokens from elsewhere is inserted at the depth, its first 16 are repeated at the end, and the other 16 are scored. *pass key*: a sentence at the depth gives five digits that a question at the end asks for. `exact` is the part of draws in which every token is the most likely; `nats` the negative log-likelihood per token, compared with that of float16 with another passage or number inserted (`unseen`), the level of a cache that retains nothing.
 //! * `threads=2 seed=1 json=FILE`.
 //!
-//! Standard errors are over windows, or draws, of differences to float16 in the same ones.
+//! Standard errors are over windows, or draws, of paired differences to float16.
 
 mod tasks;
 
@@ -53,7 +45,7 @@ struct Arguments {
     cases: Vec<Case>,
 }
 
-/// A kind of cache, and the part of a prompt that it keeps.
+/// A cache type and the part of a prompt that it keeps.
 struct Case {
     name: String,
     kind: KvKind,
@@ -76,7 +68,7 @@ impl Case {
         })
     }
 
-    /// A session whose prompts have `prompt` positions and are read `pass` at a time.
+    /// Creates a session for prompts of `prompt` positions, read `pass` at a time.
     fn session(&self, bench: &Bench, prompt: usize, pass: Option<usize>) -> Outcome<Session> {
         let mut options = KvOptions::new(self.kind);
         options.step = pass;
@@ -89,7 +81,7 @@ impl Case {
     }
 }
 
-/// What everything is measured on.
+/// Model and settings shared by all measurements.
 struct Bench {
     model: Arc<Model>,
     pool: Arc<Pool>,
@@ -210,7 +202,7 @@ fn parse() -> Outcome<Arguments> {
     Ok(arguments)
 }
 
-/// Means over windows, or draws, and their standard errors.
+/// Values per window or draw.
 #[derive(Clone, Default)]
 struct Series(Vec<f64>);
 
@@ -232,13 +224,13 @@ impl Series {
         0.5 * (sorted[last / 2] + sorted[last.div_ceil(2)])
     }
 
-    /// The same less another of the same windows.
+    /// Returns the paired differences to another series.
     fn less(&self, other: &Series) -> Series {
         Series(self.0.iter().zip(&other.0).map(|(a, b)| a - b).collect())
     }
 }
 
-/// A distribution that others are compared with.
+/// Reference distribution.
 struct Row {
     probabilities: Vec<f64>,
     /// Σ p ln p.
@@ -246,7 +238,7 @@ struct Row {
     top: usize,
 }
 
-/// The logarithm of Σ exp, in float64.
+/// Returns the log-sum-exp in float64.
 fn log_sum(logits: &[f32]) -> f64 {
     let largest = f64::from(logits[top(logits)]);
     let sum: f64 = logits.iter().map(|&x| (f64::from(x) - largest).exp()).sum();
@@ -257,12 +249,12 @@ fn dot(a: &[f64], b: impl Iterator<Item = f64>) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// The index of the largest, the first of equals.
+/// Returns the index of the largest value, the first one for ties.
 fn top(logits: &[f32]) -> usize {
     (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best })
 }
 
-/// Perplexity and divergence of every kind, and the bytes that each takes when a window is read.
+/// Measures perplexity and divergence of every type, and its bytes after a window.
 fn scored(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     if arguments.windows == 0 {
         return Ok(vec![Value::Null; arguments.cases.len()]);
@@ -313,8 +305,8 @@ fn scored(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     Ok(records.collect())
 }
 
-/// Reads some tokens with every session, the first of which is the one to compare with: sums of loss, divergence and
-/// agreement.
+/// Reads tokens with every session, of which the first is the reference, and returns sums of loss,
+/// divergence and agreement.
 fn score_pass(
     sessions: &mut [Session],
     tokens: &[u32],
@@ -340,7 +332,7 @@ fn score_pass(
             let plain = &plain[row];
             let divergence = plain.entropy - dot(&plain.probabilities, of_logs);
             sums[0] += log_sum - f64::from(logits[target as usize]);
-            // What is below zero is the rounding of these sums.
+            // Negative values are rounding errors.
             sums[1] += divergence.max(0.0);
             sums[2] += f64::from(u8::from(plain.top == top(logits)));
         }
@@ -348,7 +340,7 @@ fn score_pass(
     Ok(())
 }
 
-/// Seconds until a prompt of half of the context is read, and of a single step at its end.
+/// Returns the seconds to read a prompt of half the context, and of a single step at its end.
 fn time(session: &mut Session, tokens: &[u32], written: usize) -> Outcome<[f64; 2]> {
     let (prompt, rest) = tokens.split_at(tokens.len() / 2);
     session.reset();
@@ -366,7 +358,7 @@ fn time(session: &mut Session, tokens: &[u32], written: usize) -> Outcome<[f64; 
     Ok([first, step])
 }
 
-/// Times of every kind in pairs with float16.
+/// Times every type in pairs with float16.
 fn timed(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     if arguments.pairs == 0 {
         return Ok(vec![Value::Null; arguments.cases.len()]);
@@ -394,7 +386,7 @@ fn timed(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
                 ratios[side].0.push(both[1][side] / both[0][side]);
             }
         }
-        // Of the steps, speeds.
+        // Converts step times to speeds.
         ratios[1]
             .0
             .iter_mut()
@@ -409,7 +401,7 @@ fn timed(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     Ok(records)
 }
 
-/// Prints what was measured, a kind a row.
+/// Prints the results, one row per type.
 fn table(rows: &[Value]) {
     println!(
         "| kind | bytes a position | of f16, at the end | perplexity | loss less f16's, nats | KL divergence, nats | same token \

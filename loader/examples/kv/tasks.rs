@@ -1,4 +1,4 @@
-//! What a cache finds again of what a text has said.
+//! Retrieval tasks for KV caches.
 
 use htc_loader::Session;
 use htc_loader::tokenizer::AddSpecial;
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::{Arguments, Bench, Outcome, Series, log_sum, top};
 
-/// Where in a text something stands that is asked for at its end.
+/// Relative depths at which the passage is inserted.
 pub const DEPTHS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
 
-/// Tokens of a passage that comes again, and those of them that ask for the others.
+/// Length of the repeated passage, and of its cue.
 const COPIED: usize = 32;
 const CUE: usize = 16;
 
@@ -17,7 +17,6 @@ const CUE: usize = 16;
 struct Random(u64);
 
 impl Random {
-    /// A number below `end`.
     fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -28,7 +27,7 @@ impl Random {
     }
 }
 
-/// A text that asks for something it says, the same text with something else in its place, and the answer.
+/// A prompt that asks for inserted content, the same prompt with other content, and the answer.
 struct Task {
     prompt: Vec<u32>,
     unseen: Vec<u32>,
@@ -84,7 +83,8 @@ impl Task {
     }
 }
 
-/// Text of about `length` tokens with what is said at a depth and what is asked for at the end, twice.
+/// Returns a text of about `length` tokens with the content at a depth and the question at the end,
+/// for both contents.
 fn around(
     bench: &Bench,
     said: [&[u32]; 2],
@@ -101,7 +101,7 @@ fn around(
     said.map(|said| [&bench.bos[..], before, said, behind, asks].concat())
 }
 
-/// Loss of an answer, nats a token, and whether each token was the likeliest.
+/// Returns the loss of an answer in nats per token, and true if each token was the most likely.
 fn answered(session: &mut Session, prompt: &[u32], answer: &[u32]) -> Outcome<(f64, bool)> {
     session.reset();
     session.read_prompt(prompt)?;
@@ -117,7 +117,7 @@ fn answered(session: &mut Session, prompt: &[u32], answer: &[u32]) -> Outcome<(f
     Ok((loss / answer.len() as f64, exact))
 }
 
-/// Means of draws at each depth.
+/// Returns the mean over the draws at each depth.
 fn of_depths(series: &Series) -> [f64; DEPTHS.len()] {
     std::array::from_fn(|at| {
         let draws = series.0.iter().skip(at).step_by(DEPTHS.len());
@@ -125,7 +125,7 @@ fn of_depths(series: &Series) -> [f64; DEPTHS.len()] {
     })
 }
 
-/// How much every kind finds again of what was said.
+/// Measures the retrieval of every type.
 pub fn found(bench: &Bench, arguments: &Arguments, key: bool) -> Outcome<Vec<Value>> {
     let draws = if key {
         arguments.keys

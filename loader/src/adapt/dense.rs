@@ -1,4 +1,4 @@
-//! Matrices of a model as numbers, whatever form they are stored in.
+//! Decoding of a model's matrices to dense numbers.
 
 use htc_formats::model::{Form, InputGroup, MatrixId, Part, Role, Slot};
 use htc_formats::source::ModelFile;
@@ -6,10 +6,10 @@ use htc_formats::source::ModelFile;
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
-/// A slot's `W [out, in]`, all of it.
+/// Returns the full `W [out, in]` of a projection.
 ///
 /// # Errors
-/// [`LoadError`] where a part is missing or does not decode.
+/// [`LoadError`] if a part is missing or does not decode.
 pub(super) fn slot(file: &ModelFile, layer: usize, slot: Slot) -> Result<Vec<f32>, LoadError> {
     let matrix = MatrixId::Slot { layer, slot };
     let of = |part: Part| -> Result<Vec<f32>, LoadError> {
@@ -46,7 +46,6 @@ pub(super) fn slot(file: &ModelFile, layer: usize, slot: Slot) -> Result<Vec<f32
     })
 }
 
-/// The numbers of a tensor.
 pub(super) fn numbers(file: &ModelFile, role: Role) -> Result<Vec<f32>, LoadError> {
     let tensor = file.tensor(role).ok_or(LoadError::Missing(role))?;
     Tensor::new(file, tensor).to_f32()
@@ -58,7 +57,6 @@ fn add(to: &mut [f32], from: &[f32]) {
     }
 }
 
-/// `B A` for `B [rows, rank]` and `A [rank, cols]`.
 fn product(b: &[f32], a: &[f32], [rows, cols]: [usize; 2]) -> Vec<f32> {
     let mut out = vec![0.0; rows * cols];
     let rank = b.len() / rows.max(1);

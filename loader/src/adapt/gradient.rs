@@ -1,12 +1,13 @@
-//! A correction of what the head reads, `h + B A h`, by gradient descent on the divergence of a draft from the model.
+//! Low-rank correction of the head's input, `h + B A h`, by gradient descent on the divergence from
+//! the model.
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// Tokens of either side whose logits a step moves: the rest has next to no probability.
+/// Tokens per side whose logits a step uses.
 pub(super) const LIKELIEST: usize = 32;
 
-/// `A [rank, width]`, at random, and `B [width, rank]`, nothing at first.
+/// `A [rank, width]`, random, and `B [width, rank]`, initially zero.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LowRank {
     pub width: usize,
@@ -33,7 +34,7 @@ impl LowRank {
         self.a.len() / self.width.max(1)
     }
 
-    /// `‖B A‖_F`.
+    /// Returns `‖B A‖_F`.
     pub fn size(&self) -> f64 {
         let rank = self.rank();
         let mut squares = 0.0;
@@ -49,8 +50,8 @@ impl LowRank {
         squares.sqrt()
     }
 
-    /// One step for an `h [width]` behind which the loss has the gradient `g [width]` with respect to what the head
-    /// reads: as far as takes `rate` of the loss away by the gradient (Polyak's step), shared between both factors.
+    /// Takes one step for the input `h [width]` and the gradient `g [width]` of the loss. Polyak's
+    /// step: to first order it lowers the loss by the fraction `rate`, shared between both factors.
     pub fn update(&mut self, h: &[f32], g: &[f32], loss: f64, rate: f64) {
         let rank = self.rank();
         let dot = |a: &[f32], b: &[f32]| -> f64 {
@@ -64,7 +65,7 @@ impl LowRank {
                 *back += f64::from(b) * f64::from(g);
             }
         }
-        // Squared lengths of the gradients of B, g uᵀ, and of A, (Bᵀ g) hᵀ.
+        // Squared norms of the gradients of B, g uᵀ, and of A, (Bᵀ g) hᵀ.
         let squares = |numbers: &[f64]| numbers.iter().map(|x| x * x).sum::<f64>();
         let all = dot(g, g) * squares(&inner) + squares(&back) * dot(h, h);
         if !(all > 0.0 && all.is_finite() && loss.is_finite()) {
@@ -84,8 +85,8 @@ impl LowRank {
     }
 }
 
-/// The divergence of `draft` from `model`, both logits, in nats; and for the likeliest tokens of either the
-/// derivative of it with respect to the draft's logit.
+/// Returns the divergence of `draft` from `model`, both logits, in nats, and its derivatives by the
+/// draft's likeliest logits.
 pub(super) fn divergence(model: &[f32], draft: &[f32]) -> (f64, Vec<(u32, f64)>) {
     let [p, q] = [model, draft].map(log_softmax);
     let kl = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum();
@@ -122,7 +123,6 @@ mod tests {
 
     const WIDTH: usize = 6;
 
-    /// Logits of a head of four tokens behind the correction.
     fn logits(correction: &LowRank, head: &[f32], h: &[f32]) -> Vec<f32> {
         let rank = correction.rank();
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_derivatives_are_those_of_the_divergence() {
+    fn derivatives_match_finite_differences() {
         let (model, draft) = ([0.3, -1.0, 2.0, 0.5], [1.0, 0.2, 1.5, -0.4]);
         let (kl, derivatives) = divergence(&model, &draft);
         assert!(kl > 0.0);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_take_the_divergence_away() {
+    fn steps_reduce_the_divergence() {
         let head: Vec<f32> = (0..4 * WIDTH)
             .map(|i| (i * 37 % 11) as f32 / 5.0 - 1.0)
             .collect();
@@ -178,7 +178,6 @@ mod tests {
         for step in 0..60 {
             let draft = logits(&correction, &head, &h);
             let (loss, derivatives) = divergence(&model, &draft);
-            // A first-order step of a tenth takes about that much.
             if step < 5 {
                 assert!(loss <= last, "{loss} {last}");
             }
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_already_moves_nothing() {
+    fn zero_or_invalid_gradients_change_nothing() {
         let mut correction = LowRank::new(WIDTH, 2);
         let before = correction.clone();
         correction.update(&[1.0; WIDTH], &[0.0; WIDTH], 0.0, 0.1);

@@ -1,20 +1,16 @@
-//! A draft that learns from the tokens that were not kept.
+//! Drafts that learn from rejected tokens, between steps. Two methods:
 //!
-//! Where the model wants another token than its draft, the two differed somewhere; between steps the draft takes
-//! up a part of that difference. Two ways:
+//! * [`Adaptation::oja`]: the bases of Q, K and V of a shared-basis draft turn towards the difference of the draft's and
+//! the model's inputs, by Oja's rule (Online Basis of the geodesic-projection papers); the model's
+//! own weights are projected anew when the draft is next used.
+//! * [`Adaptation::gradient`]: the input of the draft's head gets a low-rank correction, by gradient descent on the
+//! divergence from the model. Works for any draft.
 //!
-//! * [`Adaptation::oja`]: the bases of Q, K and V of a draft in shared bases turn towards the difference of what both
-//!   read there, by Oja's rule (Online Basis of the geodesic-projection papers); what is behind a basis is projected anew
-//!   from the model's own weights when the draft is next used.
-//! * [`Adaptation::gradient`]: what the draft's head reads gets a low-rank correction, by gradient descent on the
-//!   divergence of the draft from the model at these tokens. It serves any draft.
+//! All bases share one version number instead of one per layer, because each update covers all
+//! layers. A layer without a difference keeps its basis.
 //!
-//! One version stands for all bases, where the design speaks of one for each layer. It is the same thing: whatever waits has
-//! a difference for every layer that has a basis, so that an update is one of all of them. A layer whose difference is nothing, as the
-//! first where the draft has the model's own embedding, keeps its basis and is projected anew with the others.
-//!
-//! Neither touches the model, so that what is written stays its own. A draft whose sequence goes on keeps the keys
-//! and values that it computed before.
+//! Neither method changes the model or the output distribution. A draft keeps the keys and values
+//! computed before an update.
 
 mod dense;
 mod gradient;
@@ -49,7 +45,7 @@ pub use options::AdaptOptions;
 use queue::Queue;
 pub(crate) use seen::Seen;
 
-/// Why a draft cannot learn.
+/// Error of an adaptation.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AdaptError {
@@ -58,44 +54,44 @@ pub enum AdaptError {
         "the draft has no basis of Q, K and V to adapt; make one with `htc compile --method grc`, or adapt by gradient"
     )]
     NoBasis,
-    /// Two models of which one is no compression of the other.
+    /// The draft is no compression of the model.
     #[error(
         "the draft has {found} {what}, expected {expected} as the model has: its basis can follow only what it was \
          made from"
     )]
     Shape {
-        /// What differs.
+        /// Property that differs.
         what: &'static str,
-        /// The model's number.
+        /// Value of the model.
         expected: usize,
-        /// The draft's.
+        /// Value of the draft.
         found: usize,
     },
-    /// Channels of the residual stream do not mean the same.
+    /// The channels of the residual stream are permuted differently.
     #[error(
         "the draft stores its channels in another order than the model; compile it with `--order off`"
     )]
     Order,
-    /// A number of an option that makes no sense.
+    /// An option is out of range.
     #[error("{what} is {found}, expected {expected}")]
     Option {
-        /// Which.
+        /// Name of the option.
         what: &'static str,
-        /// What is allowed.
+        /// Valid values.
         expected: &'static str,
-        /// What was given.
+        /// Given value.
         found: f64,
     },
-    /// What was learnt elsewhere.
+    /// The saved state belongs to other models or options.
     #[error(
         "what was learnt is of another {what}: expected {expected}, found {found}; give the file of this pair"
     )]
     Foreign {
-        /// What differs.
+        /// Property that differs.
         what: &'static str,
-        /// What it is here.
+        /// Expected value.
         expected: String,
-        /// What it is there.
+        /// Value of the state.
         found: String,
     },
     /// Weights do not decode.
@@ -106,42 +102,41 @@ pub enum AdaptError {
     Exec(#[from] ExecError),
 }
 
-/// What was learnt.
+/// Statistics of an adaptation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Learnt {
-    /// Tokens not kept.
+    /// Rejected tokens.
     pub rejections: u64,
-    /// Of these, those dropped because the queue was full.
+    /// Rejected tokens dropped because the queue was full.
     pub dropped: u64,
-    /// Updates, each of several of them.
+    /// Updates, each from several rejections.
     pub updates: u64,
-    /// `‖P_t − P_0‖_F`, the mean over layers; with a correction by gradient `‖B A‖_F`.
+    /// `‖P_t − P_0‖_F`, mean over layers; for gradients `‖B A‖_F`.
     pub distance: f64,
-    /// `tr(P_t P_0) / r`, the part of the subspaces that is the one they began with, the mean over layers. Nothing by gradient.
+    /// `tr(P_t P_0) / r`, mean over layers. `None` for gradients.
     pub overlap: Option<f64>,
-    /// The part of the energy of differences that bases do not hold, as they are and as they began: means over all samples,
-    /// each taken before it was learnt from. Nothing by gradient.
+    /// Fraction of the differences' energy outside of the current and the initial bases, before
+    /// each update: means over all samples. `None` for gradients.
     pub residual: Option<[f64; 2]>,
-    /// Time that it took.
+    /// Time spent.
     pub time: Duration,
 }
 
-/// What a token that was not kept says.
 enum Rejection {
     /// Differences of the layers' inputs, `[layers, width]`.
     Inputs(Vec<f32>),
-    /// What the head read; the divergence and its derivatives by logits.
+    /// Input of the head; the divergence and its derivatives by logits.
     Head(Vec<f32>, f64, Vec<(u32, f64)>),
 }
 
-/// How a draft learns.
+/// Online adaptation of a draft.
 pub struct Adaptation {
     options: AdaptOptions,
     width: usize,
     kind: Kind,
     queue: Queue<Rejection>,
-    /// Of all that is learnt, counted up by every update; and the version that the draft uses.
+    /// Version of the state, and the version in use by the draft.
     version: u64,
     used: u64,
     learnt: Learnt,
@@ -156,22 +151,18 @@ enum Kind {
     },
 }
 
-/// The bases of a draft.
 struct Bases {
-    /// Layers that have one, ascending.
     layers: Vec<usize>,
     bases: Vec<Basis>,
-    /// How the draft stores them, and what is behind them.
     dtypes: Vec<[DType; 4]>,
-    /// Whose weights are projected.
     model: ModelFile,
     cpu: Cpu,
 }
 
 impl Adaptation {
-    /// The bases of Q, K and V of a draft, at the rank that `setting` uses, follow what they fail to capture.
+    /// Adapts the bases of Q, K and V of a draft, at the rank that `setting` uses.
     ///
-    /// `model` is what is drafted for: its weights are read again for every update, on the threads of `pool`.
+    /// Reads the weights of `model` again for every update, on the threads of `pool`.
     ///
     /// # Errors
     /// [`AdaptError`].
@@ -236,7 +227,7 @@ impl Adaptation {
         ))
     }
 
-    /// What the head of a draft reads gets a correction.
+    /// Adapts a low-rank correction of the head's input.
     ///
     /// # Errors
     /// [`AdaptError::Option`].
@@ -270,7 +261,7 @@ impl Adaptation {
         }
     }
 
-    /// What was learnt so far.
+    /// Returns the statistics so far.
     pub fn learnt(&self) -> Learnt {
         let mut learnt = self.learnt;
         learnt.dropped = self.queue.dropped();
@@ -289,7 +280,7 @@ impl Adaptation {
         learnt
     }
 
-    /// What was learnt, for a file that names both models.
+    /// Returns the state, for a file that names both models.
     pub fn state(&self, draft: Digest, model: Digest) -> learnt::Learnt {
         let part = |layer: usize, numbers: &[f32], cols: usize| learnt::Part {
             layer: layer as u32,
@@ -320,10 +311,10 @@ impl Adaptation {
         }
     }
 
-    /// Goes on from what was learnt between the same models.
+    /// Resumes from the state learnt between the same models.
     ///
     /// # Errors
-    /// [`AdaptError::Foreign`] for anything else; nothing is taken then.
+    /// [`AdaptError::Foreign`] for any other state.
     pub fn restore(
         &mut self,
         from: &learnt::Learnt,
@@ -363,7 +354,7 @@ impl Adaptation {
         Ok(())
     }
 
-    /// What is to be looked at in a round.
+    /// Creates a recorder for one round.
     pub(crate) fn look(&self) -> Seen {
         match &self.kind {
             Kind::Oja(bases) => Seen::new(&bases.layers, false),
@@ -371,7 +362,7 @@ impl Adaptation {
         }
     }
 
-    /// Takes the drafted token of this index, which was not kept; it waits until the draft is next asked.
+    /// Queues the rejected token with this index.
     pub(crate) fn learn(&mut self, mut seen: Seen, rejected: usize) {
         let begun = Instant::now();
         let rejection = match &self.kind {
@@ -395,7 +386,6 @@ impl Adaptation {
         self.learnt.time += begun.elapsed();
     }
 
-    /// Learns from all that wait.
     fn update<B: Backend>(&mut self, draft: &mut Session<B>) -> Result<(), AdaptError> {
         let AdaptOptions { rate, exponent, .. } = self.options;
         for rejection in self.queue.take() {
@@ -421,7 +411,6 @@ impl Adaptation {
                     }
                     correction.update(&input, &gradient, loss, rate);
                 }
-                // Nothing waits that another kind would learn from.
                 _ => {}
             }
         }
@@ -430,8 +419,7 @@ impl Adaptation {
         Ok(())
     }
 
-    /// Learns where enough of what was not kept waits; what the draft is to use, where it learnt since it was last asked
-    /// for: projected anew.
+    /// Updates if enough rejections are queued. Returns the adapted parts if they changed.
     pub(crate) fn refresh<B: Backend>(
         &mut self,
         draft: &mut Session<B>,
@@ -470,7 +458,6 @@ impl Adaptation {
     }
 }
 
-/// An error where something is not what it is expected to be.
 fn foreign<T: PartialEq + std::fmt::Display>(
     what: &'static str,
     expected: T,
@@ -486,14 +473,12 @@ fn foreign<T: PartialEq + std::fmt::Display>(
     })
 }
 
-/// Rows and columns of matrices, for people.
 fn shapes(of: &[(u32, u32)]) -> String {
     let of = of.iter().map(|(rows, cols)| format!("{rows} × {cols}"));
     of.collect::<Vec<_>>().join(" and ")
 }
 
 impl Bases {
-    /// The bases with what is behind them, as the draft stores them.
     fn adapted<B: Backend>(
         &self,
         draft: &mut Session<B>,
@@ -521,7 +506,7 @@ impl Bases {
         Ok(all)
     }
 
-    /// `W P [out, rank]` of the model's own `W`.
+    /// Returns `W P [out, rank]` of the model's own `W`.
     fn project(
         &self,
         layer: usize,
@@ -549,7 +534,7 @@ impl Bases {
     }
 }
 
-/// A matrix in a type; in float16 where its rows are no whole blocks of it, or it cannot be written.
+/// Encodes a matrix in a type, or float16 if that is impossible.
 fn encoded(
     name: &str,
     dtype: DType,
@@ -564,12 +549,12 @@ fn encoded(
     };
     let stored = Some(dtype).filter(|_| fits).and_then(encode);
     let stored = stored.or_else(|| encode(DType::F16));
-    // Numbers are never without a float16: only shapes could be wrong, which is refused here.
+    // Float16 always encodes.
     let (dtype, bytes) = stored.unwrap_or((DType::F16, Vec::new()));
     Tensor::computed(name, dtype, [rows, cols], bytes)
 }
 
-/// The types of a layer's basis and of what is behind it, where Q, K and V share one.
+/// Returns the types of a layer's basis and projected weights, if any.
 fn shared_basis(file: &ModelFile, layer: usize) -> Option<[DType; 4]> {
     let group = InputGroup::Qkv;
     let mut dtypes = [file.tensor(Role::Basis { layer, group })?.dtype; 4];
@@ -580,7 +565,7 @@ fn shared_basis(file: &ModelFile, layer: usize) -> Option<[DType; 4]> {
     Some(dtypes)
 }
 
-/// The order of a model's channels, where it is not its source's.
+/// Returns the digest of a model's channel permutation, if any.
 fn order_of(file: &ModelFile) -> Option<Digest> {
     match file.container {
         Container::Htz { .. } => Htz::open(&file.path).ok()?.manifest().provenance.order,

@@ -1,30 +1,27 @@
-//! A basis that follows what it fails to capture, by Oja's rule (Oja 1982).
+//! Online subspace update by Oja's rule (Oja 1982).
 //!
-//! A sample `x` moves every row, `w_i ← w_i + η x (xᵀ w_i)`, and the rows are made orthonormal again. With
-//! `c = W x` the rows are then `W + η c xᵀ`, whose Gram matrix `I + γ c cᵀ`, `γ = 2η + η² |x|²`, has the inverse square root
-//! `I + β ĉ ĉᵀ` with `β = (1 + γ |c|²)^(−1/2) − 1`: so the nearest orthonormal rows (the polar factor, Löwdin's
-//! orthogonalisation), which span what deflation row by row spans, take no more than two products of a matrix and a
-//! vector.
+//! A sample `x` moves every row, `w_i ← w_i + η x (xᵀ w_i)`, and the rows are re-orthonormalised.
+//! With `c = W x` the rows become `W + η c xᵀ`, whose Gram matrix `I + γ c cᵀ`, `γ = 2η + η² |x|²`,
+//! has the inverse square root `I + β ĉ ĉᵀ` with `β = (1 + γ |c|²)^(−1/2) − 1`. So the nearest
+//! orthonormal rows (the polar factor, Löwdin's orthogonalisation) take only two matrix-vector
+//! products.
 
-/// Updates after which rounding is cleared away by orthonormalising anew.
+/// Updates between full orthonormalisations.
 const CLEARED: u64 = 64;
 
-/// Below it a component is no direction.
 const NOTHING: f64 = 1e-12;
 
-/// Orthonormal rows `[rank, width]` and where they began.
+/// Orthonormal rows `[rank, width]` with their initial state.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Basis {
     width: usize,
     rows: Vec<f32>,
     first: Vec<f32>,
-    /// Samples taken.
     samples: u64,
 }
 
 impl Basis {
-    /// Of rows that need not be orthonormal; as many as there are directions in them. Gives how far they were from it,
-    /// as the largest difference of a product of two rows from what it should be.
+    /// Orthonormalises rows; also returns their largest deviation from orthonormality.
     pub fn of(width: usize, rows: Vec<f32>) -> (Basis, f64) {
         let off = largest_error(&rows, width);
         let rows = orthonormal(&rows, width);
@@ -38,7 +35,7 @@ impl Basis {
         (basis, off)
     }
 
-    /// One that went on from where it began, after so many samples.
+    /// Returns the basis with restored rows and sample count.
     pub fn restored(&self, rows: &[f32], samples: u64) -> Basis {
         Basis {
             rows: orthonormal(rows, self.width),
@@ -47,7 +44,6 @@ impl Basis {
         }
     }
 
-    /// `[rank, width]`.
     pub fn rows(&self) -> &[f32] {
         &self.rows
     }
@@ -60,7 +56,7 @@ impl Basis {
         self.samples
     }
 
-    /// Takes a sample with the rate `η₀ / t^exponent`, `t` being the number of the sample.
+    /// Updates with sample number `t` at the rate `η₀ / t^exponent`.
     pub fn update(&mut self, x: &[f32], first_rate: f64, exponent: f64) {
         self.samples += 1;
         let rate = first_rate / (self.samples as f64).powf(exponent);
@@ -91,31 +87,30 @@ impl Basis {
         }
     }
 
-    /// `‖P_t − P_0‖_F` of the projectors: `√2` times the length of what of the rows lies outside of the first ones.
+    /// Returns `‖P_t − P_0‖_F` of the projectors.
     pub fn distance(&self) -> f64 {
         (2.0 * self.moved()).sqrt()
     }
 
-    /// `tr(P_t P_0) / r`: 1 for the subspace that it began with, 0 for one at right angles to it.
+    /// Returns `tr(P_t P_0) / r`: 1 for the initial subspace, 0 for an orthogonal one.
     pub fn overlap(&self) -> f64 {
         1.0 - self.moved() / self.rank().max(1) as f64
     }
 
-    /// The squared length of what of the rows lies outside of the first ones.
+    /// Returns the squared norm of the rows outside of the initial span.
     fn moved(&self) -> f64 {
         let rows = self.rows.chunks_exact(self.width);
         rows.map(|row| outside(&self.first, row)).sum()
     }
 
-    /// The part of a vector's energy that the basis does not hold: now, and where it began.
+    /// Returns the fraction of a vector's energy outside of the current and the initial span.
     pub fn residual(&self, x: &[f32]) -> [f64; 2] {
         let all = dot(x, x).max(NOTHING);
         [&self.rows, &self.first].map(|rows| outside(rows, x) / all)
     }
 }
 
-/// The squared length of what of `x` lies outside of orthonormal rows. As a difference of squares it would be lost in
-/// rounding where it is small.
+/// Returns the squared norm of `x` outside of orthonormal rows, without cancellation.
 fn outside(rows: &[f32], x: &[f32]) -> f64 {
     let mut rest: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     for row in rows.chunks_exact(x.len().max(1)) {
@@ -132,8 +127,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     products.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
 }
 
-/// The rows made orthonormal one after the other, twice for what rounding leaves; rows that the earlier ones hold are
-/// left out.
+/// Orthonormalises rows by Gram-Schmidt, twice; drops dependent rows.
 fn orthonormal(rows: &[f32], width: usize) -> Vec<f32> {
     let mut done: Vec<Vec<f64>> = Vec::new();
     for row in rows.chunks_exact(width.max(1)) {
@@ -155,7 +149,6 @@ fn orthonormal(rows: &[f32], width: usize) -> Vec<f32> {
     done.concat().into_iter().map(|x| x as f32).collect()
 }
 
-/// The largest difference of a product of two rows from that of orthonormal ones.
 fn largest_error(rows: &[f32], width: usize) -> f64 {
     let mut largest = 0.0_f64;
     let all = || rows.chunks_exact(width.max(1)).enumerate();
@@ -180,7 +173,6 @@ mod tests {
     struct Random(Pcg64Mcg);
 
     impl Random {
-        /// Roughly normal, of variance 1.
         fn number(&mut self) -> f32 {
             let uniform = |g: &mut Pcg64Mcg| (g.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
             let sum: f64 = (0..12).map(|_| uniform(&mut self.0)).sum();
@@ -197,18 +189,16 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_that_of_the_rule_with_the_nearest_orthonormal_rows() {
+    fn update_is_oja_rule_with_the_nearest_orthonormal_rows() {
         let mut random = random();
         let (mut basis, _) = Basis::of(WIDTH, random.numbers(4 * WIDTH));
         let before = basis.clone();
         let x = random.numbers(WIDTH);
         basis.update(&x, 0.05, 0.5);
         assert!(largest_error(basis.rows(), WIDTH) < 1e-6);
-        // What the rule itself gives spans the same: its rows lie in the new basis.
         for row in before.rows().chunks_exact(WIDTH) {
             let along = 0.05 * dot(row, &x) as f32;
             let moved: Vec<f32> = row.iter().zip(&x).map(|(w, x)| w + along * x).collect();
-            // To the rounding of float32.
             assert!(basis.residual(&moved)[0] < 1e-6, "{moved:?}");
         }
         // The projector moves by η (x xᵀ P + P x xᵀ − 2 P x xᵀ P) to first order.
@@ -220,18 +210,16 @@ mod tests {
             (distance / first_order - 1.0).abs() < 0.5,
             "{distance} {first_order}"
         );
-        // Of 1, what is left: ‖P_t − P_0‖² = 2 r (1 − overlap).
+        // ‖P_t − P_0‖² = 2 r (1 − overlap).
         let turned = 2.0 * basis.rank() as f64 * (1.0 - basis.overlap());
         assert!((turned / distance.powi(2) - 1.0).abs() < 1e-9);
-        // And with a small rate as closely as that says.
         let mut little = before.clone();
         little.update(&x, 1e-4, 0.5);
         let first_order = first_order / 500.0;
         assert!((little.distance() / first_order - 1.0).abs() < 0.01);
     }
 
-    /// A covariance with three strong directions: the basis turns to them, and the part of them outside of it falls as
-    /// `exp(−2 (λ_strong − λ_weak) Σ η)`, the rule's rate in expectation.
+    /// The tangent of the angle to the strong directions falls as `exp(−(λ_strong − λ_weak) Σ η)`.
     #[test]
     fn the_basis_turns_to_the_strongest_directions_at_the_predicted_rate() {
         let mut random = random();
@@ -242,7 +230,7 @@ mod tests {
             let scaled = numbers.iter().enumerate();
             scaled.map(|(i, x)| x * scale(i) as f32).collect()
         };
-        // Nearly nothing of the three strong ones: rows along others, tilted by .05.
+        // Rows along weak directions, tilted by .05.
         let mut rows = vec![0.0; 3 * WIDTH];
         for i in 0..3 {
             rows[i * WIDTH + 6 + i] = 1.0;
@@ -252,7 +240,6 @@ mod tests {
         let axis =
             |i: usize| -> Vec<f32> { (0..WIDTH).map(|j| f32::from(u8::from(i == j))).collect() };
         let tangent = |basis: &Basis| -> f64 {
-            // Of the angle to the strong directions, on average.
             let outside: f64 = (0..3).map(|i| basis.residual(&axis(i))[0]).sum::<f64>() / 3.0;
             (outside / (1.0 - outside)).sqrt()
         };
@@ -277,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_basis_does_not_see_moves_nothing() {
+    fn samples_orthogonal_to_the_basis_change_nothing() {
         let mut rows = vec![0.0; 2 * WIDTH];
         (rows[0], rows[WIDTH + 1]) = (1.0, 1.0);
         let (mut basis, off) = Basis::of(WIDTH, rows);
@@ -292,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_say_the_same_count_once() {
+    fn dependent_rows_are_dropped() {
         let mut rows = vec![0.0; 3 * WIDTH];
         (rows[0], rows[WIDTH], rows[2 * WIDTH + 1]) = (2.0, -1.0, 0.5);
         let (basis, off) = Basis::of(WIDTH, rows);

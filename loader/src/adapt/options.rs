@@ -1,26 +1,26 @@
-//! What there is to choose about a draft that learns.
+//! Options of online adaptation.
 
 use super::AdaptError;
 
-/// When and how far a draft learns.
+/// Options of online adaptation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AdaptOptions {
-    /// Tokens not kept that wait for an update at most; the oldest is dropped and counted.
+    /// Capacity of the queue of rejected tokens.
     pub queue: usize,
-    /// Tokens not kept before an update.
+    /// Rejected tokens before an update.
     pub gate: usize,
-    /// `η₀`: of Oja's rule for the first sample; by gradient the part of the divergence that a step takes away.
+    /// `η₀`: initial rate of Oja's rule, or the fraction of the divergence that a gradient step
+    /// removes.
     pub rate: f64,
-    /// `a` of `η_t = η₀ / t^a`. At .5 the squares of the rates do not sum to a finite number, so that the basis never
-    /// comes to rest; above it, up to 1, it does.
+    /// `a` of `η_t = η₀ / t^a`. Above .5 the basis settles, at .5 it does not.
     pub exponent: f64,
-    /// Rank of the correction by gradient.
+    /// Rank of the gradient correction.
     pub rank: usize,
 }
 
 impl AdaptOptions {
-    /// As the papers say: `η_t = 0.01 / √t`, a queue of 256, updates of 4.
+    /// Returns the papers' options: `η_t = 0.01 / √t`, a queue of 256, updates of 4.
     pub fn oja() -> Self {
         AdaptOptions {
             queue: 256,
@@ -31,7 +31,7 @@ impl AdaptOptions {
         }
     }
 
-    /// Steps of a constant rate on a correction of rank 16.
+    /// Returns options for gradients: constant rate, rank 16.
     pub fn gradient() -> Self {
         AdaptOptions {
             rate: 0.1,

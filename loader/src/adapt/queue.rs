@@ -1,8 +1,8 @@
-//! What waits to be learnt.
+//! Queue of rejections to learn from.
 
 use std::collections::VecDeque;
 
-/// A queue that drops its oldest where it is full, and counts that.
+/// Bounded queue that drops its oldest items.
 #[derive(Debug)]
 pub struct Queue<T> {
     waiting: VecDeque<T>,
@@ -11,7 +11,7 @@ pub struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Room for `most`, at least one.
+    /// Creates a queue with this capacity, at least one.
     pub fn new(most: usize) -> Self {
         Queue {
             waiting: VecDeque::new(),
@@ -20,7 +20,6 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Puts one behind the others.
     pub fn push(&mut self, item: T) {
         if self.waiting.len() == self.most {
             self.waiting.pop_front();
@@ -29,17 +28,17 @@ impl<T> Queue<T> {
         self.waiting.push_back(item);
     }
 
-    /// How many wait.
+    /// Returns the number of queued items.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Takes all that wait, the oldest first.
+    /// Removes and returns all items, the oldest first.
     pub fn take(&mut self) -> VecDeque<T> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// How many were dropped so far.
+    /// Returns the number of dropped items.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -50,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_is_dropped_and_counted() {
+    fn oldest_items_are_dropped_and_counted() {
         let mut queue = Queue::new(256);
         (0..300).for_each(|number| queue.push(number));
         assert_eq!((queue.len(), queue.dropped()), (256, 44));

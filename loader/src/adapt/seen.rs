@@ -1,4 +1,4 @@
-//! What is looked at while a draft is made and checked.
+//! Recorder of activations.
 
 use htc_formats::model::Site;
 
@@ -6,21 +6,18 @@ use crate::backend::Backend;
 use crate::error::ExecError;
 use crate::exec::{Point, Session, Tap};
 
-/// The inputs of some layers, and what the head read.
+/// Recorded inputs of some layers and of the head.
 pub(crate) struct Seen {
-    /// Of the draft, token by token, and of the model, all of them at once.
     draft: Layers,
     verifier: Layers,
-    /// Of every drafted token, the layers' inputs one after the other `[layers, width]`.
+    /// Per drafted token, the layers' inputs `[layers, width]`.
     steps: Vec<Vec<f32>>,
-    /// What the head read and the logits `[vocabulary]`, of every drafted token; where they are wanted.
     heads: Vec<(Vec<f32>, Vec<f32>)>,
     wants_head: bool,
-    /// The model's logits where it did not agree.
     own: Vec<f32>,
 }
 
-/// The inputs of the attention of some layers, of the batch that was read last: `[layers][rows, width]`.
+/// Attention inputs of some layers in the last batch: `[layers][rows, width]`.
 pub(crate) struct Layers {
     wanted: Vec<usize>,
     rows: Vec<Vec<f32>>,
@@ -50,7 +47,7 @@ impl Layers {
 }
 
 impl Seen {
-    /// Looks at these layers, in ascending order, and at the head where it is wanted.
+    /// Creates a recorder of these layers, in ascending order.
     pub fn new(layers: &[usize], wants_head: bool) -> Self {
         Seen {
             draft: Layers::new(layers),
@@ -62,17 +59,17 @@ impl Seen {
         }
     }
 
-    /// What looks at the draft.
+    /// Returns the tap of the draft.
     pub fn draft(&mut self) -> &mut Layers {
         &mut self.draft
     }
 
-    /// What looks at the model.
+    /// Returns the tap of the verifier.
     pub fn verifier(&mut self) -> &mut Layers {
         &mut self.verifier
     }
 
-    /// Keeps what was seen of the draft's last row, behind which the next token is drafted.
+    /// Stores the activations of the draft's last row.
     pub fn end_step<B: Backend>(
         &mut self,
         session: &mut Session<B>,
@@ -89,14 +86,14 @@ impl Seen {
         Ok(())
     }
 
-    /// Keeps the model's logits of the row behind which it wanted another token.
+    /// Stores the verifier's logits at the rejected token.
     pub fn rejected(&mut self, logits: &[f32]) {
         if self.wants_head {
             self.own.extend_from_slice(logits);
         }
     }
 
-    /// What the layers read of the drafted token of this index less in the draft than in the model, `[layers, width]`.
+    /// Returns the layer inputs of the verifier minus the draft's, `[layers, width]`.
     pub fn differences(&self, index: usize, width: usize) -> Vec<f32> {
         let Some(step) = self.steps.get(index) else {
             return Vec::new();
@@ -110,7 +107,7 @@ impl Seen {
         .collect()
     }
 
-    /// What the head read of the drafted token of this index, the draft's logits behind it and the model's.
+    /// Returns the head's input, the draft's logits and the verifier's at a drafted token.
     pub fn head(&mut self, index: usize) -> Option<(Vec<f32>, Vec<f32>, Vec<f32>)> {
         let (input, logits) = self.heads.get_mut(index).map(std::mem::take)?;
         Some((input, logits, std::mem::take(&mut self.own)))

@@ -6,38 +6,35 @@ use super::kind::KvRank;
 use super::oja;
 use crate::kv_bases;
 
-/// How far products of components may be from those of an orthonormal basis: what float16 in a file
-/// leaves.
+/// Tolerance for rounding to float16.
 const ORTHONORMAL: f32 = 1e-3;
 
 const SIDES: [&str; 2] = ["keys", "values"];
 
-/// The bases of keys, or of values.
+/// Bases of keys, or of values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BasisSide {
-    /// `[layers, kv_heads, head_size, head_size]`: component `i` of a head is row `i`, the ones of the
-    /// largest energy first.
+    /// `[layers, kv_heads, head_size, head_size]`: one component per row, in decreasing order of
+    /// energy.
     pub components: Vec<f32>,
-    /// `[layers, kv_heads, head_size]`: the second moment along every component, or its part of the whole.
+    /// `[layers, kv_heads, head_size]`: energies of the components.
     pub energies: Vec<f32>,
 }
 
-/// Orthonormal bases of keys and values, in decreasing order of energy: eigenvectors of the second
-/// moments of what calibration has seen, those of keys of keys and queries together (OjaKV, appendix
-/// A.2).
+/// Orthonormal bases of keys and values, in decreasing order of energy: eigenvectors of calibration
+/// second moments, for keys of keys and queries together (OjaKV, appendix A.2).
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvBases {
     shape: KvShape,
     sides: [BasisSide; 2],
 }
 
-/// Those of an artifact, whose components are orthonormal to the rounding of float16: here to that of float32,
-/// by a QR decomposition, which keeps what the leading ones span but for that rounding.
+/// Orthonormalises the bases of an artifact, rounded to float16, by a QR decomposition.
 impl TryFrom<&kv_bases::KvBases> for KvBases {
     type Error = KvError;
 
     /// # Errors
-    /// As [`KvBases::new`], and [`KvError::BasesShape`] where heads differ in their numbers.
+    /// As [`KvBases::new`], and [`KvError::BasesShape`] if heads differ in shape.
     fn try_from(stored: &kv_bases::KvBases) -> Result<Self, KvError> {
         let size = stored.head_size;
         let shape = KvShape {
@@ -83,21 +80,21 @@ fn expect(what: &'static str, expected: usize, found: usize) -> Result<(), KvErr
     }
 }
 
-/// The leading components of the bases of one layer.
+/// Leading components of the bases of one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerBases {
-    /// Heads.
+    /// Number of kv heads.
     pub kv_heads: usize,
-    /// Numbers of a head.
+    /// Dimension of a head.
     pub head_size: usize,
-    /// Components of keys and of values.
+    /// Ranks of keys and of values.
     pub ranks: [usize; 2],
-    /// `[kv_heads, rank, head_size]` of keys and of values, a component a row.
+    /// `[kv_heads, rank, head_size]` of keys and of values, one component per row.
     pub components: [Vec<f32>; 2],
 }
 
 impl LayerBases {
-    /// The components `[rank, head_size]` of a head, of keys (side 0) or values (side 1).
+    /// Returns the components `[rank, head_size]` of a head, of keys (side 0) or values (side 1).
     pub fn head(&self, side: usize, head: usize) -> &[f32] {
         let len = self.ranks[side] * self.head_size;
         &self.components[side][head * len..][..len]
@@ -105,11 +102,11 @@ impl LayerBases {
 }
 
 impl KvBases {
-    /// The bases of keys and of values of a model of this shape.
+    /// Creates the bases of a model of this shape.
     ///
     /// # Errors
-    /// [`KvError::BasesShape`] for another number of numbers; [`KvError::Bases`] where one is not
-    /// finite, components are not orthonormal within 1e-3 or energies do not decrease.
+    /// [`KvError::BasesShape`] for wrong lengths; [`KvError::Bases`] for numbers that are not
+    /// finite, components not orthonormal within 1e-3, or energies that increase.
     pub fn new(shape: KvShape, sides: [BasisSide; 2]) -> Result<Self, KvError> {
         let size = shape.head_size;
         let heads = shape.layers.checked_mul(shape.kv_heads);
@@ -144,12 +141,12 @@ impl KvBases {
         Ok(KvBases { shape, sides })
     }
 
-    /// The shapes of the model that they belong to.
+    /// Returns the shape of the model.
     pub fn shape(&self) -> KvShape {
         self.shape
     }
 
-    /// The bases of keys and of values.
+    /// Returns the bases of keys and of values.
     pub fn sides(&self) -> &[BasisSide; 2] {
         &self.sides
     }
@@ -166,14 +163,12 @@ impl KvBases {
         Ok(())
     }
 
-    /// Coordinates that a layer keeps.
     pub(super) fn rank(&self, layer: usize, side: usize, rank: KvRank) -> usize {
         let (heads, size) = (self.shape.kv_heads, self.shape.head_size);
         let of_layer = &self.sides[side].energies[layer * heads * size..][..heads * size];
         rank.of(size, of_layer.chunks_exact(size.max(1)))
     }
 
-    /// The leading components of a layer.
     pub(super) fn layer(&self, layer: usize, ranks: [usize; 2]) -> LayerBases {
         let (kv_heads, head_size) = (self.shape.kv_heads, self.shape.head_size);
         let square = head_size * head_size;
@@ -192,13 +187,12 @@ impl KvBases {
     }
 }
 
-/// What is wrong with the basis of a head.
 fn check(components: &[f32], energies: &[f32]) -> Result<(), String> {
     let size = energies.len();
     if let Some(bad) = energies.iter().find(|e| !(e.is_finite() && **e >= 0.0)) {
         return Err(format!("an energy is {bad}"));
     }
-    // Eigenvalues of what is nearly singular may be out of order by their rounding, and a file may hold them so.
+    // Eigenvalues may be out of order by rounding.
     let slack = 1e-3 * energies.iter().fold(0.0, |most: f32, e| most.max(*e));
     if energies.windows(2).any(|pair| pair[1] > pair[0] + slack) {
         return Err("energies do not decrease".to_owned());

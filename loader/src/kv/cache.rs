@@ -1,4 +1,4 @@
-//! Keys and values in the memory of the host.
+//! KV cache in host memory.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,12 +17,10 @@ use crate::error::ExecError;
 
 const SIDES: [&str; 2] = ["key", "value"];
 
-/// `[kv_heads, capacity, size]` numbers of one type.
 #[derive(Debug)]
 enum Buffer {
     F16(Vec<u16>),
     F32(Vec<f32>),
-    /// Blocks of a type of GGUF.
     Blocks(DType, Vec<u8>),
 }
 
@@ -43,8 +41,7 @@ impl Buffer {
         }
     }
 
-    /// Room for `capacity` rows of `size` numbers of each head instead of as many as there are; the
-    /// first `used` stay.
+    /// Reallocates to `capacity` rows per head; keeps the first `used`.
     fn resize(&mut self, heads: usize, size: usize, used: usize, capacity: usize) {
         match self {
             Buffer::F16(numbers) => *numbers = moved(numbers, heads, size, used, capacity),
@@ -56,7 +53,7 @@ impl Buffer {
         }
     }
 
-    /// Moves rows of each head: `from[i]` of `head` becomes row `i + first`. Rows move to the front.
+    /// Moves row `from[i]` of a head to `i + first`, towards the front.
     fn gather(&mut self, size: usize, capacity: usize, head: usize, first: usize, from: &[usize]) {
         match self {
             Buffer::F16(numbers) => gather(numbers, size, head * capacity, first, from),
@@ -77,7 +74,6 @@ impl Buffer {
         }
     }
 
-    /// Some numbers, whole blocks.
     fn slice(&self, range: Range<usize>) -> KvNumbers<'_> {
         match self {
             Buffer::F16(numbers) => KvNumbers::F16(&numbers[range]),
@@ -93,13 +89,10 @@ impl Buffer {
     }
 }
 
-/// Bytes of a row of whole blocks.
 fn block_row(dtype: DType, size: usize) -> usize {
     size / dtype.block_len() * dtype.block_bytes()
 }
 
-/// `heads` stretches of `capacity` rows of `row` elements, with the first `used` rows of those that
-/// there were.
 fn moved<T: Copy + Default>(
     from: &[T],
     heads: usize,
@@ -122,7 +115,7 @@ fn gather<T: Copy>(rows: &mut [T], row: usize, start: usize, first: usize, from:
     }
 }
 
-/// Rows in low rank: float16 coordinates `[kv_heads, capacity, rank]` of keys and values.
+/// Float16 coordinates `[kv_heads, capacity, rank]` of keys and values.
 #[derive(Debug)]
 struct LowRank {
     stored: [Vec<u16>; 2],
@@ -130,7 +123,6 @@ struct LowRank {
     bases: Option<Arc<LayerBases>>,
 }
 
-/// One layer.
 #[derive(Debug)]
 struct Layer {
     full: [Buffer; 2],
@@ -138,11 +130,10 @@ struct Layer {
     low: LowRank,
 }
 
-/// Keys (after rotation) and values of every position, in the memory of the host.
+/// Keys (after rotation) and values in host memory.
 ///
-/// Per layer and per side one buffer `[kv_heads, capacity, head_size]` of rows in full, and one
-/// `[kv_heads, capacity, rank]` of coordinates where the kind has some. They grow with the
-/// sequence: a long context costs memory only when it is used.
+/// Each layer has per side a buffer `[kv_heads, capacity, head_size]` of full rows and `[kv_heads,
+/// capacity, rank]` of coordinates, which grow with the sequence.
 #[derive(Debug)]
 pub struct KvCache {
     layout: KvLayout,
@@ -152,7 +143,7 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// An empty cache.
+    /// Creates an empty cache.
     pub(crate) fn new(plan: &KvPlan) -> Self {
         let shape = plan.shape();
         let layer = |_| Layer {
@@ -172,13 +163,12 @@ impl KvCache {
         }
     }
 
-    /// Numbers of the keys of one position in one layer, and of its values.
+    /// Returns the length of the keys, or values, of one position in one layer.
     pub(crate) fn row(&self) -> usize {
         self.kv_heads * self.head_size
     }
 
-    /// Makes room for `n` more positions in every layer, and gives room back that compression and
-    /// eviction have left.
+    /// Reserves memory for `n` more positions in every layer, and frees unused memory.
     pub(crate) fn reserve(&mut self, n: usize) {
         for (index, layer) in self.layers.iter_mut().enumerate() {
             if let Some(capacity) = self.layout.room(index, n, layer.capacity) {
@@ -195,12 +185,11 @@ impl KvCache {
         }
     }
 
-    /// Writes rows `[n, kv_heads, head_size]` of one layer behind the positions held;
-    /// [`Kv::advance`] counts them once all layers have theirs.
+    /// Appends rows `[n, kv_heads, head_size]` to one layer; call [`Kv::advance`] after all layers.
     ///
     /// # Errors
-    /// [`ExecError::KvRange`] for a number that the cache does not hold; the positions held are
-    /// as before.
+    /// [`ExecError::KvRange`] for a number that cannot be stored; the earlier positions are
+    /// unchanged.
     pub(crate) fn append(
         &mut self,
         cpu: &Cpu,
@@ -250,7 +239,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// What a layer holds, as attention reads it.
+    /// Returns the contents of a layer for attention.
     pub(crate) fn view(&self, layer: usize) -> Result<KvView<'_>, ShapeError> {
         let stored = &self.layers[layer];
         let [keys, values] = stored.full.each_ref().map(Buffer::numbers);
@@ -274,7 +263,7 @@ impl KvCache {
         }
     }
 
-    /// Keys and values of some rows in full as float32, `[kv_heads, rows, head_size]`.
+    /// Returns full rows as float32, `[kv_heads, rows, head_size]`.
     pub(crate) fn full_rows(
         &self,
         cpu: &Cpu,
@@ -293,8 +282,7 @@ impl KvCache {
         Ok(sides)
     }
 
-    /// The bases that a layer is compressed with from now on; what it holds in low rank is multiplied
-    /// with `turns [kv_heads, rank, rank]`.
+    /// Sets the bases of a layer; multiplies its coordinates with `turns [kv_heads, rank, rank]`.
     pub(crate) fn set_bases(
         &mut self,
         cpu: &Cpu,
@@ -332,8 +320,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// Moves `count` rows in full behind the first `front` to the end of those in low rank; the
-    /// layout has yet to say so.
+    /// Compresses `count` full rows after the first `front`; the caller updates the layout.
     pub(crate) fn compress(
         &mut self,
         cpu: &Cpu,
@@ -360,7 +347,6 @@ impl KvCache {
         let mut energies = Energies::default();
         for (side, buffer) in buffers.iter().enumerate() {
             let rank = bases.ranks[side];
-            // Kinds in low rank store nothing else in full.
             let Buffer::F16(rows) = buffer else {
                 continue;
             };
@@ -399,7 +385,7 @@ impl KvCache {
         Ok(energies)
     }
 
-    /// Moves the rows that are kept to the front; the layout has yet to say so.
+    /// Moves the kept rows to the front; the caller updates the layout.
     pub(crate) fn keep(&mut self, layer: usize, kept: &Kept) {
         let size = self.head_size;
         let Layer {
@@ -425,7 +411,6 @@ impl KvCache {
 }
 
 impl LowRank {
-    /// Room for `needed` rows, of which there are `used`.
     fn grow(&mut self, heads: usize, ranks: [usize; 2], used: usize, needed: usize) {
         if needed <= self.capacity {
             return;
@@ -437,7 +422,6 @@ impl LowRank {
         self.capacity = capacity;
     }
 
-    /// Less room.
     fn resize(&mut self, heads: usize, used: usize, capacity: usize) {
         if let Some(bases) = &self.bases {
             for (stored, rank) in self.stored.iter_mut().zip(bases.ranks) {
@@ -448,8 +432,7 @@ impl LowRank {
     }
 }
 
-/// Calls `f` with every head and what it holds in low rank, on all threads; the error of the first
-/// head that has one.
+/// Calls `f` with every head, on all threads; returns the first error.
 fn each_head(
     cpu: &Cpu,
     heads: usize,
@@ -470,7 +453,6 @@ fn each_head(
     failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// The error of a coordinate that float16 does not hold, of rows from `position` on.
 fn range(error: F16Error, layer: usize, side: usize, position: usize, rank: usize) -> ExecError {
     match error {
         F16Error::Shape(error) => error.into(),
@@ -483,8 +465,8 @@ fn range(error: F16Error, layer: usize, side: usize, position: usize, rank: usiz
     }
 }
 
-/// Encodes rows `[n, heads, size]` behind the first rows of each head, on all threads; the first row
-/// that has no code and a number of it.
+/// Encodes rows `[n, heads, size]` from row `first` on, on all threads; returns the first row with
+/// a number that cannot be encoded.
 fn encode(
     cpu: &Cpu,
     dtype: DType,

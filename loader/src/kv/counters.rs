@@ -1,33 +1,33 @@
-//! What a KV cache has done and takes.
+//! Statistics of a KV cache.
 
 use std::time::Duration;
 
 use super::Kv;
 use super::layout::Energies;
 
-/// What was done to keys and values since the sequence began.
+/// Statistics since the sequence began.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct KvCounters {
     /// Updates of the bases of all layers.
     pub updates: usize,
-    /// Time spent on them: with the turning of what was stored, without its compression.
+    /// Time of the updates, without compression.
     pub update_time: Duration,
-    /// Of every update, ‖P_t − P_0‖_F of keys and of values, where `P` is the projection on a basis now
-    /// and as the sequence began: mean over heads and layers.
+    /// Per update, ‖P_t − P_0‖_F of keys and of values, for the projections on the present and
+    /// initial bases: mean over heads and layers.
     pub drift: Vec<[f64; 2]>,
-    /// Of every update, tr(P_t P_0) / r of keys and of values, the part of the subspaces that is the one the sequence began with
-    /// (OjaKV, section 4): mean over heads and layers.
+    /// Per update, tr(P_t P_0) / r of keys and of values (OjaKV, section 4): mean over heads and
+    /// layers.
     pub overlap: Vec<[f64; 2]>,
-    /// Sums over all vectors that were compressed.
+    /// Sums over all compressed vectors.
     pub energies: Energies,
-    /// Layers that keep all positions because they have a sliding window, where others dropped some.
+    /// Sliding-window layers exempt from eviction.
     pub windowed_layers: usize,
 }
 
 impl KvCounters {
-    /// Σ‖x − U Uᵀ x‖² / Σ‖x‖² over the keys, and over the values, that were compressed (OjaKV, section
-    /// 4); `None` where nothing was.
+    /// Returns Σ‖x − U Uᵀ x‖² / Σ‖x‖² over the compressed keys, and values (OjaKV, section 4), if
+    /// any.
     pub fn residual_ratio(&self) -> Option<[f64; 2]> {
         let Energies { before, residual } = self.energies;
         let [keys, values] = [0, 1].map(|side| residual[side] / before[side]);
@@ -42,23 +42,23 @@ impl KvCounters {
     }
 }
 
-/// What a KV cache holds and takes.
+/// Contents and memory of a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KvUsage {
     /// Bytes allocated.
     pub bytes: usize,
-    /// Bytes of one more position in all layers, once it is stored as its kind says.
+    /// Bytes per position in all layers, as its kind stores it.
     pub bytes_per_position: usize,
-    /// Bytes of one that is exempt from compression.
+    /// Bytes of a position that is exempt from compression.
     pub full_bytes_per_position: usize,
     /// Positions read.
     pub positions: usize,
-    /// Positions in low rank, each counted once for every layer.
+    /// Low-rank positions, counted once per layer.
     pub compressed: usize,
-    /// Positions dropped, each counted once for every layer.
+    /// Evicted positions, counted once per layer.
     pub evicted: usize,
-    /// Bytes of the positions held, without the room for more.
+    /// Bytes of the present positions.
     pub used: usize,
 }
 

@@ -1,84 +1,84 @@
-//! Why a KV cache is not as it was asked for.
+//! Errors of KV caches.
 
 use thiserror::Error;
 
-/// Why a KV cache is not as it was asked for.
+/// Error of a KV cache.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum KvError {
-    /// No kind is spelt so.
+    /// Unknown name of a kind.
     #[error(
         "no KV cache is called `{found}`; there are f32, f16, q8_0, q4_0, q8_0-rotated, q4_0-rotated, static:R, \
          static-hybrid:R and oja:R, with R a part of the head size such as 0.6, or of the energy such as e0.95"
     )]
     Name {
-        /// What was found.
+        /// Given name.
         found: String,
     },
-    /// A part outside (0, 1].
+    /// A fraction is outside (0, 1].
     #[error("{found} is no part of a head or its energy; it is above 0 and at most 1")]
     Part {
-        /// What was found.
+        /// Given fraction.
         found: f32,
     },
-    /// An option that makes no sense.
+    /// An option is out of range.
     #[error("{what} is {found}; expected {expected}")]
     Option {
-        /// Which option.
+        /// Name of the option.
         what: &'static str,
-        /// What it may be.
+        /// Valid values.
         expected: &'static str,
-        /// What it is.
+        /// Given value.
         found: f64,
     },
-    /// A kind that needs bases, and none.
+    /// The kind needs bases, and the model has none.
     #[error(
         "the KV cache `{kind}` needs bases of keys and values, and the model has none; compile it with --kv-bases, \
          or use f16 or q8_0"
     )]
     NoBases {
-        /// The kind.
+        /// Name of the kind.
         kind: String,
     },
-    /// Bases of another model.
+    /// The bases belong to another model.
     #[error(
         "bases of the KV cache: expected {expected} {what}, found {found}; they are of another model, compile with \
          --kv-bases"
     )]
     BasesShape {
-        /// What does not fit.
+        /// Property that differs.
         what: &'static str,
-        /// What the model has.
+        /// Value of the model.
         expected: usize,
-        /// What the bases have.
+        /// Value of the bases.
         found: usize,
     },
-    /// Bases that are damaged.
+    /// The bases are damaged.
     #[error(
         "bases of the KV cache, layer {layer}, {side} of kv head {head}: {problem}; the file is damaged, compile it \
          again"
     )]
     Bases {
-        /// The layer, from 0.
+        /// Layer.
         layer: usize,
-        /// The head, from 0.
+        /// Head.
         head: usize,
         /// `keys` or `values`.
         side: &'static str,
-        /// What is wrong.
+        /// Description of the problem.
         problem: String,
     },
-    /// Heads that are not whole blocks.
+    /// Heads are not whole blocks.
     #[error(
         "the KV cache `{kind}` stores heads in blocks of {block} numbers, and the model's heads have {head_size}; use \
          f16"
     )]
     HeadSize {
-        /// The kind.
+        /// Name of the kind.
         kind: String,
         /// Numbers of a block.
         block: usize,
-        /// Numbers of a head.
+        /// Dimension of a head.
         head_size: usize,
     },
     /// Too few positions to keep.
@@ -87,43 +87,43 @@ pub enum KvError {
          ask for at least {least}"
     )]
     Keep {
-        /// The kind.
+        /// Name of the kind.
         kind: String,
-        /// What was asked for.
+        /// Requested number.
         found: usize,
-        /// The fewest.
+        /// Smallest valid number.
         least: usize,
     },
-    /// A backend without this.
+    /// The backend does not support this.
     #[error("this backend has no KV cache with {what}; use f16")]
     Unsupported {
-        /// What is missing.
+        /// Missing feature.
         what: &'static str,
     },
-    /// Nothing says which positions are important.
+    /// No pass has recorded the importance of positions.
     #[error(
         "positions of the KV cache are to be evicted and no pass says which: the last was not that of a prompt; read \
          the prompt with read_prompt"
     )]
     Importance,
-    /// A pass that is to have the bits of single steps, of a kind that compresses between them.
+    /// The kind compresses between steps, so it cannot verify drafts.
     #[error(
         "positions that were foreseen cannot be checked with the KV cache `{kind}`, which compresses between single \
          steps what they have read; write without a draft, or use f32, f16, q8_0 or q4_0"
     )]
     Foreseen {
-        /// The kind.
+        /// Name of the kind.
         kind: String,
     },
-    /// A cut in front of where positions were evicted.
+    /// A cut before evicted positions.
     #[error(
         "the first {asked} positions cannot be kept: positions in front of position {evicted_at} were evicted; reset \
          the session and read them again"
     )]
     Evicted {
-        /// Positions that were to stay.
+        /// Requested number of positions.
         asked: usize,
-        /// Positions that had been read when some were evicted.
+        /// Position count at the eviction.
         evicted_at: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! When positions are compressed, bases updated and positions evicted: for every backend.
+//! Policy of compression, basis updates and eviction, for every backend.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,29 +16,26 @@ use super::{Kv, evict, oja};
 use crate::backend::{Backend, HeadShape};
 use crate::error::ExecError;
 
-/// What a session does with its keys and values between passes.
+/// Policy and state of a session's KV cache.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     options: KvOptions,
-    /// Of every layer, as a sequence begins and now; empty for kinds without bases.
+    /// Bases of every layer, initial and current; empty for kinds without bases.
     initial: Vec<Arc<LayerBases>>,
     current: Vec<Arc<LayerBases>>,
-    /// Whether the backend has other bases than `initial` although nothing was read.
+    /// True if the backend's bases differ from `initial`.
     stale: bool,
-    /// Which layers see a window only.
     windows: Vec<bool>,
-    /// `[kv_heads, positions]` of every layer, behind the last pass that asked for it.
+    /// `[kv_heads, positions]` of every layer, from the last pass that recorded it.
     importance: Vec<Vec<f32>>,
-    /// Positions of the last pass.
     last_pass: usize,
-    /// Whether what is read is behind a prompt.
     prompt_ended: bool,
-    /// Positions read when some were evicted; 0 for never.
+    /// Position count at the last eviction; 0 if none.
     evicted_at: usize,
     counters: KvCounters,
 }
 
-/// How far an update has left the bases of a layer from where the sequence began, of keys and of values: means over heads.
+/// Change since the start of the sequence, of keys and of values: means over heads.
 #[derive(Default)]
 struct Moved {
     distance: [f64; 2],
@@ -78,7 +75,7 @@ impl Keeper {
         &self.counters
     }
 
-    /// Whether heads are turned by a Hadamard transform before they are stored.
+    /// Returns true if heads get a Hadamard transform before storage.
     pub(crate) fn rotates(&self) -> bool {
         self.options.kind.rotated()
     }
@@ -92,7 +89,7 @@ impl Keeper {
         self.counters = KvCounters::default();
     }
 
-    /// Whether the first `positions` positions can be kept alone.
+    /// Checks that the sequence can be cut to `positions`.
     pub(crate) fn check_truncate(&self, positions: usize) -> Result<(), KvError> {
         match positions > 0 && positions < self.evicted_at {
             true => Err(KvError::Evicted {
@@ -103,8 +100,8 @@ impl Keeper {
         }
     }
 
-    /// Remembers what [`Backend::importance`] says, where something will be decided by it; called by
-    /// a layer whose keys and values of the pass are appended.
+    /// Records [`Backend::importance`] if needed later; called after a layer has appended its keys
+    /// and values.
     pub(crate) fn look<B: Backend>(
         &mut self,
         backend: &mut B,
@@ -125,22 +122,21 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether a pass of `n` positions updates bases by its most important positions.
     fn updates_behind(&self, n: usize) -> bool {
         matches!(self.options.kind, KvKind::Oja { .. }) && n > self.options.oja.period
     }
 
-    /// Counts a pass of `n` positions.
+    /// Records a pass of `n` positions.
     pub(crate) fn read(&mut self, n: usize) {
         self.last_pass = n;
     }
 
-    /// What is read from now on is a prompt.
+    /// Marks the positions from now on as a prompt.
     pub(crate) fn begin_prompt(&mut self) {
         self.prompt_ended = false;
     }
 
-    /// In front of a pass: gives the backend its bases, and compresses what earlier passes have read.
+    /// Sets pending bases and compresses positions of earlier passes; called before a pass.
     pub(crate) fn settle<B: Backend>(
         &mut self,
         backend: &mut B,
@@ -179,7 +175,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// How many rows in full stay in front, and how many behind them are to be compressed.
+    /// Returns the number of full rows at the front, and of rows after them to compress.
     fn due(&self, kv: &impl Kv, layer: usize) -> Option<(usize, usize)> {
         let layout = kv.layout();
         let full = layout.full(layer);
@@ -188,12 +184,12 @@ impl Keeper {
             0 if options.kind.exempts() => options.start.min(full),
             _ => layout.front(layer),
         };
-        let behind = full - front;
+        let tail = full - front;
         let count = match options.kind {
-            KvKind::Static { .. } => behind,
-            KvKind::StaticHybrid { .. } => behind.saturating_sub(options.recent),
+            KvKind::Static { .. } => tail,
+            KvKind::StaticHybrid { .. } => tail.saturating_sub(options.recent),
             KvKind::Oja { .. } => {
-                let waiting = behind.saturating_sub(options.recent);
+                let waiting = tail.saturating_sub(options.recent);
                 let enough = waiting >= options.oja.period || self.updates_behind(self.last_pass);
                 if enough { waiting } else { 0 }
             }
@@ -202,8 +198,8 @@ impl Keeper {
         (count > 0).then_some((front, count))
     }
 
-    /// Updates the bases of a layer by the rows that are about to be compressed: all of them, or the
-    /// most important where a long pass has left them and nothing was cut off since. How far the bases are from where they began.
+    /// Updates the bases of a layer by the rows about to be compressed, the most important ones
+    /// after a long pass. Returns the distance from the initial bases.
     fn update<B: Backend>(
         &mut self,
         backend: &mut B,
@@ -259,7 +255,7 @@ impl Keeper {
         Ok(moved)
     }
 
-    /// Behind a prompt: compresses what is due and evicts what is least important.
+    /// Compresses pending positions and evicts; called after a prompt.
     pub(crate) fn end_prompt<B: Backend>(
         &mut self,
         backend: &mut B,
@@ -285,16 +281,14 @@ impl Keeper {
             }
         }
         self.prompt_ended = true;
-        // What a long pass has left is dealt with: what waits still waits for its update.
         self.last_pass = 1;
         match self.options.keep.is_some() || !self.initial.is_empty() {
-            // Gives back the room of what has gone.
             true => backend.reserve(kv, 1),
             false => Ok(()),
         }
     }
 
-    /// Cuts a layer to `keep` positions; whether any was evicted.
+    /// Cuts a layer to `keep` positions; returns true if it did.
     fn evict<B: Backend>(
         &mut self,
         backend: &mut B,
@@ -305,7 +299,7 @@ impl Keeper {
         let layout = kv.layout();
         let (held, compressed) = (layout.held(layer), layout.compressed(layer));
         let low_rank = compressed > 0;
-        // The rows among which some go, as positions that the layer holds.
+        // Rows eligible for eviction, as positions in the layer.
         let first = layout.front(layer);
         let end = if low_rank { first + compressed } else { held };
         let eligible = first..end.min(held.saturating_sub(self.options.window));
@@ -330,7 +324,6 @@ impl Keeper {
         backend.keep(kv, layer, &kept)?;
         let dropped = eligible.len() - count;
         kv.layout_mut().evict(layer, low_rank, dropped);
-        // It speaks of positions that are gone.
         self.importance[layer].clear();
         Ok(true)
     }

@@ -1,4 +1,4 @@
-//! The kinds of KV cache, and how they are spelt.
+//! Kinds of KV cache and their names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,24 +7,23 @@ use htc_formats::DType;
 
 use super::error::KvError;
 
-/// How numbers of keys and values are stored.
+/// Number format of keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KvType {
     /// float16.
     #[default]
     F16,
-    /// float32: twice the memory and slower; for comparisons that are to show no rounding, and
-    /// for models whose keys float16 does not hold.
+    /// float32, for comparisons without rounding and models whose keys exceed float16.
     F32,
-    /// Blocks of 32 signed bytes with a float16 scale: 34 bytes for 32 numbers.
+    /// 32 signed bytes with a float16 scale: 34 bytes.
     Q8_0,
-    /// Blocks of 32 codes of four bits with a float16 scale: 18 bytes for 32 numbers.
+    /// 32 codes of four bits with a float16 scale: 18 bytes.
     Q4_0,
 }
 
 impl KvType {
-    /// What it is called, as llama.cpp calls it.
+    /// Returns the name, as in llama.cpp.
     pub const fn name(self) -> &'static str {
         match self {
             KvType::F16 => "f16",
@@ -34,7 +33,7 @@ impl KvType {
         }
     }
 
-    /// The same as the type of a tensor.
+    /// Returns the tensor type.
     pub fn dtype(self) -> DType {
         match self {
             KvType::F16 => DType::F16,
@@ -45,18 +44,18 @@ impl KvType {
     }
 }
 
-/// How many coordinates of a head are kept.
+/// Rule for the rank per head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KvRank {
-    /// This part of the head size, in (0, 1]: to the nearest number, at least 1.
+    /// Fraction of the head size, in (0, 1]: rounded, at least 1.
     Ratio(f32),
-    /// The fewest with this part of the energy of the second moment that the bases come from, in
-    /// (0, 1]; per layer the most that a head of it needs (OjaKV, appendix A.2).
+    /// Smallest rank with this fraction of the energy, in (0, 1]; the maximum over the heads of a
+    /// layer (OjaKV, appendix A.2).
     Energy(f32),
 }
 
 impl KvRank {
-    /// The number of coordinates, from the energies `[head_size]` of every head of a layer.
+    /// Returns the rank, given the energies of every head of a layer.
     pub(super) fn of<'a>(self, size: usize, heads: impl Iterator<Item = &'a [f32]>) -> usize {
         match self {
             KvRank::Ratio(ratio) => {
@@ -75,7 +74,7 @@ impl KvRank {
     }
 }
 
-/// The fewest leading energies that make up `part` of all.
+/// Returns the number of leading energies that make up `part`.
 fn least(energies: &[f32], part: f32) -> usize {
     let total: f64 = energies.iter().map(|&energy| f64::from(energy)).sum();
     let mut sum = 0.0;
@@ -111,11 +110,11 @@ impl FromStr for KvRank {
     }
 }
 
-/// How the KV cache stores positions.
+/// Storage format of positions in the KV cache.
 ///
-/// [`FromStr`] and [`Display`](fmt::Display) have the spelling of the command line: `f32`, `f16`,
-/// `q8_0`, `q4_0`, `q8_0-rotated`, `q4_0-rotated`, `static:R`, `static-hybrid:R` and `oja:R`, where `R`
-/// is a part of the head size such as `0.6`, or `e` and a part of the energy, such as `e0.95`.
+/// [`FromStr`] and [`Display`](fmt::Display): `f32`, `f16`, `q8_0`, `q4_0`, `q8_0-rotated`,
+/// `q4_0-rotated`, `static:R`, `static-hybrid:R` and `oja:R`, where `R` is a fraction of the head
+/// size such as `0.6`, or of the energy, such as `e0.95`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum KvKind {
@@ -126,33 +125,33 @@ pub enum KvKind {
     F16,
     /// [`KvType::Q8_0`].
     Q8_0 {
-        /// Heads are turned by a Hadamard transform before they are rounded.
+        /// Applies a Hadamard transform to heads.
         rotated: bool,
     },
     /// [`KvType::Q4_0`].
     Q4_0 {
-        /// Heads are turned by a Hadamard transform before they are rounded.
+        /// Applies a Hadamard transform to heads.
         rotated: bool,
     },
-    /// Coordinates in fixed bases, of all positions that were read in earlier passes.
+    /// Coordinates in fixed bases.
     Static {
-        /// How many of them.
+        /// Rank per head.
         rank: KvRank,
     },
-    /// The same but for the first and the last positions, which stay in full.
+    /// [`Static`](KvKind::Static) except for the first and the last positions.
     StaticHybrid {
-        /// How many coordinates.
+        /// Rank per head.
         rank: KvRank,
     },
-    /// The same with bases that follow the text by Oja's rule (OjaKV).
+    /// [`StaticHybrid`](KvKind::StaticHybrid) with bases that adapt by Oja's rule (OjaKV).
     Oja {
-        /// How many coordinates.
+        /// Rank per head.
         rank: KvRank,
     },
 }
 
 impl KvKind {
-    /// The type of what is stored, or of the coordinates.
+    /// Returns the type of the stored numbers or coordinates.
     pub fn stored(self) -> KvType {
         match self {
             KvKind::F32 => KvType::F32,
@@ -162,7 +161,7 @@ impl KvKind {
         }
     }
 
-    /// Whether heads are turned by a Hadamard transform.
+    /// Returns true if heads get a Hadamard transform.
     pub fn rotated(self) -> bool {
         matches!(
             self,
@@ -170,7 +169,7 @@ impl KvKind {
         )
     }
 
-    /// How many coordinates are kept, of the kinds that need bases.
+    /// Returns the rank, for kinds that need bases.
     pub fn rank(self) -> Option<KvRank> {
         match self {
             KvKind::Static { rank } | KvKind::StaticHybrid { rank } | KvKind::Oja { rank } => {
@@ -180,7 +179,7 @@ impl KvKind {
         }
     }
 
-    /// Whether the first and the last positions stay in full.
+    /// Returns true if the first and the last positions stay in full.
     pub fn exempts(self) -> bool {
         matches!(self, KvKind::StaticHybrid { .. } | KvKind::Oja { .. })
     }

@@ -1,12 +1,11 @@
-//! Where positions are: the same bookkeeping for every backend.
+//! Bookkeeping of positions.
 
 use super::options::KvPlan;
 
-/// Where the positions of a sequence are stored, layer by layer.
+/// Storage layout of the positions of a sequence, per layer.
 ///
-/// What a layer holds of a sequence stands in the order of its positions: first some in full (the
-/// front), then those in low rank, then the others in full. Rows in full lie one behind the other, the
-/// front before the rest. Positions that were evicted are in none of them.
+/// A layer stores positions in order: full rows (the front), low-rank ones, then further full rows.
+/// Full rows are contiguous.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvLayout {
     plan: KvPlan,
@@ -18,36 +17,36 @@ pub struct KvLayout {
 struct Layer {
     evicted: usize,
     compressed: usize,
-    /// Rows in full in front of those in low rank; of no meaning where there are none.
+    /// Full rows before the low-rank ones.
     front: usize,
 }
 
-/// Rows that a layer keeps: of those in low rank, or of those in full.
+/// Rows to keep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
-    /// Whether rows in low rank are meant, whose layers keep every row in full.
+    /// True for low-rank rows, false for full ones.
     pub low_rank: bool,
-    /// Rows of every kv head, in ascending order and as many of each.
+    /// Rows of every kv head, ascending.
     pub rows: Vec<Vec<usize>>,
 }
 
-/// What was compressed, in sums of squares over vectors.
+/// Energies of compressed vectors, as sums of squares.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Energies {
-    /// Of keys and of values, before.
+    /// Of keys and of values, before compression.
     pub before: [f64; 2],
-    /// Of what their coordinates do not hold.
+    /// Of the residuals after projection.
     pub residual: [f64; 2],
 }
 
-/// Positions there is room for at first; the room doubles when it is used up.
+/// Initial capacity in positions; doubles when full.
 pub(crate) const FIRST_CAPACITY: usize = 256;
 
-/// Room comes and goes in so many positions where what is in full stays short.
+/// Granularity of capacity changes in positions.
 const STEP: usize = 64;
 
 impl KvLayout {
-    /// Of an empty sequence.
+    /// Creates the layout of an empty sequence.
     pub fn new(plan: KvPlan) -> Self {
         let layers = vec![Layer::default(); plan.shape().layers];
         KvLayout {
@@ -57,43 +56,43 @@ impl KvLayout {
         }
     }
 
-    /// What is stored.
+    /// Returns the plan.
     pub fn plan(&self) -> &KvPlan {
         &self.plan
     }
 
-    /// Positions of the sequence, those that were evicted included.
+    /// Returns the positions of the sequence, including evicted ones.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether no position was read.
+    /// Returns true if no position was read.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Positions that a layer holds.
+    /// Returns the positions in a layer.
     pub fn held(&self, layer: usize) -> usize {
         self.length.saturating_sub(self.layers[layer].evicted)
     }
 
-    /// Positions that a layer dropped.
+    /// Returns the positions that a layer dropped.
     pub fn evicted(&self, layer: usize) -> usize {
         self.layers[layer].evicted
     }
 
-    /// Positions that a layer holds in low rank.
+    /// Returns the low-rank positions of a layer.
     pub fn compressed(&self, layer: usize) -> usize {
         self.layers[layer].compressed
     }
 
-    /// Positions that a layer holds in full.
+    /// Returns the full positions of a layer.
     pub fn full(&self, layer: usize) -> usize {
         self.held(layer)
             .saturating_sub(self.layers[layer].compressed)
     }
 
-    /// Positions in full in front of those in low rank; 0 where there are none.
+    /// Returns the full positions before the low-rank ones.
     pub fn front(&self, layer: usize) -> usize {
         let layer = &self.layers[layer];
         match layer.compressed {
@@ -107,8 +106,7 @@ impl KvLayout {
         self.length += n;
     }
 
-    /// Rows in full that a layer should have room for in the place of `capacity`, before `n` positions are appended; `None` where
-    /// it may stay as it is. What compression and eviction have left is given back.
+    /// Returns the new capacity for full rows before `n` positions are appended, if it changes.
     pub(crate) fn room(&self, layer: usize, n: usize, capacity: usize) -> Option<usize> {
         let needed = self.full(layer) + n;
         let compresses = self.plan.kind().rank().is_some();
@@ -116,20 +114,18 @@ impl KvLayout {
         let idle = shrinks && capacity > 2 * needed.next_multiple_of(STEP);
         let changes = needed > capacity || idle;
         changes.then(|| match compresses || idle {
-            // What is in full stays short.
             true => needed.next_multiple_of(STEP),
             false => needed.max(2 * capacity).max(FIRST_CAPACITY),
         })
     }
 
-    /// The same of rows in low rank, which grow where they are compressed.
+    /// Returns the new capacity for low-rank rows after eviction, if it changes.
     pub(crate) fn low_room(&self, layer: usize, capacity: usize) -> Option<usize> {
         let needed = self.compressed(layer).next_multiple_of(STEP);
         (self.evicted(layer) > 0 && capacity > 2 * needed).then_some(needed)
     }
 
-    /// Forgets every position from `length` on, of those in full and then of those in low rank; all
-    /// of them, and what was evicted, for 0.
+    /// Discards every position from `length` on, full rows first; 0 also resets evictions.
     pub fn truncate(&mut self, length: usize) {
         let mut gone = self.length.saturating_sub(length);
         if length == 0 {
@@ -148,8 +144,7 @@ impl KvLayout {
         self.length -= gone;
     }
 
-    /// Counts `count` rows in full behind the first `front` as rows in low rank, to which they were
-    /// appended.
+    /// Counts `count` full rows after the first `front` as compressed.
     pub fn compress(&mut self, layer: usize, front: usize, count: usize) {
         let layer = &mut self.layers[layer];
         layer.front = front;

@@ -1,19 +1,17 @@
-//! The KV cache: what attention remembers of earlier positions, and in how many bytes.
+//! KV cache: storage of the keys and values of earlier positions.
 //!
-//! A [`KvKind`] says how positions are stored, [`KvOptions`] all there is to choose. What is stored
-//! where is data ([`KvLayout`]) that every backend's [`Kv`] carries; when positions are compressed,
-//! bases updated and positions evicted is decided in one place for all backends, in front of a forward
-//! pass and behind a prompt, and done by operations of the [`Backend`](crate::Backend).
+//! [`KvKind`] is the storage format, [`KvOptions`] has all settings, [`KvLayout`] is the
+//! bookkeeping that every backend's [`Kv`] carries. One policy decides for all backends when to
+//! compress positions, update bases and evict positions.
 //!
-//! * `f32`, `f16`: every position as it is, or rounded.
-//! * `q8_0`, `q4_0`: in blocks of 32 numbers with a scale, the types of GGUF; `-rotated` turns heads by
-//!   a Hadamard transform first, which attention does not notice and rounding does (QuaRot, Ashkboos et
-//!   al. 2024).
-//! * `static`, `static-hybrid`, `oja`: coordinates `U_kᵀ k` and `U_vᵀ v` in a basis of each kv head, in
-//!   float16 (OjaKV). The hybrid exempts the first and the last positions, and `oja` has its bases
-//!   follow the text.
+//! * `f32`, `f16`: every position, unrounded or rounded.
+//! * `q8_0`, `q4_0`: the GGUF types; `-rotated` applies a Hadamard
+//! transform to heads first, which reduces the rounding error (QuaRot, Ashkboos et al. 2024).
+//! * `static`, `static-hybrid`, `oja`: coordinates `U_kᵀ k` and `U_vᵀ v` in a basis per kv head, in
+//! float16 (OjaKV). The hybrid exempts the first and the last positions, and `oja` also adapts its
+//! bases.
 //!
-//! Any of them may drop positions behind the prompt ([`KvOptions::keep`], as SnapKV does).
+//! Every kind may drop positions after the prompt ([`KvOptions::keep`], as SnapKV does).
 
 mod bases;
 mod cache;
@@ -41,14 +39,14 @@ pub(crate) use layout::FIRST_CAPACITY;
 pub use layout::{Energies, Kept, KvLayout};
 pub use options::{KvOptions, KvPlan, OjaOptions};
 
-/// The shapes of a model's keys and values.
+/// Shape of a model's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
-    /// Blocks.
+    /// Number of transformer blocks.
     pub layers: usize,
     /// Key and value heads of a block.
     pub kv_heads: usize,
-    /// Numbers of a head.
+    /// Dimension of a head.
     pub head_size: usize,
 }
 
@@ -63,8 +61,7 @@ impl From<&HyperParameters> for KvShape {
 }
 
 impl KvShape {
-    /// Bytes of the keys and values of one position that is stored in full, in all layers. Heads are
-    /// whole blocks of the type, for [`KvPlan`] refuses others.
+    /// Returns the bytes of the keys and values of one uncompressed position in all layers.
     pub fn position_bytes(self, kv_type: KvType) -> usize {
         let dtype = kv_type.dtype();
         let head = self.head_size.div_ceil(dtype.block_len()) * dtype.block_bytes();
@@ -72,23 +69,23 @@ impl KvShape {
     }
 }
 
-/// Keys and values of the positions read so far, wherever a backend has them.
+/// Keys and values of the positions read so far, in the memory of a backend.
 pub trait Kv: Send {
-    /// What is stored, and where.
+    /// Returns the layout.
     fn layout(&self) -> &KvLayout;
 
-    /// The same, for whoever has moved something.
+    /// Returns the mutable layout.
     fn layout_mut(&mut self) -> &mut KvLayout;
 
-    /// Bytes allocated for keys and values.
+    /// Returns the bytes allocated for keys and values.
     fn bytes(&self) -> usize;
 
-    /// Positions of the sequence, those that were evicted included.
+    /// Returns the positions of the sequence, including evicted ones.
     fn len(&self) -> usize {
         self.layout().len()
     }
 
-    /// Whether no position was read.
+    /// Returns true if no position was read.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -98,26 +95,24 @@ pub trait Kv: Send {
         self.layout_mut().advance(n);
     }
 
-    /// Forgets every position from `length` on; the memory is kept for what follows. Positions that
-    /// were compressed stay so.
+    /// Discards every position from `length` on; keeps the memory.
     fn truncate(&mut self, length: usize) {
         self.layout_mut().truncate(length);
     }
 
-    /// Bytes of the keys and values of one more position in all layers, once it is stored as its kind
-    /// says: those that are exempt from compression take more.
+    /// Returns the bytes of one more position in all layers, as its kind stores it.
     fn bytes_per_position(&self) -> usize {
         self.layout().plan().bytes_per_position()
     }
 
-    /// Positions that were evicted, each counted once for every layer that dropped it.
+    /// Returns the number of evicted positions, counted once per layer.
     fn evicted(&self) -> usize {
         let layout = self.layout();
         let layers = 0..layout.plan().shape().layers;
         layers.map(|layer| layout.evicted(layer)).sum()
     }
 
-    /// Positions in low rank, each counted once for every layer.
+    /// Returns the number of low-rank positions, counted once per layer.
     fn compressed(&self) -> usize {
         let layout = self.layout();
         let layers = 0..layout.plan().shape().layers;

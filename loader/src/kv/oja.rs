@@ -1,26 +1,22 @@
-//! Bases that follow the text, by Oja's rule (Oja 1982; OjaKV, section 5.2 and algorithm 1).
+//! Online subspace updates by Oja's rule (Oja 1982; OjaKV, section 5.2 and algorithm 1), in
+//! float64.
 //!
-//! A basis is a matrix `U` with orthonormal columns; here, as everywhere in this crate, they lie as
-//! rows `[rank, size]`. All arithmetic is float64.
+//! A basis is a matrix `U` with orthonormal columns, stored as rows `[rank, size]`.
 
-/// A step of Oja's rule for a batch of vectors `x`, and orthonormal columns again:
+/// Computes a step of Oja's rule for a batch of vectors `x`:
 ///
 /// `U ← QR(U + h Σ (x − U y) yᵀ)` with `y = Uᵀ x` and `h = min(η r / Σ‖y‖², 1 / λ)`,
 ///
 /// where `r` is the rank and `λ` the largest eigenvalue of `Σ y yᵀ`.
 ///
-/// The paper's rule has `h = η`. Keys of trained models have norms of ten and more, so that `η Σ‖y‖²`
-/// is in the hundreds, where a step that converges is below 2: the rule then replaces the basis by whatever
-/// the last batch held. Divided by the mean energy of a coordinate the step depends neither on the
-/// number of vectors nor on their scale, and a direction outside of the basis that has as much energy as
-/// a coordinate has on average gains `η` of it. Divided by `Σ‖x‖²`, the other natural scale, updates
-/// moved the bases of the demo model a tenth as far and won next to nothing.
-/// The bound is what keeps a step from overshooting: where one coordinate has all the energy, the step
-/// takes it to the best direction, and not beyond.
+/// The paper's rule has `h = η`. Keys of trained models have norms of ten and more, so that `η
+/// Σ‖y‖²` is in the hundreds, while a step converges below 2: it would replace the basis by the
+/// last batch. Dividing by the mean energy of a coordinate makes the step independent of the number
+/// and scale of the vectors. Dividing by `Σ‖x‖²` instead moved the bases of the demo model a tenth
+/// as far and gained next to nothing. The bound prevents overshooting.
 ///
-/// The columns keep their order, and the diagonal of `R` is positive. Because the step is
-/// orthogonal to `U`, columns never come near dependence: singular values are at least 1. A batch
-/// without energy in the basis changes nothing.
+/// The columns keep their order. The step is orthogonal to `U`, so singular values stay at least 1.
+/// A batch without energy in the basis changes nothing.
 pub fn step(basis: &[f32], size: usize, vectors: &[&[f32]], rate: f64) -> Vec<f32> {
     let rank = basis.len().checked_div(size).unwrap_or(0);
     let mut gradient = vec![0.0; basis.len()];
@@ -57,8 +53,8 @@ fn add(to: &mut [f64], factor: f64, x: &[f64]) {
     }
 }
 
-/// Of a symmetric matrix `[size, size]` without negative eigenvalues and with a positive trace: by
-/// powers of it, from its row of the largest diagonal on, to a few per cent.
+/// Estimates the largest eigenvalue of a positive semidefinite matrix by power iteration, to a few
+/// per cent.
 fn largest_eigenvalue(matrix: &[f64], size: usize) -> f64 {
     const POWERS: usize = 16;
     let diagonal = |i: usize| matrix[i * (size + 1)];
@@ -84,8 +80,7 @@ fn largest_eigenvalue(matrix: &[f64], size: usize) -> f64 {
     value
 }
 
-/// The `Q` of a QR decomposition with a positive diagonal of `R`, by Gram and Schmidt in their modified
-/// form, which for columns as far from dependence as those of a step is as good as any.
+/// Orthonormalises rows by modified Gram-Schmidt, which suffices for well-conditioned rows.
 pub(super) fn orthonormalise(rows: &mut [f64], size: usize) {
     for index in 0..rows.len() / size {
         let (before, rest) = rows.split_at_mut(index * size);
@@ -103,8 +98,7 @@ pub(super) fn orthonormalise(rows: &mut [f64], size: usize) {
     }
 }
 
-/// `U_newᵀ U_old`, `[new rank, old rank]`: what coordinates in the old basis are multiplied with to be
-/// coordinates in the new one; exact for vectors that lie in both.
+/// Returns `U_newᵀ U_old`, `[new rank, old rank]`, which converts coordinates.
 pub fn transition(new: &[f32], old: &[f32], size: usize) -> Vec<f32> {
     let size = size.max(1);
     let products = new
@@ -113,7 +107,7 @@ pub fn transition(new: &[f32], old: &[f32], size: usize) -> Vec<f32> {
     products.collect()
 }
 
-/// ‖P_1 − P_2‖_F of the projections on two bases of one rank: `√2 ‖U_2 − U_1 U_1ᵀ U_2‖_F`.
+/// Returns ‖P_1 − P_2‖_F of the projections on two bases of one rank: `√2 ‖U_2 − U_1 U_1ᵀ U_2‖_F`.
 pub fn distance(first: &[f32], second: &[f32], size: usize) -> f64 {
     let size = size.max(1);
     let residual = |u: &[f32]| {
@@ -129,7 +123,8 @@ pub fn distance(first: &[f32], second: &[f32], size: usize) -> f64 {
     (2.0 * second.chunks_exact(size).map(residual).sum::<f64>()).sqrt()
 }
 
-/// tr(U_1ᵀ U_2 U_2ᵀ U_1) / r of two bases of one rank: 1 where they span the same (OjaKV, section 4).
+/// Returns tr(U_1ᵀ U_2 U_2ᵀ U_1) / r of two bases of one rank: 1 for equal spans (OjaKV, section
+/// 4).
 pub fn overlap(first: &[f32], second: &[f32], size: usize) -> f64 {
     let rank = first.len() / size.max(1);
     let transition = transition(first, second, size);

@@ -1,48 +1,46 @@
-//! What there is to choose about a KV cache, and what follows from it for a model.
+//! KV cache options and the resulting plan for a model.
 
 use super::KvShape;
 use super::bases::KvBases;
 use super::error::KvError;
 use super::kind::{KvKind, KvType};
 
-/// What there is to choose about a KV cache.
+/// Options of a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct KvOptions {
-    /// How positions are stored.
+    /// Storage format.
     pub kind: KvKind,
-    /// Positions kept of a prompt: as many, those that its last queries look at most and the last
-    /// [`window`](KvOptions::window) among them (SnapKV, Li et al. 2024). All where there is none.
-    /// Layers with a sliding window keep theirs.
+    /// Number of prompt positions to keep: the last [`window`](KvOptions::window) and the ones most
+    /// attended by the last queries (SnapKV, Li et al. 2024), except in sliding-window layers.
+    /// `None` keeps all.
     pub keep: Option<usize>,
-    /// Positions of a pass at most. What is read in one pass is compressed behind it, so that its
-    /// positions see each other in full: whoever measures what is stored reads in short passes.
+    /// Maximum number of positions per pass; positions of one pass see each other uncompressed.
     pub step: Option<usize>,
-    /// First positions that stay in full, of the kinds that exempt some.
+    /// First positions that stay in full.
     pub start: usize,
-    /// Last positions that stay in full, of the kinds that exempt some.
+    /// Last positions that stay in full.
     pub recent: usize,
-    /// Last queries of a pass that say how important positions are.
+    /// Last queries of a pass that determine importance.
     pub window: usize,
-    /// Attention reads reconstructed keys and values instead of coordinates: the same but for
-    /// rounding, slower, and with a layer in float32 in memory (OjaKV, section 3.3). For comparisons.
+    /// Makes attention read reconstructed keys and values instead of coordinates (OjaKV, section
+    /// 3.3). Slower; for comparisons.
     pub reconstruct: bool,
-    /// How bases follow the text.
+    /// Online basis updates.
     pub oja: OjaOptions,
 }
 
-/// How bases follow the text (OjaKV, table 5).
+/// Options of online basis updates (OjaKV, table 5).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct OjaOptions {
-    /// η of the update behind a pass of more than [`period`](OjaOptions::period) positions, as prompts
-    /// are read.
+    /// η of the update after a pass of more than [`period`](OjaOptions::period) positions.
     pub prefill_rate: f32,
     /// η of the other updates.
     pub decode_rate: f32,
     /// Positions that wait in full for an update.
     pub period: usize,
-    /// Part of a pass whose positions update the bases: the most important.
+    /// Fraction of a long pass that updates the bases.
     pub salient: f32,
 }
 
@@ -58,7 +56,7 @@ impl Default for OjaOptions {
 }
 
 impl KvOptions {
-    /// The defaults with this kind.
+    /// Creates default options with this kind.
     pub fn new(kind: impl Into<KvKind>) -> Self {
         KvOptions {
             kind: kind.into(),
@@ -72,7 +70,7 @@ impl KvOptions {
         }
     }
 
-    /// The fewest positions that a prompt can be cut to.
+    /// Returns the smallest valid [`keep`](KvOptions::keep).
     pub fn least_kept(&self) -> usize {
         let ends = match self.kind {
             KvKind::StaticHybrid { .. } => self.start.saturating_add(self.recent.max(self.window)),
@@ -94,7 +92,6 @@ impl KvOptions {
             ("the rate of updates", self.oja.decode_rate),
             ("the part of a prompt that updates bases", self.oja.salient),
         ] {
-            // A step of more than 1 may overshoot what it goes to.
             if !(found > 0.0 && found <= 1.0) {
                 return Err(KvError::Option {
                     what,
@@ -127,22 +124,21 @@ impl KvOptions {
     }
 }
 
-/// What a KV cache stores of a model: [`KvOptions`] that were found to fit it.
+/// Storage plan of a KV cache: [`KvOptions`] validated for a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvPlan {
     shape: KvShape,
     kind: KvKind,
-    /// Of keys and values of every layer, or none.
     ranks: Vec<[usize; 2]>,
     reconstruct: bool,
 }
 
 impl KvPlan {
-    /// What `options` mean for a model of this shape.
+    /// Creates the plan for a model of this shape.
     ///
     /// # Errors
-    /// [`KvError`] for options out of their range, heads that are not whole blocks, and bases that are
-    /// needed and not there or of another shape.
+    /// [`KvError`] for options out of range, heads that are not whole blocks, and missing or
+    /// mismatched bases.
     pub fn new(
         shape: KvShape,
         options: &KvOptions,
@@ -176,7 +172,7 @@ impl KvPlan {
         })
     }
 
-    /// Every position of a model as `kv_type`.
+    /// Creates a plan that stores every position as `kv_type`.
     ///
     /// # Errors
     /// [`KvError::HeadSize`] for heads that are not whole blocks.
@@ -184,27 +180,27 @@ impl KvPlan {
         KvPlan::new(shape, &KvOptions::new(kv_type), None)
     }
 
-    /// The shapes of the model.
+    /// Returns the shape of the model.
     pub fn shape(&self) -> KvShape {
         self.shape
     }
 
-    /// The kind.
+    /// Returns the kind.
     pub fn kind(&self) -> KvKind {
         self.kind
     }
 
-    /// Coordinates of keys and values of a layer, of the kinds that have some.
+    /// Returns the ranks of keys and values of a layer, if compressed.
     pub fn ranks(&self, layer: usize) -> Option<[usize; 2]> {
         self.ranks.get(layer).copied()
     }
 
-    /// Whether attention reads reconstructed keys and values.
+    /// Returns true if attention reads reconstructed keys and values.
     pub fn reconstructs(&self) -> bool {
         self.reconstruct
     }
 
-    /// Bytes of keys and values of a position in all layers, once it is stored as the kind says.
+    /// Returns the bytes of a position in all layers, as the kind stores it.
     pub fn bytes_per_position(&self) -> usize {
         match self.ranks.is_empty() {
             true => self.full_bytes_per_position(),
@@ -215,7 +211,7 @@ impl KvPlan {
         }
     }
 
-    /// Bytes of keys and values of a position in all layers that is exempt from compression.
+    /// Returns the bytes of an uncompressed position in all layers.
     pub fn full_bytes_per_position(&self) -> usize {
         self.shape.position_bytes(self.kind.stored())
     }

@@ -1,28 +1,26 @@
-//! Rounding of keys and values to blocks, as fast as every position of every text needs it.
+//! Fast rounding of keys and values to quantised blocks.
 //!
-//! [`block::encode`] looks for the scale of a block by least squares. Weights, which are rounded once, are worth that; a
-//! cache is not: a prompt of a small model took half as long again as with float16.
-//! Here a scale is the obvious one, as llama.cpp has it, or the best of a few. The types and their decoders are the same.
+//! The least-squares search of [`block::encode`] is too slow for a cache: a prompt of a small model
+//! took half as long again as with float16. Here the scale is that of llama.cpp or the best of
+//! four.
 
 use htc_formats::block;
 use htc_formats::dtype::DType;
 
-/// Numbers of a block.
 const LEN: usize = 32;
 
-/// What the number of the largest magnitude is, as a level of `q4_0`, whose levels are the whole numbers from -8 to 7: some
-/// clip it, some leave a level unused. Of normal numbers the best of these leaves 1.04 times the squared error of the best
-/// scale there is; -8 alone, the usual one, 1.12 times.
+/// Candidate levels of the largest magnitude in `q4_0`. On normal numbers the best of these has
+/// 1.04 times the squared error of the optimal scale; the usual -8 alone 1.12 times.
 const LEVELS: [f32; 4] = [-8.5, -7.9, -7.3, -6.8];
 
-/// A number of magnitude below 2²² plus this has the nearest whole number, ties to even, in its last bits.
+/// Adding this puts the nearest integer of a small number in its last bits.
 const WHOLE: f32 = 12_582_912.0;
 
-/// Encodes whole blocks of `q8_0` or `q4_0`; `out` has room for them. `Err` has a number that there is no code for: one that
-/// is not finite, or so large that its block's scale is beyond float16.
+/// Encodes whole blocks of `q8_0` or `q4_0` into `out`. `Err` is a number that cannot be encoded:
+/// not finite, or beyond the range of scales.
 ///
-/// Scales are the largest magnitude over 127 (`q8_0`), or what leaves the least squared error of four (`q4_0`), and codes
-/// the nearest ones. The arithmetic is float32 in a fixed order: the same bytes on every machine.
+/// Scales are the largest magnitude over 127 (`q8_0`), or the best of four by squared error
+/// (`q4_0`). Float32 arithmetic in a fixed order gives the same bytes on every machine.
 pub(crate) fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), f32> {
     let blocks = out.chunks_exact_mut(dtype.block_bytes());
     for (values, out) in values.as_chunks().0.iter().zip(blocks) {
@@ -34,9 +32,9 @@ pub(crate) fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(),
     Ok(())
 }
 
-/// The number of the largest magnitude, the first of equals; one that is not a number before all others.
+/// Returns the number of the largest magnitude; NaN takes precedence.
 fn extreme(values: &[f32; LEN]) -> f32 {
-    // Magnitudes are in the order of their bits, infinity and NaN above all others.
+    // Magnitudes order like their bits.
     let magnitude = |value: f32| value.abs().to_bits();
     let larger = |most: f32, &value: &f32| match magnitude(value) > magnitude(most) {
         true => value,
@@ -45,7 +43,7 @@ fn extreme(values: &[f32; LEN]) -> f32 {
     values.iter().fold(0.0, larger)
 }
 
-/// Scales as float16 has them, and their bytes; infinite where it has none.
+/// Returns scales rounded to float16, infinite if out of range, with their bytes.
 fn stored<const N: usize, const BYTES: usize>(scales: [f32; N]) -> ([f32; N], [u8; BYTES]) {
     let (mut bytes, mut near) = ([0; BYTES], [f32::INFINITY; N]);
     let coded = block::encode(DType::F16, &scales, &mut bytes);
@@ -55,7 +53,6 @@ fn stored<const N: usize, const BYTES: usize>(scales: [f32; N]) -> ([f32; N], [u
     }
 }
 
-/// The nearest levels from `low` to `high` under a scale.
 #[inline(always)]
 fn levels(values: &[f32; LEN], scale: f32, [low, high]: [f32; 2]) -> [i32; LEN] {
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
@@ -83,7 +80,6 @@ fn q4_0(values: &[f32; LEN], out: &mut [u8]) -> Result<(), f32> {
     const LANES: usize = 8;
     let extreme = extreme(values);
     let (scales, bytes) = stored::<4, 8>(LEVELS.map(|level| extreme / level));
-    // The first is the least.
     if !scales[0].is_finite() {
         return Err(extreme);
     }
@@ -98,7 +94,7 @@ fn q4_0(values: &[f32; LEN], out: &mut [u8]) -> Result<(), f32> {
             }
         }
         let squares: f32 = squares.iter().sum();
-        // Never of a scale that is not finite. Where squares are beyond float32, all scales are as good.
+        // If squares overflow, all scales are equally good.
         if squares < best.0 || index == 0 {
             best = (squares, levels, index);
         }
@@ -116,7 +112,6 @@ fn q4_0(values: &[f32; LEN], out: &mut [u8]) -> Result<(), f32> {
 mod tests {
     use super::*;
 
-    /// Sums of twelve uniform numbers, nearly normal.
     fn normal(count: usize) -> Vec<f32> {
         let mut state = 1_u32;
         let mut uniform = || {
@@ -145,25 +140,23 @@ mod tests {
     }
 
     #[test]
-    fn every_number_has_the_nearest_code_of_its_scale() {
+    fn numbers_round_to_the_nearest_code() {
         let values = normal(64 * LEN);
         let found = rounded(DType::Q8_0, &values);
         for (values, found) in values.chunks(LEN).zip(found.chunks(LEN)) {
             let most = values.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-            // Half a step, and what float16 rounds the scale by, at most 2^-11 of 127 steps.
+            // Half a step, and the rounding of the scale.
             for (x, y) in values.iter().zip(found) {
                 assert!((x - y).abs() <= most / 127.0 * (0.5 + 127.0 / 2048.0));
             }
         }
-        // Numbers that are levels of a scale stay what they are, of both types.
         let whole: Vec<f32> = (0..LEN).map(|i| 0.25 * (i as f32 * 8.0 - 127.0)).collect();
         assert_eq!(rounded(DType::Q8_0, &whole), whole);
         assert_eq!(rounded(DType::Q4_0, &[0.0; LEN]), [0.0; LEN]);
     }
 
-    /// The codes of four bits are nearly as good as those of a search, and better than with the usual scale.
     #[test]
-    fn four_scales_are_nearly_as_good_as_a_search() {
+    fn four_bit_error_is_within_6_percent_of_a_search() {
         let values = normal(2048 * LEN);
         let error = squares(&values, &rounded(DType::Q4_0, &values));
         let mut bytes = vec![0; 2048 * DType::Q4_0.block_bytes()];
@@ -187,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_code_is_refused() {
+    fn unencodable_numbers_are_refused() {
         for dtype in [DType::Q8_0, DType::Q4_0] {
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e9, -f32::MAX] {
                 let mut values = [1.0; 2 * LEN];
@@ -196,7 +189,6 @@ mod tests {
                 let found = encode(dtype, &values, &mut bytes).unwrap_err();
                 assert_eq!(found.to_bits(), bad.to_bits());
             }
-            // Near both ends of float16: what is too small is nothing, and what is just not too large keeps its code.
             let tiny = rounded(dtype, &[1e-12; LEN]);
             assert!(tiny.iter().all(|x| *x == 0.0), "{tiny:?}");
             let large = rounded(dtype, &[5e5; LEN]);

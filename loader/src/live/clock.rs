@@ -1,16 +1,16 @@
-//! The clock that readings are of.
+//! Clock of readings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time since a beginning: the system's monotonic clock, or one that is moved by hand, so that what takes
-/// minutes can be computed in milliseconds and is the same each time.
+/// Time since an origin: the monotonic system clock, or a manual clock for simulations in virtual
+/// time.
 #[derive(Clone, Debug)]
 pub struct Clock {
     hands: Hands,
-    /// Seconds on this clock in a second on the one below it.
+    /// Seconds of this clock per second of the source.
     speed: f64,
 }
 
@@ -22,7 +22,7 @@ enum Hands {
 }
 
 impl Clock {
-    /// The system's, from now on.
+    /// Returns a system clock that starts now.
     pub fn system() -> Clock {
         Clock {
             hands: Hands::System(Instant::now()),
@@ -30,7 +30,8 @@ impl Clock {
         }
     }
 
-    /// One that stands still until it is [advanced](Clock::advance); clones are the same clock.
+    /// Returns a manual clock that stands still until it is [advanced](Clock::advance); clones
+    /// share it.
     pub fn manual() -> Clock {
         Clock {
             hands: Hands::Manual(Arc::default()),
@@ -38,13 +39,13 @@ impl Clock {
         }
     }
 
-    /// The same, `speed` times as fast; `speed` is finite and above 0, which who reads it from a text checks.
+    /// Returns the clock scaled by `speed`, which must be finite and above 0.
     pub(super) fn times(mut self, speed: f64) -> Clock {
         self.speed *= speed;
         self
     }
 
-    /// Time since the beginning.
+    /// Returns the time since the origin.
     pub fn now(&self) -> Duration {
         let passed = match &self.hands {
             Hands::System(beginning) => beginning.elapsed(),
@@ -52,24 +53,24 @@ impl Clock {
         };
         match self.speed == 1.0 {
             true => passed,
-            // Beyond what a Duration holds, 6e11 years, it stands still.
+            // Saturates at the maximum Duration, 6e11 years.
             false => Duration::try_from_secs_f64(passed.as_secs_f64() * self.speed)
                 .unwrap_or(Duration::MAX),
         }
     }
 
-    /// Moves a clock that is moved by hand, by a time of the one below its speed. The system's goes by itself: nothing happens.
+    /// Advances a manual clock by a time before scaling; no effect on the system clock.
     pub fn advance(&self, by: Duration) {
         if let Hands::Manual(nanoseconds) = &self.hands {
             let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-            // Saturating, as time that turns back to zero would be.
+            // Saturates instead of wrapping to zero.
             let _ = nanoseconds.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
                 Some(now.saturating_add(by))
             });
         }
     }
 
-    /// Waits: the thread sleeps, and a clock that is moved by hand is moved.
+    /// Sleeps, or advances a manual clock.
     pub(super) fn wait(&self, time: Duration) {
         match &self.hands {
             Hands::System(_) => thread::sleep(time),
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hands_are_shared_and_speeds_are_not() {
+    fn clones_share_the_time_but_not_the_speed() {
         let clock = Clock::manual();
         let fast = clock.clone().times(4.0);
         clock.advance(Duration::from_millis(1500));

@@ -1,8 +1,9 @@
-//! Joules of work.
+//! Energy accounting.
 //!
-//! Tokens for each joule are tokens over `∫ P dt`, over the time of work alone: the published 0.415 tokens for each joule counted half a minute in which the
-//! device idled at 3 to 5 W as work. The integral is the difference of the device's own energy counter where it has one, which
-//! misses nothing between two readings; else the trapezoidal rule on the power.
+//! Tokens per joule are tokens over `∫ P dt` during work only: the published 0.415 tokens per joule
+//! counted half a minute of idling at 3 to 5 W as work. The integral is the difference of the
+//! device's energy counter, if any, which misses nothing between two readings; otherwise the
+//! trapezoidal rule on the power.
 
 use std::time::Duration;
 
@@ -10,64 +11,65 @@ use serde::Serialize;
 
 use super::sensor::{MAX_WATTS, Reading};
 
-/// What a device is doing, as far as energy is concerned.
+/// Activity of a device for energy accounting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Something that counts as neither, such as loading a model.
+    /// Neither idle nor work, e.g. loading a model.
     #[default]
     Other,
-    /// Nothing: what it draws now it would draw without any work.
+    /// Idle: the baseline power.
     Idle,
-    /// The work that is paid for.
+    /// Measured work.
     Work,
 }
 
-/// Where joules are from.
+/// Origin of the energy figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// The device's energy counter.
+    /// Energy counter of the device.
     Counter,
-    /// The trapezoidal integral of its power.
+    /// Trapezoidal integral of the power.
     Integral,
-    /// The counter for a part of the time, the integral for another.
+    /// Counter for part of the time, integral for the rest.
     Both,
 }
 
-/// What work has taken.
+/// Energy of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Energy {
-    /// All that the device drew during the work.
+    /// Total energy drawn by the device during work, joules.
     pub joules: f64,
-    /// Seconds of work that these are of.
+    /// Seconds of work covered by `joules`.
     pub seconds: f64,
-    /// Seconds of work that no reading tells of.
+    /// Seconds of work without readings.
     pub missed: f64,
-    /// What it draws when it idles, watts: given, or measured; `None` where neither.
+    /// Idle power in watts, given or measured; `None` if unknown.
     pub idle_watts: Option<f64>,
-    /// What it would have drawn in the same seconds without any work.
+    /// Energy of an idle device over the same seconds.
     pub idle_joules: Option<f64>,
-    /// Where the joules are from.
+    /// Origin of the figures.
     pub source: Source,
-    /// Readings in the time of work.
+    /// Readings during work.
     pub samples: u64,
-    /// How often the counter went back, or forth by more than a device can draw.
+    /// Times the counter went back, or advanced more than a device can draw.
     pub resets: u64,
 }
 
 impl Energy {
-    /// What the work added to what an idle device draws; `None` where that is not known. Negative where idling drew more.
+    /// Returns the energy beyond the idle power; `None` if that is unknown. Negative if the idle
+    /// power was higher.
     pub fn net_joules(&self) -> Option<f64> {
         self.idle_joules.map(|idle| self.joules - idle)
     }
 
-    /// Tokens for each joule that the device drew. Seconds that were missed count with the mean power of the others; `None` where these are less than half,
-    /// and where no energy was drawn.
+    /// Returns tokens per joule of total energy. Missed seconds count with the mean power; `None`
+    /// if less than half of the time is covered or no energy was drawn.
     pub fn tokens_per_joule(&self, tokens: u64) -> Option<f64> {
         self.per_joule(tokens, self.joules)
     }
 
-    /// Tokens for each joule beyond what an idle device draws.
+    /// Returns tokens per joule beyond the idle energy.
     pub fn net_tokens_per_joule(&self, tokens: u64) -> Option<f64> {
         self.per_joule(tokens, self.net_joules()?)
     }
@@ -79,19 +81,21 @@ impl Energy {
     }
 }
 
-/// Counts the joules of each [`Phase`] from readings, in constant memory. Times are those of the readings' clock.
+/// Accumulates the energy of each [`Phase`] from readings, in constant memory. Times are those of
+/// the readings.
 ///
-/// Between two readings the power is a line. A phase that begins or ends there has its part of it, and its part of a counter's difference in
-/// the same proportion; with a reading at the border, as [`Governor::enter`](super::Governor::enter) takes one, nothing is shared out.
+/// Power is interpolated linearly between readings. Phases that change in between get their parts
+/// of the integral, and of a counter's difference in the same proportion; with a reading at the
+/// change, as in [`Governor::enter`](super::Governor::enter), no split is needed.
 #[derive(Clone, Debug)]
 pub struct Meter {
     longest_gap: f64,
     given_idle: Option<f64>,
     phase: Phase,
-    /// Up to where time has been shared out, seconds.
+    /// Time up to which phases are assigned, seconds.
     now: Option<f64>,
     last: Option<Sample>,
-    /// Of the time since the last sample, by phase.
+    /// Time since the last sample, by phase.
     pending: [Share; 3],
     accounts: [Account; 3],
     resets: u64,
@@ -104,7 +108,7 @@ struct Sample {
     energy: Option<f64>,
 }
 
-/// A part of the time since a sample at t₀.
+/// Part of the time since a sample at t₀.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     /// ∫ dt.
@@ -124,8 +128,9 @@ struct Account {
 }
 
 impl Meter {
-    /// A meter for a device in [`Phase::Other`]. Powers that are further apart than `longest_gap` are not joined by a line: that time is
-    /// [missed](Energy::missed). A counter bridges any gap. The idle power in watts is what is given, else what is measured in [`Phase::Idle`].
+    /// Creates a meter in [`Phase::Other`]. Powers further apart than `longest_gap` are not
+    /// interpolated: that time is [missed](Energy::missed). A counter bridges any gap. The idle
+    /// power in watts is the given one, or measured in [`Phase::Idle`].
     pub fn new(longest_gap: Duration, idle_watts: Option<f64>) -> Meter {
         Meter {
             longest_gap: longest_gap.as_secs_f64(),
@@ -139,18 +144,18 @@ impl Meter {
         }
     }
 
-    /// From now on the device does something else. A time before one that was told already is taken for that.
+    /// Changes the phase. An earlier time than the last one is clamped to it.
     pub fn enter(&mut self, phase: Phase, at: Duration) {
         self.pass(at.as_secs_f64());
         self.phase = phase;
     }
 
-    /// What it does.
+    /// Returns the current phase.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Takes a reading. One that has neither a power nor a counter tells nothing, and so does one from before the latest.
+    /// Adds a reading. Readings without power and counter, or older than the latest, are ignored.
     pub fn push(&mut self, reading: &Reading) {
         let sample = Sample {
             at: reading.at.as_secs_f64(),
@@ -172,7 +177,8 @@ impl Meter {
         }
     }
 
-    /// What the work has taken so far; `None` where no power is known. Time since the latest reading is missed until the next.
+    /// Returns the energy of the work so far; `None` without power. Time since the latest reading
+    /// counts as missed until the next.
     pub fn energy(&self) -> Option<Energy> {
         let work = self.accounts[Phase::Work as usize];
         let idle = self.accounts[Phase::Idle as usize];
@@ -194,7 +200,7 @@ impl Meter {
         })
     }
 
-    /// Shares out the time up to `to` to the phase that it was.
+    /// Assigns the time up to `to` to the current phase.
     fn pass(&mut self, to: f64) {
         let from = self.now.unwrap_or(to);
         if to <= from && self.now.is_some() {
@@ -219,7 +225,7 @@ impl Meter {
         let integral = |(first, last): (f64, f64), share: &Share| {
             first * share.seconds + (last - first) / width * share.moment
         };
-        // Where the power is known to be zero, a counter's difference is shared out by time.
+        // With zero power the counter's difference is split by time.
         let whole = line.map(|line| {
             pending
                 .iter()
@@ -285,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_paid_for_and_idling_is_not() {
+    fn only_work_is_counted() {
         let mut meter = meter();
         meter.enter(Phase::Idle, seconds(0.0));
         for at in 0..=10 {
@@ -321,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_border_between_readings_cuts_the_trapezium() {
+    fn phase_change_between_readings_splits_the_integral() {
         // P = 10 + 20 t from 0 to 4; work from 1 to 3: 10·2 + 10·(9 - 1) = 100 J of 200.
         let mut integral = meter();
         integral.push(&watts(0.0, 10.0));
@@ -330,7 +336,7 @@ mod tests {
         integral.push(&watts(4.0, 90.0));
         let energy = integral.energy().unwrap();
         assert_eq!((energy.joules, energy.seconds), (100.0, 2.0));
-        // A counter that says twice as much is shared out in the same proportion.
+        // A counter with twice the energy is split in the same proportion.
         let counter = |power: [Option<f64>; 2]| {
             let mut meter = meter();
             meter.push(&reading(0.0, power[0], Some(7.0)));
@@ -346,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_goes_back_is_left_for_the_power() {
+    fn counter_reset_falls_back_to_power() {
         let mut meter = meter();
         meter.enter(Phase::Work, seconds(0.0));
         for (at, power, energy) in [
@@ -364,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_reading_tells_of_is_said() {
+    fn uncovered_time_is_reported_as_missed() {
         let mut meter = meter();
         assert_eq!(meter.energy(), None);
         meter.enter(Phase::Work, seconds(0.0));
@@ -373,7 +379,7 @@ mod tests {
         meter.push(&watts(2.0, 100.0));
         meter.push(&watts(3.0, f64::NAN));
         meter.push(&watts(4.0, 100.0));
-        // Too far for a line.
+        // Too far apart for interpolation.
         meter.push(&watts(12.0, 100.0));
         meter.push(&watts(13.0, -1.0));
         meter.push(&watts(13.0, 100.0));
@@ -399,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_goes_back_takes_nothing() {
+    fn backward_time_adds_no_energy() {
         let mut meter = meter();
         meter.enter(Phase::Work, seconds(10.0));
         meter.push(&watts(10.0, 100.0));
@@ -414,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_power_may_be_given() {
+    fn given_idle_power_is_used() {
         let mut meter = Meter::new(Duration::from_secs(5), Some(30.0));
         meter.enter(Phase::Idle, seconds(0.0));
         meter.push(&watts(0.0, 10.0));
@@ -430,9 +436,10 @@ mod tests {
     }
 
     proptest! {
-        /// However phases and readings fall, the phases together have the whole integral of the line through the readings.
+        /// The energies of all phases add up to the whole integral for any sequence of phases and
+        /// readings.
         #[test]
-        fn nothing_is_lost_between_phases(
+        fn phase_energies_sum_to_the_integral(
             powers in proptest::collection::vec(0.0..400.0, 2..12),
             borders in proptest::collection::vec((0.0..1.0, 0_usize..3), 0..20),
         ) {

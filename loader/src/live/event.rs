@@ -1,4 +1,4 @@
-//! What happened while a model was followed, for programs and people.
+//! Events of the governor, for programs and users.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,20 +10,20 @@ use thiserror::Error;
 
 use super::control::Why;
 
-/// Something that happened. As JSON it is one flat object, its kind in `event`.
+/// An event. Its JSON form is a flat object with its kind in `event`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Event {
     /// Seconds on the sensor's clock.
     pub at: f64,
-    /// Seconds since 1970 by the system's clock, which people may set.
+    /// Unix time of the system clock, which users may change.
     pub unix: f64,
-    /// What the sensor said, °C, whether plausible or not.
+    /// Temperature reading in °C, plausible or not.
     pub temperature: Option<f64>,
-    /// What the sensor said, watts, whether plausible or not.
+    /// Power reading in watts, plausible or not.
     pub power: Option<f64>,
-    /// The fraction from now on.
+    /// Fraction from now on.
     pub fraction: f64,
-    /// What it was.
+    /// Kind of the event.
     #[serde(flatten)]
     pub what: What,
 }
@@ -33,48 +33,48 @@ pub struct Event {
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum What {
-    /// Following began.
+    /// The governor started.
     Start {
-        /// The sensor.
+        /// Sensor name.
         sensor: String,
-        /// What people should know about it.
+        /// Notes about the sensor.
         notes: Vec<String>,
     },
-    /// Another fraction.
+    /// The fraction changed.
     Change {
-        /// What limits it.
+        /// Reason for the fraction.
         why: Why,
     },
-    /// The sensor says nothing of what the law asks for, which limits nothing any more.
+    /// Quantities of the law are missing and impose no limit.
     Lost {
-        /// What it does not say.
+        /// Missing quantities.
         quantities: Vec<Quantity>,
-        /// The sensor's error, or what it said instead.
+        /// Error of the sensor, or its implausible value.
         reason: String,
-        /// Whether it is the first time since the start: people are warned once.
+        /// First occurrence since the start; users are warned once.
         first: bool,
     },
-    /// It says it again.
+    /// Quantities are available again.
     Back {
-        /// What it says.
+        /// Available quantities.
         quantities: Vec<Quantity>,
     },
-    /// The least fraction is in use, and the device is still too warm or draws too much.
+    /// The least fraction is in use, and the device is still too warm or draws too much power.
     Beyond {
-        /// Whether it is the first time since the start.
+        /// First occurrence since the start.
         first: bool,
     },
-    /// Following ended; the fraction is the base again.
+    /// The governor stopped; the fraction is 1 again.
     Stop,
 }
 
-/// What a law asks for.
+/// A quantity used by a law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
-    /// The temperature.
+    /// Temperature.
     Temperature,
-    /// The power, which a cap is for.
+    /// Power, for the cap.
     Power,
 }
 
@@ -88,8 +88,8 @@ impl Quantity {
 }
 
 impl Event {
-    /// What people are warned of by it: once of a sensor that is lost, once of a device that is too warm whatever is done, and of what a sensor
-    /// cannot say.
+    /// Returns a warning for users, if any: once for a lost sensor, once for limits that cannot be
+    /// met, and for limitations of a sensor.
     pub fn warning(&self) -> Option<String> {
         match &self.what {
             What::Start { sensor, notes } if !notes.is_empty() => {
@@ -124,59 +124,60 @@ impl Event {
     }
 }
 
-/// Why events are not written.
+/// Error returned when events cannot be written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EventsError {
-    /// There is a file of that name.
+    /// The file exists already.
     #[error("{}: there is such a file already; remove it, or name another", path.display())]
     Exists {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Something else than a file has the name.
+    /// The path is not a regular file.
     #[error("{}: not a regular file; events are written to a new file, name another place", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
-    /// The system refuses to make it.
+    /// The file cannot be created.
     #[error("{}: cannot be made: {source}", path.display())]
     Create {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The system refuses to write to it, for instance because the disk is full.
+    /// The file cannot be written, e.g. because the disk is full.
     #[error(
         "{}: cannot be written: {source}; it ends with the event before, and no more are written", path.display()
     )]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// Events as lines of JSON, each whole in the file as soon as it happened.
+/// JSON Lines file of events, each complete in the file as soon as it occurs.
 #[derive(Debug)]
 pub struct EventsFile {
     path: PathBuf,
     file: File,
-    /// Bytes of whole lines; `None` once the system refused.
+    /// Bytes of complete lines; `None` after a write error.
     whole: Option<u64>,
 }
 
 impl EventsFile {
-    /// Makes the file: a new one of its own, moved to its name. Where something has the name it is an error, or a file that is there is replaced and a
-    /// link in its place too; neither a link nor the old file is written to, and a device or a pipe is left alone.
+    /// Creates a new file and moves it to its name. If the name exists, it is an error, or with
+    /// `replace` the file or link is replaced; neither a link target nor the old file is written
+    /// to, and devices and pipes are left alone.
     ///
     /// # Errors
     /// [`EventsError`].
     pub fn create(path: &Path, replace: bool) -> Result<EventsFile, EventsError> {
-        // A link to a device is one as far as whoever named it is concerned.
+        // A link to a device counts as a device.
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             return Err(EventsError::NotAFile { path: path.into() });
         }
@@ -206,7 +207,8 @@ impl EventsFile {
     /// Writes an event.
     ///
     /// # Errors
-    /// [`EventsError::Write`], once: half a line is taken back, and what comes after it is not written and no error.
+    /// [`EventsError::Write`], once: a partial line is removed, and later events are silently
+    /// dropped.
     pub fn write(&mut self, event: &Event) -> Result<(), EventsError> {
         let Some(whole) = self.whole else {
             return Ok(());
@@ -223,7 +225,7 @@ impl EventsFile {
             }
             Err(source) => {
                 self.whole = None;
-                // Where even this is refused, a reader finds half a line at the end.
+                // If this fails too, the file ends with a partial line.
                 let _ = self.file.set_len(whole);
                 Err(EventsError::Write {
                     path: self.path.clone(),
@@ -233,7 +235,7 @@ impl EventsFile {
         }
     }
 
-    /// Whether all events so far are in the file.
+    /// Returns true if all events so far were written.
     pub fn is_whole(&self) -> bool {
         self.whole.is_some()
     }
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_flat_json_and_there_at_once() {
+    fn lines_are_flat_json_and_written_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.ndjson");
         let mut file = EventsFile::create(&path, false).unwrap();
@@ -294,12 +296,12 @@ mod tests {
         assert!(lines[1]["temperature"].is_null());
         assert_eq!(lines[2]["quantities"][1], "power");
         assert_eq!(lines[2]["reason"], "a \"quote\"\n");
-        // Nothing unfinished is left beside it.
+        // No temporary file remains.
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn people_are_warned_once_of_each() {
+    fn each_warning_is_given_once() {
         assert!(
             event(lost(true))
                 .warning()
@@ -314,7 +316,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn nothing_of_others_is_written_to() {
+    fn existing_files_are_not_written_to() {
         use std::os::unix::fs::symlink;
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
@@ -328,7 +330,7 @@ mod tests {
         file.write(&event(What::Stop)).unwrap();
         assert_eq!(fs::read_to_string(at("other")).unwrap(), "other");
         assert!(fs::symlink_metadata(at("link")).unwrap().is_file());
-        // The old file keeps what it has for whoever has it open.
+        // The old file keeps its content under other hard links.
         fs::hard_link(at("other"), at("twin")).unwrap();
         EventsFile::create(&at("other"), true)
             .unwrap()
@@ -350,7 +352,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_full_disk_is_one_error() {
+    fn full_disk_is_reported_once() {
         let mut file = EventsFile {
             path: "full".into(),
             file: File::options().write(true).open("/dev/full").unwrap(),

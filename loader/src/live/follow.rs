@@ -1,20 +1,20 @@
-//! What the decode loop reads.
+//! State shared with the decode loop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The fraction of a model to use at the moment, in (0, 1], shared between the thread that decides and the loop that
-/// decodes. 1 is the base: all that was allocated.
+/// The active fraction of a model, in (0, 1], shared between the governor and the decode loop. 1 is
+/// the full allocated rank.
 #[derive(Debug)]
 pub struct Follow {
-    /// The bits of a float64.
+    /// Bits of a float64.
     fraction: AtomicU64,
-    /// Whether the device is at work, as far as whoever marks phases says: a simulated plant asks.
+    /// The device is working, according to the marked phases; used by simulated plants.
     busy: AtomicBool,
 }
 
 impl Follow {
-    /// At the base, and taken to be at work.
+    /// Creates the state with fraction 1, working.
     pub fn new() -> Arc<Follow> {
         Arc::new(Follow {
             fraction: AtomicU64::new(1_f64.to_bits()),
@@ -22,23 +22,23 @@ impl Follow {
         })
     }
 
-    /// The fraction: one load of one atomic number.
+    /// Returns the fraction, with a single atomic load.
     pub fn fraction(&self) -> f64 {
         f64::from_bits(self.fraction.load(Ordering::Relaxed))
     }
 
-    /// What a plant is driven with: the fraction, or nothing while the device idles.
+    /// Returns the load of a simulated plant: the fraction, or `None` while idle.
     pub fn load(&self) -> Option<f64> {
         self.busy.load(Ordering::Relaxed).then(|| self.fraction())
     }
 
-    /// Sets the fraction; for programs that have a [`Controller`](super::Controller) in a loop of their own.
+    /// Sets the fraction, for programs with a [`Controller`](super::Controller) in a separate loop.
     pub fn set(&self, fraction: f64) {
-        // No other memory hangs on it, so that the order of other accesses is free.
+        // Relaxed, as it orders no other memory.
         self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
     }
 
-    /// Says whether the device is at work.
+    /// Marks the device as working or idle.
     pub fn set_busy(&self, busy: bool) {
         self.busy.store(busy, Ordering::Relaxed);
     }

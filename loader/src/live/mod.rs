@@ -1,5 +1,5 @@
-//! What happens while a model decodes: how warm the device is and what it draws, how much of the model follows from
-//! that, and what the tokens cost in joules.
+//! Thermal and power control during decoding: reads temperature and power of the device, derives
+//! the active fraction of the model, and accounts for the energy of tokens.
 //!
 //! ```text
 //! sensor ──Reading──> Controller ──fraction──> Follow ──> the decode loop: one atomic load for each token
@@ -8,8 +8,8 @@
 //!    └──Reading──> Meter    └──> Event ──> EventsFile, messages
 //! ```
 //!
-//! The [`Governor`] is the thread that does all of this. [`Controller`] and [`Meter`] are
-//! arithmetic without threads, files or clocks of their own, for programs that have a loop already.
+//! The [`Governor`] is the thread that does all of this. [`Controller`] and [`Meter`] are pure
+//! arithmetic without threads, files or clocks, for programs with an existing loop.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -25,21 +25,22 @@
 //!     }
 //! })?;
 //! governor.enter(Phase::Work)?;
-//! // For each token, behind session.follow_with(follow.clone(), Fraction::FULL)?: session.follow()?; session.step(&[token])?;
+//! // For each token, after session.follow_with(follow.clone(), Fraction::FULL)?: session.follow()?; session.step(&[token])?;
 //! assert!(follow.fraction() < 1.0);
 //! governor.enter(Phase::Other)?;
 //! let energy = governor.stop()?.ok_or("no power")?;
-//! println!("{:?} tokens for each joule", energy.tokens_per_joule(64));
+//! println!("{:?} tokens per joule", energy.tokens_per_joule(64));
 //! # Ok(()) }
 //! ```
 //!
-//! # What a smaller fraction saves
+//! # Effect of a smaller fraction
 //!
-//! A smaller fraction touches fewer bytes for each token, which costs less energy *for each token*. What that does to the
-//! power depends on the loop: one that makes as many tokens each second as before draws less, one that decodes as fast
-//! as it can makes more tokens each second and may draw as much as before. The method's claim ("higher temperature implies fewer FLOPs
-//! per token implies less heat generated per token", Adaptive Compression, section 4.1) is the first; where the second holds no fraction cools the
-//! device, the controller ends at the least fraction, and [`What::Beyond`] says so.
+//! A smaller fraction reads fewer bytes per token, which costs less energy *per token*. Its effect
+//! on power depends on the loop: one with a fixed token rate draws less, one that decodes as fast
+//! as possible generates more tokens per second and may draw as much as before. The method's claim
+//! ("higher temperature implies fewer FLOPs per token implies less heat generated per token",
+//! Adaptive Compression, section 4.1) refers to the first; in the second case no fraction cools the
+//! device, the controller ends at the least fraction, and [`What::Beyond`] is reported.
 
 mod clock;
 pub mod control;

@@ -1,37 +1,37 @@
-//! What a sampler would draw from, and how a token that somebody else drew becomes a draw of one's own.
+//! Distribution of a sampler, and the acceptance rule of speculative sampling.
 
 use super::{Candidate, Logits, Sampler, SamplingError, uniform};
 
-/// Tokens with their probabilities, in the order of their ids.
+/// Tokens with their probabilities, ordered by id.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Distribution {
     tokens: Vec<(u32, f64)>,
 }
 
-/// What became of a token that was drawn from another distribution.
+/// Verdict on a drafted token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged {
-    /// It stands.
+    /// The token is kept.
     Accepted,
-    /// This one stands in its place.
+    /// Another token replaces it.
     Replaced(u32),
 }
 
 impl Distribution {
-    /// The probability of a token; 0 for one that is never drawn.
+    /// Returns the probability of a token; 0 if it is never drawn.
     pub fn of(&self, token: u32) -> f64 {
         let found = self.tokens.binary_search_by_key(&token, |&(id, _)| id);
         found.map_or(0.0, |at| self.tokens[at].1)
     }
 
-    /// The tokens that may be drawn, with their probabilities.
+    /// Returns the possible tokens with their probabilities.
     pub fn tokens(&self) -> &[(u32, f64)] {
         &self.tokens
     }
 }
 
 impl Sampler {
-    /// What [`Sampler::sample`] draws from.
+    /// Computes the distribution of [`Sampler::sample`].
     ///
     /// # Errors
     /// As [`Sampler::sample`].
@@ -43,7 +43,7 @@ impl Sampler {
         self.distribution_from(Logits::All(logits), out)
     }
 
-    /// What [`Sampler::sample_from`] draws from.
+    /// Computes the distribution of [`Sampler::sample_from`].
     ///
     /// # Errors
     /// As [`Sampler::sample`].
@@ -70,18 +70,18 @@ impl Sampler {
         Ok(())
     }
 
-    /// One token of a distribution.
+    /// Draws one token of a distribution.
     pub fn draw_from(&mut self, from: &Distribution) -> u32 {
         let total = from.tokens.iter().map(|&(_, p)| p).sum();
         self.pick(from.tokens.iter().copied(), total)
     }
 
-    /// Whether `token`, which was drawn from `draft`, is a draw from `own`: with probability `own / draft` of
-    /// it, at most 1; else one of what `own` has more of than `draft` takes its place. Either way the outcome is
-    /// distributed as `own` is (Leviathan, Kalman and Matias 2023, algorithm 1; Chen et al. 2023).
+    /// Accepts `token`, drawn from `draft`, with probability `own / draft` of it; otherwise draws
+    /// from the excess of `own` over `draft`. The outcome is distributed as `own` (Leviathan,
+    /// Kalman and Matias 2023, algorithm 1; Chen et al. 2023).
     pub fn judge(&mut self, own: &Distribution, draft: &Distribution, token: u32) -> Judged {
         let (p, q) = (own.of(token), draft.of(token));
-        // A certain one takes no random number, so that greedy drafts leave the generator alone.
+        // Certain acceptance uses no random number.
         if p >= q || uniform(&mut self.generator) * q < p {
             return Judged::Accepted;
         }
@@ -90,12 +90,10 @@ impl Sampler {
         let total: f64 = rest.clone().map(|(_, p)| p).sum();
         Judged::Replaced(match total > 0.0 {
             true => self.pick(rest, total),
-            // Both are the same but for rounding.
             false => self.draw_from(own),
         })
     }
 
-    /// One of some tokens, whose weights have this sum.
     fn pick(&mut self, from: impl Iterator<Item = (u32, f64)>, total: f64) -> u32 {
         let mut remaining = uniform(&mut self.generator) * total;
         let mut last = 0;
@@ -104,7 +102,6 @@ impl Sampler {
                 return token;
             }
             remaining -= weight;
-            // Rounding can leave a remainder at the end.
             if weight > 0.0 {
                 last = token;
             }
@@ -135,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distribution_is_the_softmax_of_what_is_kept() {
+    fn distribution_is_the_softmax_of_the_kept_tokens() {
         let logits = [0.5, 2.0, -1.0, 1.0];
         let found = of(&mut sampler(0.5, 3), &logits);
         let weights = [0.5_f64, 2.0, 1.0].map(|l| (l / 0.5).exp());
@@ -148,10 +145,9 @@ mod tests {
         assert_eq!(greedy.tokens(), [(1, 1.0)]);
     }
 
-    /// Pearson's statistic against what the own distribution says, for drafts that are near, far, and of other
-    /// tokens; a quantile that one sampler in a million exceeds (the seed is fixed).
+    /// Pearson's statistic, below the quantile that one sampler in a million exceeds.
     #[test]
-    fn what_is_judged_is_a_draw_of_ones_own() {
+    fn judged_tokens_follow_the_target_distribution() {
         let own_logits = [1.0, 0.0, -1.0, 2.0, 0.5, -0.5];
         for (draft_logits, top_k) in [
             ([0.9, 0.2, -1.0, 1.8, 0.4, -0.4], 0),
@@ -191,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn of_certain_distributions_the_token_decides() {
+    fn greedy_drafts_are_accepted_only_if_equal() {
         let mut greedy = sampler(0.0, 0);
         let own = of(&mut greedy, &[0.0, 1.0, 0.5]);
         let other = of(&mut greedy, &[2.0, 1.0, 0.5]);

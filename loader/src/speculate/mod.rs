@@ -1,11 +1,10 @@
-//! Speculative decoding: a cheaper model drafts tokens, and the model itself reads them in one pass and keeps those that
-//! it would have written (Leviathan, Kalman and Matias 2023; Chen et al. 2023).
+//! Speculative decoding: a cheaper model drafts tokens, and the model verifies them in one pass
+//! (Leviathan, Kalman and Matias 2023; Chen et al. 2023).
 //!
-//! The draft is the same model with less of its weights, which shares the mapping and the keys and values of what was
-//! kept, or another model with the same vocabulary. What is written is the model's own: without temperature token for
-//! token, because a pass over several positions has the bits of single steps ([`Session::verify`]), and with
-//! one in distribution, by the rule of [`Sampler::judge`]. Keys and values of tokens that were not kept are cut
-//! off; nothing is computed again.
+//! The draft is the same model with fewer active weights, which shares the mapping and the KV
+//! cache, or another model with the same vocabulary. The output is the model's own: token for token
+//! without temperature, because a pass over several positions is bit-identical to single steps
+//! ([`Session::verify`]), and in distribution with one, by [`Sampler::judge`].
 
 mod pace;
 
@@ -26,46 +25,46 @@ use crate::sampling::{Distribution, Judged, Sampler};
 use pace::Pace;
 pub use pace::{DraftLength, LONGEST_DRAFT};
 
-/// Why a model cannot draft for another.
+/// Error of a speculative decoding setup.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SpeculateError {
-    /// Token ids do not mean the same.
+    /// The tokenizers differ.
     #[error(
         "the draft has another tokenizer: {what}; a draft and the model it drafts for need one vocabulary, take a \
          smaller artifact of the same model"
     )]
     Tokenizer {
-        /// The first difference.
+        /// First difference.
         what: String,
     },
-    /// Logits of another number of tokens.
+    /// The vocabulary sizes differ.
     #[error("the draft has {found} tokens in its vocabulary, expected {expected} as the model has")]
     Vocabulary {
         /// Rows of the model's head.
         expected: usize,
-        /// Rows of the draft's.
+        /// Rows of the draft's head.
         found: usize,
     },
-    /// A draft of more tokens than are allowed, or of none.
+    /// The draft length is out of range.
     #[error("a draft has 1 to {LONGEST_DRAFT} tokens, found {0}")]
     Length(usize),
-    /// The session has read what the draft has not.
+    /// The session has read positions that the draft has not.
     #[error(
         "the session has read {found} positions and its draft knows {expected} of them; begin both together"
     )]
     Position {
-        /// Positions that the draft knows.
+        /// Positions of the draft.
         expected: usize,
         /// Positions of the session.
         found: usize,
     },
-    /// The draft cannot learn.
+    /// The draft cannot be adapted.
     #[error(transparent)]
     Adapt(#[from] AdaptError),
 }
 
-/// Where two vocabularies differ first; `None` where a token means the same in both.
+/// Describes the first difference of two vocabularies, if any.
 pub fn vocabularies_differ(one: &Vocabulary, other: &Vocabulary) -> Option<String> {
     let numbers = [
         ("tokens", one.tokens.len(), other.tokens.len()),
@@ -94,34 +93,34 @@ pub fn vocabularies_differ(one: &Vocabulary, other: &Vocabulary) -> Option<Strin
     (special(one) != special(other)).then(|| "special tokens or the way to split words".to_owned())
 }
 
-/// What drafting did.
+/// Statistics of speculative decoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Speculated {
-    /// Passes of the model that checked a draft.
+    /// Verification passes.
     pub rounds: u64,
-    /// Tokens that were drafted.
+    /// Drafted tokens.
     pub drafted: u64,
-    /// Of these, the ones that were kept.
+    /// Accepted tokens.
     pub accepted: u64,
-    /// Tokens that were written without a draft: because it did not pay, there was no room, or to know what that takes.
+    /// Tokens generated without a draft.
     pub alone: u64,
-    /// Time that drafting took.
+    /// Time of drafting.
     pub draft: Duration,
-    /// Time that passes of the model took.
+    /// Time of passes of the model.
     pub verify: Duration,
-    /// Of this, the time of those without a draft.
+    /// Part of [`verify`](Speculated::verify) without a draft.
     pub alone_time: Duration,
 }
 
 impl Speculated {
-    /// The part of the drafted tokens that was kept; `None` where none was drafted.
+    /// Returns the fraction of accepted tokens; `None` if none was drafted.
     pub fn acceptance(&self) -> Option<f64> {
         (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
     }
 
-    /// Tokens a second, those without a draft among them, over tokens a second without any; `None` where no token was written
-    /// without one, so that this is not known. What learning took is not counted.
+    /// Returns the ratio of overall tokens per second to those without a draft, if known; excludes
+    /// adaptation.
     pub fn speed_up(&self) -> Option<f64> {
         let tokens = (self.alone + self.rounds + self.accepted) as f64;
         let without = self.alone_time.as_secs_f64() / self.alone as f64;
@@ -130,25 +129,19 @@ impl Speculated {
     }
 }
 
-/// What drafts.
 enum Drafter<B: Backend> {
-    /// The model itself.
     Own {
         setting: Setting,
-        /// What the draft uses in the place of parts of it.
         adapted: Option<Box<Adapted<B>>>,
     },
-    /// Another model.
     Other(Box<Session<B>>),
 }
 
-/// Drafts for a session. One belongs to one sequence.
+/// Drafter for a session; tied to one sequence.
 pub struct Speculator<B: Backend = Cpu> {
     drafter: Drafter<B>,
     pace: Pace,
-    /// Draws of the draft, from a generator of its own.
     sampler: Sampler,
-    /// Tokens that the session has read.
     read: Vec<u32>,
     drafted: Vec<u32>,
     drafts: Vec<Distribution>,
@@ -158,9 +151,7 @@ pub struct Speculator<B: Backend = Cpu> {
 }
 
 impl<B: Backend> Speculator<B> {
-    /// The model of a session drafts for itself, with less of its weights.
-    ///
-    /// `sampler` is the one that will choose tokens.
+    /// Creates a drafter that uses the session's own model with fewer active weights.
     ///
     /// # Errors
     /// [`SpeculateError::Length`].
@@ -173,8 +164,8 @@ impl<B: Backend> Speculator<B> {
         Speculator::new(Drafter::Own { setting, adapted }, length, sampler)
     }
 
-    /// Another model drafts: its session, which has read nothing, for one of `model`. Its keys and values may be
-    /// stored as any kind: what a kind loses costs drafts that are not kept, and no token of the text.
+    /// Creates a drafter from a fresh session of another model, with any KV cache, for sessions of
+    /// `model`.
     ///
     /// # Errors
     /// [`SpeculateError`] for another vocabulary, or a length out of range.
@@ -191,7 +182,7 @@ impl<B: Backend> Speculator<B> {
         let vocabularies = [draft.model().file(), model.file()].map(|file| &file.vocabulary);
         let differs = match vocabularies {
             [Ok(one), Ok(other)] => vocabularies_differ(one, other),
-            // Both may be without one, where tokens are all there is.
+            // Both may lack a tokenizer if only token ids are used.
             [Err(one), Err(other)] => (one.to_string() != other.to_string())
                 .then(|| format!("it cannot be read: {one}; and there: {other}")),
             [Err(error), Ok(_)] => Some(format!("that of the draft cannot be read: {error}")),
@@ -230,23 +221,23 @@ impl<B: Backend> Speculator<B> {
         })
     }
 
-    /// Lets the draft learn from what was not kept.
+    /// Adds online adaptation from rejected tokens.
     pub fn with_adaptation(mut self, adaptation: Adaptation) -> Self {
         self.adaptation = Some(Box::new(adaptation));
         self
     }
 
-    /// What the draft learns with.
+    /// Returns the adaptation, if any.
     pub fn adaptation(&self) -> Option<&Adaptation> {
         self.adaptation.as_deref()
     }
 
-    /// What was done so far.
+    /// Returns the statistics so far.
     pub fn done(&self) -> Speculated {
         self.done
     }
 
-    /// The session of another model that drafts.
+    /// Returns the session of a separate draft model.
     pub fn draft_session(&self) -> Option<&Session<B>> {
         match &self.drafter {
             Drafter::Own { .. } => None,
@@ -254,8 +245,8 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// The same, for who measures it with what it learnt: its sequence is that of the draft, so that
-    /// [`reset`](Speculator::reset) is due before and behind it.
+    /// Returns the session of a separate draft model, e.g. to measure it; call
+    /// [`reset`](Speculator::reset) before and after.
     pub fn draft_session_mut(&mut self) -> Option<&mut Session<B>> {
         match &mut self.drafter {
             Drafter::Own { .. } => None,
@@ -263,16 +254,15 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Takes tokens that the session has read, as a prompt; another model reads them, too.
+    /// Takes prompt tokens that the session has read.
     ///
     /// # Errors
     /// [`ExecError`] of the draft.
     pub(crate) fn read(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
         self.read.extend_from_slice(tokens);
         if let Drafter::Other(draft) = &mut self.drafter {
-            // No further than where one more can be drafted behind them.
-            let room = draft.limit().min(self.read.len());
-            let behind = self.read.get(draft.position()..room).unwrap_or(&[]);
+            let available = draft.limit().min(self.read.len());
+            let behind = self.read.get(draft.position()..available).unwrap_or(&[]);
             if !behind.is_empty() {
                 draft.read_prompt(behind)?;
             }
@@ -280,7 +270,7 @@ impl<B: Backend> Speculator<B> {
         Ok(())
     }
 
-    /// Forgets the sequence, as [`Session::reset`] does; what was measured stays.
+    /// Forgets the sequence, as [`Session::reset`]; keeps measurements.
     pub fn reset(&mut self) {
         self.read.clear();
         if let Drafter::Other(draft) = &mut self.drafter {
@@ -288,12 +278,11 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Positions that were read.
+    /// Returns the positions read.
     pub(crate) fn position(&self) -> usize {
         self.read.len()
     }
 
-    /// Forgets what was read from this position on.
     pub(crate) fn truncate(&mut self, position: usize) -> Result<(), ExecError> {
         self.read.truncate(position);
         match &mut self.drafter {
@@ -302,8 +291,8 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Writes at least one token behind `unread`, which the session has not read, at most `most`: into `out`. The session
-    /// has then read all but the last.
+    /// Generates 1 to `most` tokens after `unread` into `out`. Afterwards the session has read all
+    /// but the last.
     ///
     /// # Errors
     /// [`GenerateError`].
@@ -316,8 +305,11 @@ impl<B: Backend> Speculator<B> {
         out: &mut VecDeque<u32>,
     ) -> Result<(), GenerateError> {
         let start = session.position();
-        let room = session.limit().saturating_sub(start + 1);
-        let most = most.saturating_sub(1).min(room).min(session.batch() - 1);
+        let available = session.limit().saturating_sub(start + 1);
+        let most = most
+            .saturating_sub(1)
+            .min(available)
+            .min(session.batch() - 1);
         let length = self.pace.next(most.min(self.draft_room()), self.behind());
         let mut seen = match length {
             0 => None,
@@ -376,7 +368,7 @@ impl<B: Backend> Speculator<B> {
         Ok(())
     }
 
-    /// Tokens that were kept and another model that drafts has not read.
+    /// Returns the number of tokens that a separate draft model has not read.
     fn behind(&self) -> usize {
         match &self.drafter {
             Drafter::Own { .. } => 0,
@@ -384,9 +376,9 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Lets another model read what was written without it: that is time spent on drafting, and no cost of a drafted token.
+    /// Lets a separate draft model read tokens generated without it.
     fn catch_up(&mut self) -> Result<(), ExecError> {
-        // One is behind wherever all of a draft was kept, and is read with the next.
+        // A single unread token is read with the next.
         if self.behind() > 1
             && let Drafter::Other(draft) = &mut self.drafter
         {
@@ -398,7 +390,7 @@ impl<B: Backend> Speculator<B> {
         Ok(())
     }
 
-    /// Tokens that the draft has room for.
+    /// Returns the free positions of the draft's context.
     fn draft_room(&self) -> usize {
         match &self.drafter {
             Drafter::Own { .. } => usize::MAX,
@@ -406,7 +398,7 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Drafts so many tokens behind what was read and `unread`; a session that drafts for itself is then as before.
+    /// Drafts `length` tokens after `unread`; restores a session that drafts for itself.
     fn draft(
         &mut self,
         session: &mut Session<B>,
@@ -476,14 +468,12 @@ impl<B: Backend> Speculator<B> {
         done.verify += verify;
     }
 
-    /// Takes up what was learnt, before a draft of so many tokens.
     fn refresh(&mut self, session: &mut Session<B>, length: usize) -> Result<(), GenerateError> {
         let Some(adaptation) = self.adaptation.as_deref_mut().filter(|_| length > 0) else {
             return Ok(());
         };
         let new = match &mut self.drafter {
             Drafter::Own { setting, .. } => {
-                // As much of the head as the draft reads.
                 let before = session.setting();
                 session.set(*setting);
                 let new = adaptation.refresh(session);
@@ -503,7 +493,7 @@ impl<B: Backend> Speculator<B> {
     }
 }
 
-/// One token behind `tokens`, with what it was drawn from.
+/// Drafts one token after `tokens`, with its distribution.
 fn step<B: Backend>(
     session: &mut Session<B>,
     sampler: &mut Sampler,
@@ -530,7 +520,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_speed_up_is_over_what_tokens_take_without_a_draft() {
+    fn speed_up_is_relative_to_tokens_without_a_draft() {
         let ms = Duration::from_millis;
         let done = Speculated {
             rounds: 2,
@@ -541,7 +531,6 @@ mod tests {
             verify: ms(60),
             alone_time: ms(40),
         };
-        // 12 tokens in 70 ms, each of which takes 10 ms without.
         assert!((done.speed_up().unwrap() - 120.0 / 70.0).abs() < 1e-12);
         assert_eq!(done.acceptance(), Some(0.75));
         for unknown in [

@@ -1,69 +1,62 @@
-//! How many tokens to draft: what an accepted token is worth against what drafting and verifying take.
+//! Choice of the draft length from measured acceptance and times.
 
 use std::time::Duration;
 
-/// Tokens that are drafted at most.
+/// Maximum draft length.
 pub const LONGEST_DRAFT: usize = 16;
 
-/// Tokens that are written without a draft in the beginning, to know what that takes.
+/// Initial tokens without a draft, as a baseline.
 const ALONE: usize = 3;
 
-/// Tokens of drafts that are tried, before anything is known or behind a rest, and how many there are in the beginning.
+/// Length and initial number of trial drafts.
 const FIRST: usize = 4;
 const TRIALS: usize = 3;
 
-/// Rounds with drafts between two tokens that are written without, so that it stays known what that takes: a line through passes over several
-/// rows does not say it.
+/// Rounds with drafts between two baseline tokens.
 const BETWEEN: usize = 32;
 
-/// What a measurement weighs after the next one.
+/// Decay of measurements.
 const MEMORY: f64 = 0.9;
 
-/// By which drafting must be faster than writing without.
+/// Minimum speed-up for drafting.
 const WORTH: f64 = 1.05;
 
-/// Tokens that are written without a draft before one is tried again: at first, and at most.
+/// Tokens until the next trial: initially, and at most.
 const REST: [usize; 2] = [32, 1024];
 
-/// Tokens that a draft is tried behind at most, if it has to read them first: that is a batch and still takes a good part of what writing
-/// them took, so that what may pay one day is not worth it again and again.
+/// Largest number of unread tokens for a trial, because reading them takes time.
 const BEHIND: usize = 40;
 
-/// What is left over a rest of what was seen of acceptance: less than a trial says, enough for what is never right to be tried once.
+/// Decay of acceptance over a pause.
 const KEPT: f64 = 0.25;
 
-/// How many tokens a draft has.
+/// Policy for the number of drafted tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DraftLength {
-    /// So many as long as there is room, whether it pays or not: at least 1, at most [`LONGEST_DRAFT`]. Only the first token and
-    /// one behind every 32 drafts are written without, to know what that takes.
+    /// Fixed length, 1 to [`LONGEST_DRAFT`], while the context has space, except for baseline
+    /// tokens: the first and one after every 32 drafts.
     Fixed(usize),
-    /// What writes most tokens in a second by the times and the acceptance that were measured so far, or
-    /// none.
+    /// Length of the highest measured throughput, possibly none.
     #[default]
     Auto,
 }
 
-/// What was measured, and what follows.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     length: DraftLength,
-    /// Tokens that were accepted, and those that were looked at: up to the first that was not.
+    /// Accepted and checked tokens.
     accepted: f64,
     looked_at: f64,
-    /// Seconds of a drafted token: their sum and their number.
+    /// Seconds of drafted tokens: sum and count.
     draft: [f64; 2],
-    /// Seconds of a pass over one row: their sum and their number. Only the next of these makes one count for less.
+    /// Seconds of passes over one row: sum and count.
     alone: [f64; 2],
-    /// Rounds with drafts since the last of these.
     drafting: usize,
-    /// Seconds of a pass over `n` rows, as a line: weights, and sums of `n`, `n²`, seconds and `n` times seconds.
+    /// Regression of seconds over `n` rows: weight, and sums of `n`, `n²`, seconds and `n` times
+    /// seconds.
     passes: [f64; 5],
-    /// Tokens still to be written without a draft.
     resting: usize,
-    /// Tokens of the rest that comes next.
     rest: usize,
-    /// Drafts still to be tried, whatever was measured.
     trials: usize,
 }
 
@@ -83,14 +76,14 @@ impl Pace {
         }
     }
 
-    /// Tokens that the next round drafts, at most `most`, by a draft that has to read `behind` tokens first.
+    /// Returns the draft length of the next round, at most `most`, with `behind` tokens unread by
+    /// the draft.
     pub fn next(&mut self, most: usize, behind: usize) -> usize {
         let most = most.min(LONGEST_DRAFT);
         if let DraftLength::Fixed(length) = self.length {
             let unknown = self.alone[1] == 0.0 || self.drafting >= BETWEEN;
             return if unknown { 0 } else { length.min(most) };
         }
-        // First what a token takes without, then what a draft does.
         if self.resting > 0 {
             self.resting -= 1;
             return 0;
@@ -109,15 +102,14 @@ impl Pace {
         }
         self.resting = self.rest;
         self.rest = (2 * self.rest).min(REST[1]);
-        // Behind the rest a draft is tried, and judged by that: the text may be another, and what was measured may have been the
-        // machine's doing.
+        // The trial after a pause counts most.
         (self.accepted, self.looked_at) = (self.accepted * KEPT, self.looked_at * KEPT);
         self.draft = [0.0; 2];
         self.trials = 1;
         0
     }
 
-    /// The length that writes most tokens in a second, and how much faster it is than none.
+    /// Returns the length of the highest throughput, and its speed-up.
     fn best(&self, most: usize) -> (usize, f64) {
         let [seconds, tokens] = self.alone;
         let alone = tokens / seconds.max(1e-9);
@@ -128,8 +120,8 @@ impl Pace {
         })
     }
 
-    /// Tokens a second with drafts of so many: `(1 − α^(n+1)) / (1 − α)` of them a round, each drafted token being
-    /// accepted with probability `α` (Leviathan et al. 2023, equation 1).
+    /// Returns tokens per second at a draft length: `(1 − α^(n+1)) / (1 − α)` per round with
+    /// acceptance probability `α` (Leviathan et al. 2023, equation 1).
     fn speed(&self, length: usize) -> f64 {
         let acceptance = self.acceptance();
         let tokens: f64 = (0..=length).map(|n| acceptance.powi(n as i32)).sum();
@@ -137,12 +129,12 @@ impl Pace {
         tokens / (length as f64 * seconds / drafts.max(1e-9) + self.pass(length + 1))
     }
 
-    /// The probability that a drafted token is accepted, with one seen of either kind to begin with.
+    /// Returns the acceptance probability, with one prior observation of each outcome.
     fn acceptance(&self) -> f64 {
         (self.accepted + 1.0) / (self.looked_at + 2.0)
     }
 
-    /// Seconds of a pass over `n` rows: the line through those that were measured.
+    /// Returns the seconds of a pass over `n` rows.
     fn pass(&self, n: usize) -> f64 {
         let [weight, sum, squares, seconds, products] = self.passes;
         let spread = weight * squares - sum * sum;
@@ -154,7 +146,7 @@ impl Pace {
         (mean + slope * (n as f64 - sum / weight)).max(1e-9)
     }
 
-    /// Takes what a round of `length` drafted tokens, of which so many were accepted, took.
+    /// Records a round.
     pub fn note(&mut self, length: usize, accepted: usize, draft: Duration, pass: Duration) {
         let (rows, seconds) = ((length + 1) as f64, pass.as_secs_f64());
         let measured = [1.0, rows, rows * rows, seconds, rows * seconds];
@@ -185,8 +177,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Rounds with constant costs in milliseconds, in which every draft has its first `accepted` tokens accepted; the
-    /// lengths that were chosen.
+    /// Chosen lengths, with constant costs in milliseconds.
     fn lengths(draft: f64, passes: impl Fn(usize) -> f64, accepted: usize) -> Vec<usize> {
         let mut pace = Pace::new(DraftLength::Auto);
         let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
@@ -200,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_length_is_kept_but_for_what_a_token_takes_without() {
+    fn fixed_length_is_kept_except_for_baseline_tokens() {
         let mut pace = Pace::new(DraftLength::Fixed(3));
         let round = |_| {
             let length = pace.next(100, 0);
@@ -218,18 +209,16 @@ mod tests {
     }
 
     #[test]
-    fn a_cheap_draft_that_is_always_right_is_as_long_as_it_may_be() {
+    fn cheap_perfect_draft_has_the_maximum_length() {
         let found = lengths(0.1, |n| 1.0 + 0.05 * n as f64, usize::MAX);
-        // But for the tokens that tell what writing without takes.
         let other = found[20..].iter().filter(|&&n| n != LONGEST_DRAFT);
         assert!(other.clone().all(|&n| n == 0), "{found:?}");
         assert!(other.count() <= 1 + found.len() / BETWEEN, "{found:?}");
     }
 
-    /// Passes over several rows that take little more for each do not make one over a single row dear: what is always right and as dear
-    /// as the model itself does not pay.
+    /// A perfect draft as slow as the model does not pay off.
     #[test]
-    fn what_a_token_takes_without_a_draft_is_not_forgotten() {
+    fn baseline_time_is_not_derived_from_long_passes() {
         let found = lengths(
             0.6,
             |n| if n == 1 { 1.0 } else { 2.2 + 0.1 * n as f64 },
@@ -240,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_that_is_never_right_is_tried_ever_less() {
+    fn useless_draft_is_tried_less_and_less() {
         let found = lengths(0.1, |n| 1.0 + 0.05 * n as f64, 0);
         let drafted = found.iter().filter(|&&n| n > 0).count();
         assert!(drafted < 40, "{drafted}");
@@ -248,9 +237,8 @@ mod tests {
         assert!(late <= drafted / 2, "{late} of {drafted}");
     }
 
-    /// Right half of the time, so that a token is worth drafting only while it costs less than it brings.
     #[test]
-    fn a_length_is_the_best_of_all() {
+    fn chosen_length_maximises_throughput() {
         let mut pace = Pace::new(DraftLength::Auto);
         for length in [0, 4, 2, 4, 6, 1] {
             let time = |ms: f64| Duration::from_secs_f64(ms / 1e3);
@@ -273,9 +261,8 @@ mod tests {
         assert!((gain - speed(found)).abs() < 1e-6, "{gain}");
     }
 
-    /// Rounds of a length chosen by itself, with what the next of them does: seconds of a drafted token, and how many of a
-    /// draft are kept. The lengths.
-    fn of(rounds: usize, does: impl Fn(usize) -> (f64, usize)) -> Vec<usize> {
+    /// Chosen lengths, given seconds per drafted token and accepted tokens of each round.
+    fn simulated_lengths(rounds: usize, does: impl Fn(usize) -> (f64, usize)) -> Vec<usize> {
         let mut pace = Pace::new(DraftLength::Auto);
         let round = |number| {
             let (draft, kept) = does(number);
@@ -294,17 +281,16 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_that_begins_to_pay_is_found() {
-        let found = of(1000, |round| {
+    fn draft_that_becomes_useful_is_used() {
+        let found = simulated_lengths(1000, |round| {
             (0.5, if round < 100 { 0 } else { usize::MAX })
         });
         let late = found[600..].iter().filter(|&&n| n > 0).count();
         assert!(late > 350, "{found:?}");
     }
 
-    /// Another model is tried again while it has little to read, and left behind that.
     #[test]
-    fn a_draft_that_would_have_much_to_read_is_left() {
+    fn draft_with_many_unread_tokens_is_abandoned() {
         let mut pace = Pace::new(DraftLength::Auto);
         let (mut behind, mut tries) = (0, Vec::new());
         for round in 0..2000 {
@@ -321,8 +307,8 @@ mod tests {
     }
 
     #[test]
-    fn a_first_measurement_that_was_noise_is_measured_again() {
-        let found = of(600, |round| {
+    fn noisy_first_measurement_is_corrected() {
+        let found = simulated_lengths(600, |round| {
             (if round < 10 { 5.0 } else { 0.2 }, usize::MAX)
         });
         let late = found[200..].iter().filter(|&&n| n > 0).count();

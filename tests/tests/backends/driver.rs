@@ -1,8 +1,9 @@
-//! The suite of a GPU through the driver's functions, on a device that is not there.
+//! Runs the GPU suite through the driver API on a simulated device.
 
 use htc_tests::machine::Machine;
 
-/// Some of the suite: operations, whole models, sessions, a draft. All of it takes minutes, on the one thread that there is for it.
+/// Part of the suite: operations, models, sessions, a draft. All of it would take minutes on the
+/// single thread.
 const PART: &[&str] = &[
     "a_draft_follows_where_its_session_goes",
     "a_key_without_a_place_leaves_all_as_it_was",
@@ -30,12 +31,12 @@ const PART: &[&str] = &[
 ];
 
 #[test]
-fn the_suite_of_a_gpu_passes_through_a_driver() {
+fn gpu_suite_passes_on_a_simulated_driver() {
     let machine = Machine::new();
     let names = PART.iter().map(|name| format!("on::cuda::{name}"));
     let run = machine
         .program(&std::env::current_exe().unwrap())
-        // Devices share what the driver keeps.
+        // Devices share state in the driver.
         .args(["--ignored", "--exact", "--test-threads=1"])
         .args(names)
         .output()

@@ -1,4 +1,4 @@
-//! Operations that a device joins in one launch: no bit differs from those that are launched one by one, and there are fewer.
+//! Fused operations: results are identical to separate launches, with fewer launches.
 
 use std::sync::Arc;
 
@@ -13,8 +13,10 @@ use htc_tests::{Scratch, TinyModel, htc, material};
 
 use super::models::{ARCHITECTURES, fixture};
 
-/// A session that joins operations, and one that does not.
-fn both(file: &ModelFile, kv_type: KvType) -> [(EmulatedDevice, Session<Emulated>); 2] {
+fn fused_and_separate(
+    file: &ModelFile,
+    kv_type: KvType,
+) -> [(EmulatedDevice, Session<Emulated>); 2] {
     let of = |joins: bool| {
         let device = EmulatedDevice::new(7);
         let mut backend = Gpu::new(&device);
@@ -28,25 +30,21 @@ fn both(file: &ModelFile, kv_type: KvType) -> [(EmulatedDevice, Session<Emulated
     [of(true), of(false)]
 }
 
-/// What the last step took.
 #[derive(Debug, PartialEq)]
 struct Took {
-    /// Launches, of operations that are joined.
     joined: u64,
-    /// Those of them that are not as they were in the step before: what a device is told again.
+    /// Launches with other parameters than in the step before, which are updated on the device.
     changed: u64,
-    /// Launches, one by one.
     apart: u64,
 }
 
-/// Reads the same with both, in one batch, a short one and step by step.
-fn same(file: &ModelFile, tokens: &[u32], kv_type: KvType) -> Took {
+fn assert_same_logits(file: &ModelFile, tokens: &[u32], kv_type: KvType) -> Took {
     let (batch, short) = (tokens.len() - 5, tokens.len() - 2);
-    let found = both(file, kv_type).map(|(device, mut session)| {
+    let found = fused_and_separate(file, kv_type).map(|(device, mut session)| {
         let mut logits = Vec::new();
         session.forward(&tokens[..batch]).unwrap();
         logits.extend_from_slice(session.logits(1, batch).unwrap());
-        // Products in low rank find room for their counters in the first pass.
+        // Products of low rank allocate their counters in the first pass.
         let first = device.steps();
         assert!(first.interrupted <= 1 && first.plain == 0, "{first:?}");
         session.forward(&tokens[batch..short]).unwrap();
@@ -60,7 +58,6 @@ fn same(file: &ModelFile, tokens: &[u32], kv_type: KvType) -> Took {
                 device.steps().changed - before[1],
             ];
         }
-        // Each of the passes behind it is begun as one, and only that.
         let steps = device.steps();
         let apart = (steps.interrupted - first.interrupted, steps.plain);
         assert_eq!(apart, (0, 0), "{steps:?}");
@@ -81,13 +78,13 @@ fn same(file: &ModelFile, tokens: &[u32], kv_type: KvType) -> Took {
 }
 
 #[test]
-fn no_bit_tells_whether_operations_are_joined() {
+fn fused_operations_give_identical_logits() {
     for name in ARCHITECTURES {
         let folder = fixture(name);
         let tokens = Array::read(&folder.join("tokens.npy")).tokens();
         let file = ModelFile::open(folder.join("model.gguf")).unwrap();
         for kv_type in [KvType::F32, KvType::F16] {
-            same(&file, &tokens, kv_type);
+            assert_same_logits(&file, &tokens, kv_type);
         }
     }
     let scratch = Scratch::new();
@@ -106,15 +103,14 @@ fn no_bit_tells_whether_operations_are_joined() {
             if head_size == 16 && kv_type != KvType::F16 {
                 continue;
             }
-            same(&file, &tokens, kv_type);
+            assert_same_logits(&file, &tokens, kv_type);
         }
     }
 }
 
-/// What a token takes: of the demo model, which has eight blocks of numbers in half precision, and of models of two blocks in
-/// q8_0, dense, in low rank in every slot, and with shared bases but for O and down; and of an elastic one with all of its
-/// refinements. What changes with the token is its embedding, refined or not, the rotation of its position, and of each block where
-/// its keys and values go and how many are attended to.
+/// Launches per token: of the demo model (eight layers in f16), and of models of two layers in q8_0
+/// in several forms. Per token change the embedding (with or without residual), the rotation, and
+/// for each layer the destination of keys and values and the attended length.
 const DEMO: Took = took(84, 2 + 2 * 8, 124);
 const DENSE: Took = took(24, 2 + 2 * 2, 43);
 const LOW_RANK: Took = took(32, 2 + 2 * 2, 71);
@@ -129,13 +125,12 @@ const fn took(joined: u64, changed: u64, apart: u64) -> Took {
     }
 }
 
-/// A change of these numbers is one of the speed of decoding.
 #[test]
-fn a_token_takes_so_many_launches() {
+fn launches_per_token_are_as_recorded() {
     let tokens: Vec<u32> = (0..20).map(|i| 3 + i * 7 % 290).collect();
     let demo = ModelFile::open(material::demo("reference-7m-f16.gguf")).unwrap();
     assert_eq!(demo.hyper.layers, 8);
-    assert_eq!(same(&demo, &tokens, KvType::F16), DEMO);
+    assert_eq!(assert_same_logits(&demo, &tokens, KvType::F16), DEMO);
     let scratch = Scratch::new();
     let tiny = TinyModel {
         width: 256,
@@ -146,7 +141,7 @@ fn a_token_takes_so_many_launches() {
     };
     let source = scratch.file("model.gguf", tiny.bytes());
     let dense = ModelFile::open(&source).unwrap();
-    assert_eq!(same(&dense, &tokens, KvType::F16), DENSE);
+    assert_eq!(assert_same_logits(&dense, &tokens, KvType::F16), DENSE);
     for (method, slots, expected) in [
         ("gp", "q,k,v,o,gate,up,down", LOW_RANK),
         ("grc", "q,k,v,gate,up", SHARED),
@@ -156,13 +151,16 @@ fn a_token_takes_so_many_launches() {
         let rank = ["--slots", slots, "--rank", "64", "--factor-type", "q8_0"];
         run.args(rank).run().ok();
         let file = ModelFile::open(&artifact).unwrap();
-        assert_eq!(same(&file, &tokens, KvType::F16), expected, "{method}");
+        assert_eq!(
+            assert_same_logits(&file, &tokens, KvType::F16),
+            expected,
+            "{method}"
+        );
     }
 }
 
-/// What is refined takes a product for all slots of an input, however many they are.
 #[test]
-fn refinements_take_few_launches() {
+fn residuals_add_few_launches() {
     let scratch = Scratch::new();
     let tiny = TinyModel {
         ffn: 192,
@@ -179,22 +177,20 @@ fn refinements_take_few_launches() {
         .ok();
     let tokens: Vec<u32> = (0..20).map(|i| 3 + i * 7 % 290).collect();
     let file = ModelFile::open(&artifact).unwrap();
-    assert_eq!(same(&file, &tokens, KvType::F16), ELASTIC);
+    assert_eq!(assert_same_logits(&file, &tokens, KvType::F16), ELASTIC);
 }
 
-/// Of a text nothing but tokens comes back from the device, or few logits; choosing is part of the step.
 #[test]
-fn a_token_is_chosen_on_the_device() {
+fn sampling_runs_on_the_device() {
     let scratch = Scratch::new();
     let file = scratch.file("model.gguf", TinyModel::default().bytes());
     let file = ModelFile::open(file).unwrap();
-    let [(device, mut session), _] = both(&file, KvType::F16);
+    let [(device, mut session), _] = fused_and_separate(&file, KvType::F16);
     let of = |temperature, top_k| {
         let mut options = SamplingOptions::default();
         (options.temperature, options.top_k) = (temperature, top_k);
         Sampler::new(options).unwrap()
     };
-    // What is wanted, what it gets, and by how many launches more than all of the logits take.
     let mut alone = 0;
     for (wanted, expected, more) in [
         (Wants::All, "all", 0),
@@ -203,7 +199,7 @@ fn a_token_is_chosen_on_the_device() {
         (of(1.0, 65).wants_one(), "drawn", 1),
         (of(1.0, 0).wants_one(), "drawn", 1),
     ] {
-        // Of a kind, the first find room and may be made anew; the last is like the one before.
+        // The first steps of a kind may allocate and build a new graph; the last reuses it.
         for turn in 0..4 {
             let (before, launches) = (device.steps(), device.launches());
             let found = match session.step_for(&[5], wanted).unwrap() {

@@ -1,4 +1,4 @@
-//! What a draft learns, on any backend: the same as on the oracle, and it is used.
+//! Drafts that learn, on any backend: they learn the same as on the oracle.
 
 use std::sync::Arc;
 
@@ -21,12 +21,11 @@ const WRITTEN: usize = 24;
 const DRAFT: Digest = Digest([1; 32]);
 const MODEL: Digest = Digest([2; 32]);
 
-/// Both ways to learn, from every token that was not kept.
-fn both(draft: &ModelFile, model: &ModelFile) -> [(&'static str, Adaptation); 2] {
+fn both_adaptations(draft: &ModelFile, model: &ModelFile) -> [(&'static str, Adaptation); 2] {
     let pool = Arc::new(Pool::new(1).unwrap());
     let (mut oja, mut gradient) = (AdaptOptions::oja(), AdaptOptions::gradient());
     (oja.gate, gradient.gate) = (1, 1);
-    // So that little text moves much.
+    // High rates, so that a short text has a large effect.
     (oja.rate, gradient.rate) = (0.5, 0.5);
     [
         (
@@ -37,12 +36,10 @@ fn both(draft: &ModelFile, model: &ModelFile) -> [(&'static str, Adaptation); 2]
     ]
 }
 
-/// What came of a text with a draft that learns.
 struct Outcome {
     tokens: Vec<u32>,
     learnt: Learnt,
     state: learnt::Learnt,
-    /// Of the draft behind the prompt: as it learns nothing, and with what it has learnt.
     before: Vec<f32>,
     after: Vec<f32>,
 }
@@ -79,7 +76,7 @@ fn learn<B: Backend>(
     let tokens = text(&mut speculator, WRITTEN);
     let adaptation = speculator.adaptation().unwrap();
     let (learnt, state) = (adaptation.learnt(), adaptation.state(DRAFT, MODEL));
-    // The draft takes up what it learnt when it is next asked.
+    // The draft applies updates when it is next used.
     text(&mut speculator, 4);
     Outcome {
         tokens,
@@ -90,8 +87,7 @@ fn learn<B: Backend>(
     }
 }
 
-/// How far two rows of numbers are from each other, as a part of the second.
-fn apart(found: &[f32], expected: &[f32]) -> f64 {
+fn relative_distance(found: &[f32], expected: &[f32]) -> f64 {
     let squares = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>();
     let pairs = found.iter().zip(expected);
     let difference = squares(&mut pairs.map(|(&a, &b)| f64::from(a) - f64::from(b)));
@@ -101,7 +97,8 @@ fn apart(found: &[f32], expected: &[f32]) -> f64 {
 pub fn what_is_learnt_is_what_the_oracle_learns<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let [model, draft] = in_shared_bases("4");
     let models = [&model, &draft];
-    let expected = both(&draft, &model).map(|(_, how)| learn(models, || Reference, how));
+    let expected =
+        both_adaptations(&draft, &model).map(|(_, how)| learn(models, || Reference, how));
     let names: Vec<String> = backends().into_iter().map(|(name, _)| name).collect();
     for (index, name) in names.iter().enumerate() {
         let mut plain = session(&model, backends().swap_remove(index).1);
@@ -115,7 +112,7 @@ pub fn what_is_learnt_is_what_the_oracle_learns<B: Backend>(backends: fn() -> Ve
             limits(WRITTEN),
         );
         let text = written(text.unwrap()).0;
-        for ((kind, how), expected) in both(&draft, &model).into_iter().zip(&expected) {
+        for ((kind, how), expected) in both_adaptations(&draft, &model).into_iter().zip(&expected) {
             let what = format!("{name}, {kind}");
             let found = learn(models, || backends().swap_remove(index).1, how);
             assert_eq!(found.tokens, text, "{what}");
@@ -125,31 +122,30 @@ pub fn what_is_learnt_is_what_the_oracle_learns<B: Backend>(backends: fn() -> Ve
             assert!(wanted.updates >= least, "{what}: {wanted:?}");
             assert_eq!(learnt.updates, wanted.updates, "{what}");
             assert_eq!(learnt.rejections, wanted.rejections, "{what}");
-            // Both are the draft's; what it learnt moves it, and further than backends are from each other.
             let [moved, off_before, off_after] = [
-                apart(&expected.after, &expected.before),
-                apart(&found.before, &expected.before),
-                apart(&found.after, &expected.after),
+                relative_distance(&expected.after, &expected.before),
+                relative_distance(&found.before, &expected.before),
+                relative_distance(&found.after, &expected.after),
             ];
             assert!(off_before < 0.01, "{what}: {off_before}");
             assert!(off_after < 0.02, "{what}: {off_after}");
             assert!(moved > 5.0 * off_after, "{what}: {moved}, {off_after}");
             for (found, expected) in found.state.parts.iter().zip(&expected.state.parts) {
-                let off = apart(&found.numbers, &expected.numbers);
+                let off = relative_distance(&found.numbers, &expected.numbers);
                 assert!(off < 0.02, "{what}, layer {}: {off}", found.layer);
             }
         }
     }
 }
 
-/// What was learnt goes on from where it was, and only between the same two models and in the same way.
 #[test]
-fn what_was_learnt_goes_on_and_nothing_else_does() {
+fn learnt_state_is_restored_only_for_its_models() {
     let [model, draft] = in_shared_bases("4");
-    let learnt = both(&draft, &model).map(|(_, how)| learn([&model, &draft], || Reference, how));
+    let learnt =
+        both_adaptations(&draft, &model).map(|(_, how)| learn([&model, &draft], || Reference, how));
     for (index, found) in learnt.iter().enumerate() {
         let new = || {
-            let [(_, oja), (_, gradient)] = both(&draft, &model);
+            let [(_, oja), (_, gradient)] = both_adaptations(&draft, &model);
             if index == 0 { oja } else { gradient }
         };
         let mut again = new();
@@ -158,9 +154,8 @@ fn what_was_learnt_goes_on_and_nothing_else_does() {
         assert!(then.distance > 0.0 && (now.distance / then.distance - 1.0).abs() < 1e-5);
         let state = again.state(DRAFT, MODEL);
         for (now, then) in state.parts.iter().zip(&found.state.parts) {
-            assert!(apart(&now.numbers, &then.numbers) < 1e-5);
+            assert!(relative_distance(&now.numbers, &then.numbers) < 1e-5);
         }
-        // A draft that begins with it drafts as the one that learnt it.
         let mut second = new();
         second.restore(&found.state, DRAFT, MODEL).unwrap();
         let second = learn([&model, &draft], || Reference, second);

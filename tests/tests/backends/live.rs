@@ -1,4 +1,4 @@
-//! What moves while a session reads and writes, on any backend.
+//! Changes while a session runs, on any backend.
 
 use std::sync::Arc;
 
@@ -15,7 +15,6 @@ use htc_tests::{Scratch, TinyModel, htc};
 
 use super::Named;
 
-/// A model, and an artifact of it in factors, of which a part can be left out.
 fn artifact(context: usize) -> [ModelFile; 2] {
     let scratch = Scratch::new();
     let tiny = TinyModel {
@@ -35,8 +34,8 @@ fn session<B: Backend>(file: &ModelFile, mut backend: B, context: usize) -> Sess
     Session::with_kv_type(model, backend, context, KvType::F16).unwrap()
 }
 
-/// What a session that is told to follow computes is what one computes whose fraction is set by hand, to the last bit, at
-/// every fraction and back; the cache stays what it is.
+/// A session that follows a target fraction gives identical logits to one whose fraction is set
+/// explicitly, at every fraction; the KV cache is unchanged.
 pub fn a_session_follows_between_two_tokens<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let [_, file] = artifact(256);
     for ((name, first), (_, second)) in backends().into_iter().zip(backends()) {
@@ -78,7 +77,7 @@ pub fn a_session_follows_between_two_tokens<B: Backend>(backends: fn() -> Vec<Na
         assert_eq!(by_hand.fractions(), [1.0; 2]);
         assert_eq!(following.kv().bytes(), by_hand.kv().bytes());
 
-        // Of a part of the model, a part; and never more than that.
+        // Fractions relative to a maximum multiply, and never exceed it.
         let half = Fraction::new(0.8).unwrap();
         following.follow_with(Arc::clone(&most), half).unwrap();
         let of_part = by_hand.set_fraction(half).unwrap();
@@ -93,8 +92,9 @@ pub fn a_session_follows_between_two_tokens<B: Backend>(backends: fn() -> Vec<Na
     }
 }
 
-/// A sequence that is full begins anew with its first tokens and its last half, which are read again; with a draft, too.
-pub fn a_full_context_slides<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+/// A full sequence restarts with its first tokens and its last half, which are read again; also
+/// with a draft.
+pub fn full_context_slides<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     const CONTEXT: usize = 48;
     const TOKENS: usize = 100;
     let [source, _] = artifact(CONTEXT);

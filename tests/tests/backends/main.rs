@@ -1,7 +1,6 @@
-//! Every backend against the oracle, which computes in float64: every operation, and whole models.
+//! Checks every backend against the float64 oracle: every operation, and whole models.
 //!
-//! Each operation says how far a backend may be from the oracle. A further backend is a line in
-//! [`suite`].
+//! Each operation has its own tolerance. To add a backend, add a line to [`suite`].
 
 #![allow(
     clippy::unwrap_used,
@@ -34,10 +33,8 @@ use htc_loader::backend::Gpu;
 use htc_loader::backend::Reference;
 use htc_loader::{Backend, Cpu, Pool};
 
-/// A backend by name.
 type Named<B> = (String, B);
 
-/// The processor: every instruction set it has, on one thread and on several.
 fn cpu() -> Vec<Named<Cpu>> {
     let pools = [1, 3].map(|threads| Arc::new(Pool::new(threads).unwrap()));
     let named = |cpu: Cpu, pool: &Pool| {
@@ -51,26 +48,24 @@ fn cpu() -> Vec<Named<Cpu>> {
     pools.iter().flat_map(of).collect()
 }
 
-/// The oracle, which the suite then holds against itself: a session of it is to behave, too.
 fn reference() -> Vec<Named<Reference>> {
     vec![("reference".into(), Reference)]
 }
 
-/// A GPU that the processor emulates.
 #[cfg(feature = "emulated")]
 fn emulated() -> Vec<Named<Emulated>> {
     let device = htc_loader::backend::EmulatedDevice::new(1);
     vec![("emulated".into(), Gpu::new(&device))]
 }
 
-/// The first GPU of NVIDIA. Its tests are ignored unless they are asked for, so that it is missing nowhere in silence.
+/// The first NVIDIA GPU. Its tests are ignored by default instead of skipped silently.
 #[cfg(feature = "cuda")]
 fn cuda() -> Vec<Named<Cuda>> {
     let device = htc_loader::device::open_cuda(htc_loader::device::Which::default(), None).unwrap();
     vec![(format!("cuda, {}", device.code()), Gpu::new(&device))]
 }
 
-/// The tests of each backend, with the attribute that they have; of one `in_short` without those that read or write long
+/// Defines the tests of each backend with an optional attribute; `in_short` omits those with long
 /// texts.
 macro_rules! suite {
     ($($(#[$attribute:meta])? $backend:ident;)*) => {
@@ -88,9 +83,9 @@ macro_rules! suite {
         mod $backend {
             use super::super::*;
             suite!(@common $attribute $backend);
-            suite!(@tests $attribute $backend: sessions::{what_is_cut_off_was_never_read});
+            suite!(@tests $attribute $backend: sessions::{truncated_tokens_leave_no_trace});
             suite!(@tests $attribute $backend: speculation::{
-                what_is_drawn_is_distributed_as_without_a_draft
+                drafts_preserve_the_sampling_distribution
             });
         }
     };
@@ -103,17 +98,17 @@ macro_rules! suite {
         suite!(@tests $attribute $backend: products::{projections, logits});
         suite!(@tests $attribute $backend: models::{architectures, demo, factorised, coded});
         suite!(@tests $attribute $backend: sessions::{
-            a_step_is_a_forward_pass_and_its_logits, the_rest_of_a_pass_is_that_of_the_whole,
+            step_equals_forward_and_logits, the_rest_of_a_pass_is_that_of_the_whole,
             the_head_reads_what_its_logits_are_of, blocks_know_only_what_they_read,
-            a_generator_writes_what_generate_writes, what_cannot_be_read_leaves_all_as_it_was,
+            generator_and_generate_give_the_same_text, what_cannot_be_read_leaves_all_as_it_was,
             a_key_without_a_place_leaves_all_as_it_was, what_a_sampler_wants_is_enough
         });
         suite!(@tests $attribute $backend: live::{
-            a_session_follows_between_two_tokens, a_full_context_slides
+            a_session_follows_between_two_tokens, full_context_slides
         });
         suite!(@tests $attribute $backend: learning::{what_is_learnt_is_what_the_oracle_learns});
         suite!(@tests $attribute $backend: speculation::{
-            what_is_drafted_changes_no_token, a_draft_follows_where_its_session_goes,
+            drafts_change_no_token, a_draft_follows_where_its_session_goes,
             drafts_that_do_not_fit_are_refused, what_is_not_asked_for_changes_no_bit
         });
     };
@@ -145,9 +140,8 @@ mod on {
     }
 }
 
-/// A session may be made on one thread and used on another, and its model by several.
 #[test]
-fn sessions_move_between_threads_and_models_are_shared() {
+fn sessions_are_send_and_models_are_sync() {
     fn moves<T: Send>() {}
     fn is_shared<T: Send + Sync>() {}
     fn of<B: Backend>() {

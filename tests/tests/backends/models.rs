@@ -1,4 +1,4 @@
-//! Whole models, read in one batch and token by token.
+//! Whole models, in one batch and token by token.
 
 use std::path::{Path, PathBuf};
 
@@ -27,13 +27,12 @@ pub const ARCHITECTURES: [&str; 9] = [
     "phi3",
 ];
 
-/// The folder of a small model and its tokens.
+/// Returns the folder of a small model with its tokens.
 pub fn fixture(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
     root.join(name)
 }
 
-/// A model, what it reads and how.
 struct Case<'a> {
     file: &'a ModelFile,
     tokens: &'a [u32],
@@ -42,7 +41,6 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Logits of all positions: all tokens in one batch, and one by one.
     fn logits<B: Backend>(&self, mut backend: B) -> [Vec<f32>; 2] {
         let model = Model::load(self.file.clone(), &mut backend).unwrap();
         let n = self.tokens.len();
@@ -59,8 +57,6 @@ impl Case<'_> {
         [batched, single]
     }
 
-    /// Fails where the logits of a backend are further from the oracle's than `bound`, in their
-    /// standard deviations.
     fn agrees<B: Backend>(&self, backends: Vec<Named<B>>, bound: f64) {
         let [expected, again] = self.logits(Reference);
         let own = largest_difference(&again, &expected);
@@ -79,11 +75,10 @@ impl Case<'_> {
     }
 }
 
-/// Sums in float32 against sums in float64.
 const FLOAT: f64 = 1e-4;
 
-/// The same where keys and values are float16 and may be rounded to the neighbour of what the oracle rounds to: what becomes of one
-/// such number is no more than what becomes of rounding all of them.
+/// Returns the tolerance for f16 keys and values, which may round differently from the oracle: the
+/// effect is at most that of rounding all of them.
 fn of_f16_keys(file: &ModelFile, tokens: &[u32]) -> f64 {
     let [exact, rounded] = [KvType::F32, KvType::F16].map(|kv_type| {
         let setting = Setting::FULL;
@@ -101,8 +96,9 @@ fn of_f16_keys(file: &ModelFile, tokens: &[u32]) -> f64 {
     bound.max(FLOAT)
 }
 
-/// Weights in blocks meet activations of eight bits, rounded before either factor; random weights
-/// amplify that from layer to layer. A block or a scale out of place differs by one and more.
+/// Weights in blocks are multiplied with 8-bit activations, rounded before each factor; random
+/// weights amplify this from layer to layer. A misplaced block or scale causes differences of one
+/// and more.
 const BLOCKS: f64 = 0.3;
 
 pub fn architectures<B: Backend>(backends: fn() -> Vec<Named<B>>) {
@@ -140,7 +136,7 @@ pub fn demo<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     }
 }
 
-/// Low rank and shared bases, as numbers and in blocks, at the whole rank and a part of it.
+/// Low rank and shared bases, as floats and in blocks, at the full rank and at parts of it.
 pub fn factorised<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let scratch = Scratch::new();
     let tiny = TinyModel {
@@ -180,8 +176,8 @@ pub fn factorised<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     }
 }
 
-/// Matrices in codes, the head and the embedding among them, and an elastic artifact with none of its refinements, with some and
-/// with all of them.
+/// Matrices in codes, including head and embedding, and an elastic artifact with no, some and all
+/// residuals.
 pub fn coded<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let scratch = Scratch::new();
     let tiny = TinyModel {

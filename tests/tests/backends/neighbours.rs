@@ -1,4 +1,5 @@
-//! Operations one after the other: a backend that joins neighbours may do so only where one reads what the other wrote.
+//! Sequences of operations: a backend may fuse neighbours only if one reads the output of the
+//! other.
 
 use htc_formats::model::{Activation, RopePairs};
 use htc_loader::Backend;
@@ -12,7 +13,7 @@ const ROWS: usize = 3;
 const WIDTH: usize = 32;
 const ALL: usize = ROWS * WIDTH;
 
-/// Operations whose neighbours are of other buffers, of fewer numbers or in another order than a block of a model has them.
+/// Neighbouring operations on other buffers, with fewer values or in another order than in a model.
 struct Neighbours {
     numbers: Vec<f32>,
 }
@@ -30,7 +31,6 @@ impl Operation for Neighbours {
                 found.extend(get(backend, buffer, ALL));
             }
         };
-        // A sum, and the norm of another buffer; of fewer rows; of more.
         backend.add(ALL, &mut a, &d).unwrap();
         backend.rms_norm(ROWS, &b, &weight, 1e-5, &mut out).unwrap();
         keep(backend, &[&a, &out]);
@@ -40,20 +40,17 @@ impl Operation for Neighbours {
         backend.add(ALL, &mut a, &d).unwrap();
         backend.rms_norm(1, &a, &weight, 1e-5, &mut out).unwrap();
         keep(backend, &[&a, &out]);
-        // A sum of what the norm before it left, and one whose summand the next norm writes.
         backend.rms_norm(ROWS, &a, &weight, 1e-5, &mut out).unwrap();
         backend.add(ALL, &mut b, &out).unwrap();
         backend.add(ALL, &mut b, &out).unwrap();
         backend.rms_norm(ROWS, &b, &weight, 1e-5, &mut out).unwrap();
         keep(backend, &[&b, &out]);
-        // A gate, and what reads or writes its operands behind it.
         let silu = Activation::Silu;
         backend.activate(silu, ALL, &mut b, &c).unwrap();
         backend.add(ALL, &mut c, &d).unwrap();
         backend.activate(silu, ALL, &mut c, &b).unwrap();
         backend.softcap(ALL, &mut b, 2.0).unwrap();
         keep(backend, &[&b, &c]);
-        // Heads: a norm behind a rotation, a bias behind a norm, heads of two sizes, another number of rows.
         let shape = |rows, size| HeadShape {
             rows,
             heads: WIDTH / size,
@@ -83,7 +80,7 @@ impl Operation for Neighbours {
         found
     }
 
-    /// A few roundings of numbers below a hundred, each of which the next operations hand on.
+    /// A few roundings of values below a hundred, each propagated by the next operations.
     fn bounds(&self, expected: &[f32]) -> Vec<f64> {
         expected
             .iter()

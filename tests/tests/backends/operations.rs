@@ -1,4 +1,4 @@
-//! One operation at a time.
+//! Single operations.
 
 use htc_formats::DType;
 use htc_formats::model::{Activation, RopePairs};
@@ -10,23 +10,19 @@ use htc_tests::model::Random;
 
 use super::Named;
 
-/// Something that a backend computes.
+/// A computation on a backend.
 pub trait Operation {
-    /// The result.
     fn run<B: Backend>(&self, backend: &mut B) -> Vec<f32>;
 
-    /// How far each number of a result may be from the oracle's, which is `expected` but for the
-    /// rounding to float32.
     fn bounds(&self, expected: &[f32]) -> Vec<f64>;
 
-    /// What is computed, for messages.
     fn name(&self) -> String;
 }
 
-/// Half a unit in the last place of a float32, relative to it.
+/// Half a unit in the last place of an f32, relative to it.
 pub const HALF_ULP: f64 = 6e-8;
 
-/// Runs an operation on every backend and on the oracle.
+/// Runs an operation on every backend and compares it to the oracle.
 pub fn agrees<B: Backend>(backends: &mut [Named<B>], operation: &impl Operation) {
     let expected = operation.run(&mut Reference);
     let bounds = operation.bounds(&expected);
@@ -37,10 +33,10 @@ pub fn agrees<B: Backend>(backends: &mut [Named<B>], operation: &impl Operation)
         for (i, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
             let error = (f64::from(found) - f64::from(expected)).abs();
             let allowed = bounds[i] + HALF_ULP * f64::from(expected.abs());
-            let what = operation.name();
+            let label = operation.name();
             assert!(
                 error <= allowed,
-                "{name}, {what} [{i}]: {found} for {expected}, {error:.2e} above {allowed:.2e}"
+                "{name}, {label} [{i}]: {found} for {expected}, {error:.2e} above {allowed:.2e}"
             );
         }
     }
@@ -50,7 +46,7 @@ pub fn numbers(random: &mut Random, count: usize) -> Vec<f32> {
     (0..count).map(|_| random.normal()).collect()
 }
 
-/// A buffer with room for so many numbers.
+/// Returns a buffer of the given size.
 pub fn room<B: Backend>(backend: &mut B, numbers: usize) -> B::Buffer {
     let mut buffer = B::Buffer::default();
     backend.resize(&mut buffer, numbers).unwrap();
@@ -68,7 +64,7 @@ pub fn get<B: Backend>(backend: &mut B, buffer: &B::Buffer, numbers: usize) -> V
     backend.read(buffer, numbers, &mut room).unwrap().to_vec()
 }
 
-/// A matrix of random numbers, stored as `dtype`.
+/// A matrix of random values, stored as `dtype`.
 pub fn tensor(random: &mut Random, dtype: DType, shape: [usize; 2]) -> Tensor {
     let values = numbers(random, shape[0] * shape[1]);
     let mut bytes = vec![0; dtype.matrix_bytes(shape[0], shape[1]).unwrap()];
@@ -91,7 +87,6 @@ pub fn numbers_come_back_as_they_went_in<B: Backend>(backends: fn() -> Vec<Named
         let mut buffer = put(&mut backend, &x);
         assert_eq!(get(&mut backend, &buffer, 1000), x, "{name}");
         assert_eq!(get(&mut backend, &buffer, 10), x[..10], "{name}");
-        // Larger and smaller again: what is written then is what is read.
         for numbers in [5000, 7] {
             backend.resize(&mut buffer, numbers).unwrap();
             backend.upload(&x[3..10], &mut buffer).unwrap();
@@ -118,7 +113,7 @@ impl Operation for Embedding {
         get(backend, &out, count)
     }
 
-    /// A rounding of the factor's product; without one the numbers are those that are stored.
+    /// One rounding of the product with the scale; exact without a scale.
     fn bounds(&self, expected: &[f32]) -> Vec<f64> {
         let exact = if self.scale.is_some() { HALF_ULP } else { 0.0 };
         relative(expected, exact)
@@ -168,7 +163,7 @@ impl Operation for Norm {
         get(backend, &out, self.x.len())
     }
 
-    /// The mean of squares is a sum of positive numbers, the rest a few roundings.
+    /// The mean of squares is a sum of positive numbers; the rest are a few roundings.
     fn bounds(&self, expected: &[f32]) -> Vec<f64> {
         relative(expected, 1e-6)
     }
@@ -199,7 +194,6 @@ pub fn norms<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     }
 }
 
-/// A bias for every row, or a sum of as many numbers.
 struct Sum {
     x: Vec<f32>,
     y: Vec<f32>,
@@ -259,8 +253,8 @@ impl Operation for Gate {
         get(backend, &gate, count)
     }
 
-    /// An exponential with a relative error of 3e-7, and where GELU is nearly zero the difference
-    /// of two numbers near one.
+    /// An exponential with a relative error of 3e-7; where GELU is nearly zero, the difference of
+    /// two numbers near one.
     fn bounds(&self, expected: &[f32]) -> Vec<f64> {
         let of = |(expected, up): (&f32, &f32)| {
             2e-6 * f64::from(expected.abs()) + 2e-7 * f64::from(up.abs())
@@ -306,7 +300,7 @@ impl Operation for Rotate {
     fn run<B: Backend>(&self, backend: &mut B) -> Vec<f32> {
         let mut rotation = B::Rotation::default();
         let (n, frequencies) = (self.shape.rows, &self.frequencies);
-        // Other positions first: a rotation is used again and again.
+        // Other positions first, as rotations are reused.
         for (start, n) in [(0, n + 1), (self.start, n), (self.start, n)] {
             let filled = backend.rotate_to(&mut rotation, start, n, frequencies, self.factor);
             filled.unwrap();
@@ -317,8 +311,8 @@ impl Operation for Rotate {
         get(backend, &x, self.x.len())
     }
 
-    /// Cosine, sine and their products with the factor are rounded, then two products and a sum of
-    /// them, each relative to the pair's length.
+    /// Roundings of cosine, sine and their products with the factor, then of two products and their
+    /// sum, each relative to the pair's length.
     fn bounds(&self, _: &[f32]) -> Vec<f64> {
         let heads = self.x.chunks_exact(self.shape.size);
         let length = |head: &[f32]| {
@@ -361,16 +355,13 @@ pub fn rotations<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     }
 }
 
-/// Batches of queries, keys and values, one after the other, in the second of two layers.
 struct Attend {
     shape: KvShape,
     group: usize,
     kv_type: KvType,
     attention: Attention,
     batches: Vec<usize>,
-    /// Positions that stay behind the first batch.
     kept: usize,
-    /// For all positions.
     q: Vec<f32>,
     keys: Vec<f32>,
     values: Vec<f32>,
@@ -396,7 +387,7 @@ impl Operation for Attend {
             let count = n * row * self.group;
             let mut out = room(backend, count);
             backend.reserve(&mut kv, n).unwrap();
-            // The other layer has the same numbers the other way round.
+            // The other layer has keys and values swapped.
             backend.append(&mut kv, 0, n, &values, &keys).unwrap();
             backend.append(&mut kv, 1, n, &keys, &values).unwrap();
             let attended = backend.attention(shape, &q, &kv, 1, &self.attention, &mut out);
@@ -412,7 +403,7 @@ impl Operation for Attend {
         found
     }
 
-    /// Relative to the largest value: a mean of values is at most that, and the weights' errors are
+    /// Relative to the largest value, which bounds a mean of values; the errors of the weights are
     /// those of an exponential.
     fn bounds(&self, expected: &[f32]) -> Vec<f64> {
         let largest = self.values.iter().fold(0.0, |m: f32, x| m.max(x.abs()));
@@ -466,7 +457,7 @@ pub fn attention<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     }
 }
 
-/// By `append`, or by whatever waits for it.
+/// Reported by `append`, or by the next operation that waits for it.
 pub fn keys_beyond_their_type_are_refused_with_their_layer<B: Backend>(
     backends: fn() -> Vec<Named<B>>,
 ) {

@@ -10,11 +10,10 @@ use htc_tests::model::Random;
 use super::Named;
 use super::operations::{Operation, agrees, get, numbers, put, room, tensor};
 
-/// Error of a product of float numbers relative to `Σ |w x|`: a rounding for each term of a partial
-/// sum, of which there are several.
+/// Error of a product of floats relative to `Σ |w x|`: a rounding for each term of several partial
+/// sums.
 const PRODUCT: f64 = 2e-6;
 
-/// Numbers with a bound on their errors.
 #[derive(Clone)]
 struct Uncertain {
     x: Vec<f64>,
@@ -29,8 +28,8 @@ impl Uncertain {
         }
     }
 
-    /// As a backend may see the numbers that a matrix of this type is multiplied with: where the
-    /// weights are in blocks, rounded to a 127th of the largest of 32.
+    /// Adds the rounding of inputs that a backend may apply for weights of this type: in blocks, to
+    /// a 127th of the largest of 32.
     fn seen_by(&self, dtype: DType) -> Self {
         let mut seen = self.clone();
         if dtype.block_len() == 1 {
@@ -46,7 +45,6 @@ impl Uncertain {
         seen
     }
 
-    /// The product with the first rows and columns of a matrix.
     fn times(&self, w: &Tensor, rows: usize) -> Self {
         let seen = self.seen_by(w.dtype());
         let values = w.to_f32().unwrap();
@@ -68,10 +66,9 @@ impl Uncertain {
     }
 }
 
-/// A slot of a projection.
 enum Form {
     Dense(Tensor),
-    /// A factor of the projection by its index, and the matrix behind it.
+    /// Index of a first factor, and the second factor.
     Factored(usize, Tensor),
 }
 
@@ -79,7 +76,7 @@ struct Projection {
     n: usize,
     width: usize,
     x: Vec<f32>,
-    /// Matrix, rows computed, rank in use.
+    /// Matrix, computed rows, used rank.
     factors: Vec<(Tensor, usize, usize)>,
     slots: Vec<Form>,
 }
@@ -158,8 +155,8 @@ impl Operation for Projection {
     }
 }
 
-/// Dense, low rank and shared basis in every type, at the whole rank and at leading parts of it,
-/// whole blocks and not.
+/// Dense, low rank and shared basis in every type, at the full rank and at parts of it, in whole
+/// and partial blocks.
 pub fn projections<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(11);
     let backends = &mut backends();
@@ -193,7 +190,6 @@ pub fn projections<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                 );
             }
         }
-        // Alone, as the slots behind attention and the feed-forward network are.
         for slots in [vec![Form::Dense(dense.clone())], vec![Form::Factored(0, b)]] {
             let factors = match slots[0] {
                 Form::Dense(_) => Vec::new(),
@@ -233,7 +229,7 @@ impl Operation for Logits {
         get(backend, &out, count)
     }
 
-    /// That of the product, for the tangent is nowhere steeper than 1, and the tangent's own.
+    /// The bound of the product, as the slope of tanh is at most 1, plus that of tanh itself.
     fn bounds(&self, _: &[f32]) -> Vec<f64> {
         let width = self.output.cols();
         let of_row = |t: usize| {

@@ -1,4 +1,4 @@
-//! What a session promises, on any backend.
+//! Guarantees of sessions, on any backend.
 
 use std::sync::Arc;
 
@@ -16,7 +16,6 @@ use htc_tests::{Scratch, TinyModel, material};
 use super::Named;
 use super::models::fixture;
 
-/// A model with grouped heads and three blocks.
 fn tiny() -> ModelFile {
     let scratch = Scratch::new();
     let tiny = TinyModel {
@@ -27,7 +26,6 @@ fn tiny() -> ModelFile {
     ModelFile::open(scratch.file("model.gguf", tiny.bytes())).unwrap()
 }
 
-/// Two sessions of one model.
 fn two<B: Backend>(
     backends: fn() -> Vec<Named<B>>,
     file: &ModelFile,
@@ -50,7 +48,7 @@ fn tokens(count: usize) -> Vec<u32> {
     (0..count as u32).map(|i| 3 + i * 37 % 290).collect()
 }
 
-pub fn a_step_is_a_forward_pass_and_its_logits<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn step_equals_forward_and_logits<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let tokens = tokens(BATCH + 40);
     for (name, [mut steps, mut forward]) in two(backends, &tiny(), 2048, KvType::F16) {
         let found = steps.step(&tokens).unwrap().to_vec();
@@ -65,18 +63,21 @@ pub fn a_step_is_a_forward_pass_and_its_logits<B: Backend>(backends: fn() -> Vec
     }
 }
 
-pub fn what_is_cut_off_was_never_read<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn truncated_tokens_leave_no_trace<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let tokens = tokens(400);
     let other = [250, 251, 252];
     for kv_type in [KvType::F16, KvType::F32] {
         for (name, [mut cut, mut fresh]) in two(backends, &tiny(), 2048, kv_type) {
             for kept in [300, 299, 1, 0] {
-                // Into what was read at once; and to its end, where not a bit may tell.
+                // Truncated within a batch, and at its end, where results must be identical.
                 for whole in [300, kept] {
                     cut.reset();
                     fresh.reset();
                     for part in [&tokens[..whole], &tokens[whole..], &other] {
-                        cut.step(part).map(drop).or_else(nothing).unwrap();
+                        cut.step(part)
+                            .map(drop)
+                            .or_else(ignore_empty_batch)
+                            .unwrap();
                     }
                     cut.truncate(kept).unwrap();
                     assert_eq!(cut.position(), kept);
@@ -85,7 +86,7 @@ pub fn what_is_cut_off_was_never_read<B: Backend>(backends: fn() -> Vec<Named<B>
                     fresh
                         .step(&tokens[..kept])
                         .map(drop)
-                        .or_else(nothing)
+                        .or_else(ignore_empty_batch)
                         .unwrap();
                     for part in [&tokens[3..50], &other, &other[..1]] {
                         let (found, expected) =
@@ -108,16 +109,15 @@ pub fn what_is_cut_off_was_never_read<B: Backend>(backends: fn() -> Vec<Named<B>
     }
 }
 
-/// No token gives no logits, and is no harm.
-fn nothing(error: ExecError) -> Result<(), ExecError> {
+fn ignore_empty_batch(error: ExecError) -> Result<(), ExecError> {
     match error {
         ExecError::Rows { .. } => Ok(()),
         error => Err(error),
     }
 }
 
-/// The residual stream in front of a block, by the blocks before it, one after the other; the first
-/// `begin` positions are one batch.
+/// Returns the input of a layer, computed layer by layer; the first `begin` positions are one
+/// batch.
 fn stream<B: Backend>(
     session: &mut Session<B>,
     tokens: &[u32],
@@ -156,7 +156,7 @@ pub fn the_rest_of_a_pass_is_that_of_the_whole<B: Backend>(backends: fn() -> Vec
                 part.forward_from(layer, &x[18 * width..]).unwrap();
                 let then = part.last_logits().unwrap();
                 for (found, expected) in [(&found[..], &expected[..]), (then, &next)] {
-                    // The oracle's stream is float64, and was float32 on the way.
+                    // The oracle's stream is float64, but is passed as f32.
                     let difference = largest_difference(found, expected);
                     let bound = if name == "reference" { 1e-5 } else { 0.0 };
                     assert!(difference <= bound, "{name}, {layer}: {difference:.2e}");
@@ -188,7 +188,6 @@ pub fn the_head_reads_what_its_logits_are_of<B: Backend>(backends: fn() -> Vec<N
         });
         let difference = largest_difference(&logits.collect::<Vec<f32>>(), expected);
         assert!(difference < 1e-4, "{name}: {difference:.2e}");
-        // It is no step of the sequence, and shows no logits.
         assert_eq!(part.position(), 0);
         assert!(matches!(part.last_logits(), Err(ExecError::Rows { .. })));
         part.head_input(&mut []).unwrap();
@@ -205,7 +204,7 @@ pub fn blocks_know_only_what_they_read<B: Backend>(backends: fn() -> Vec<Named<B
     let row = vec![0.1; file.hyper.width];
     for (name, [mut session, _]) in two(backends, &file, 64, KvType::F16) {
         session.step(&[1, 2]).unwrap();
-        // All blocks have read two positions; from now on only the last two of them.
+        // All layers have read two positions; from now on only the last two are advanced.
         session.forward_from(1, &row).unwrap();
         assert_eq!(session.position(), 3);
         let refused = |error: ExecError| match error {
@@ -242,7 +241,7 @@ fn sampler() -> Sampler {
     Sampler::new(options).unwrap()
 }
 
-pub fn a_generator_writes_what_generate_writes<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn generator_and_generate_give_the_same_text<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let file = ModelFile::open(material::demo("reference-7m-f16.gguf")).unwrap();
     let tokenizer = Model::bind(file.clone()).unwrap().tokenizer().unwrap();
     let prompt = tokenizer.encode("Alice was", AddSpecial::Prompt);
@@ -280,7 +279,7 @@ pub fn a_generator_writes_what_generate_writes<B: Backend>(backends: fn() -> Vec
         assert_eq!((summary.tokens, summary.stop), (9, Stop::Limit));
         assert_eq!(summary.prompt_tokens, prompt.len());
 
-        // Whoever stops early has a session that goes on: the last token is the one not read.
+        // Stopping early leaves a usable session, in which only the last token is unread.
         second.reset();
         let mut chosen = sampler();
         let new = Generator::new(&mut second, &tokenizer, &mut chosen, &prompt, limits);
@@ -327,19 +326,19 @@ pub fn what_cannot_be_read_leaves_all_as_it_was<B: Backend>(backends: fn() -> Ve
         fresh.step(&tokens[..10]).unwrap();
         let found = session.step(&tokens[10..32]).unwrap();
         assert_eq!(found, fresh.step(&tokens[10..32]).unwrap(), "{name}");
-        // A position that was taken back may be read again.
         session.truncate(31).unwrap();
         session.step(&[1]).unwrap();
     }
 }
 
-/// A device may say late that a key has no place in its type: that batch is then taken back.
+/// A device may report late that a key exceeds its type; the batch is then rolled back.
 pub fn a_key_without_a_place_leaves_all_as_it_was<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     const TOKEN: usize = 9;
     let tiny = TinyModel::default();
     let mut tensors = tiny.tensors();
     for tensor in &mut tensors {
-        // One token alone lies along the first channel, which keys of the first block weigh beyond float16.
+        // A single token lies along the first channel, for which keys of the first layer exceed
+        // f16.
         let along = |row: usize| match (tensor.name.as_str(), row) {
             ("token_embd.weight", TOKEN) => Some(1.0),
             ("token_embd.weight", _) => Some(0.0),
@@ -373,7 +372,8 @@ pub fn a_key_without_a_place_leaves_all_as_it_was<B: Backend>(backends: fn() -> 
         fresh.step(&[3, 5, 4]).unwrap();
         let expected = fresh.step(&[6, 8]).unwrap().to_vec();
         assert_eq!(session.step(&[6, 8]).unwrap(), expected, "{name}");
-        // A batch whose logits nobody asks for is told of by what comes next, and forgotten with its sequence.
+        // The error of a batch without requested logits is reported by the next call, and dropped
+        // by a reset.
         let failed = session
             .forward(&[TOKEN as u32])
             .and_then(|()| session.forward(&[8]))
@@ -396,8 +396,8 @@ pub fn a_key_without_a_place_leaves_all_as_it_was<B: Backend>(backends: fn() -> 
     }
 }
 
-/// As many of the logits as a sampler wants are the largest of all of them, and what it draws from these is what it draws from all;
-/// so is what a device has drawn from more than it finds the largest of.
+/// The requested logits are the largest of all, and sampling from them gives the same token as from
+/// all; so does sampling on the device.
 pub fn what_a_sampler_wants_is_enough<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     for (name, [mut all, mut some]) in two(backends, &tiny(), 64, KvType::F16) {
         for (temperature, top_k, top_p) in [

@@ -1,4 +1,4 @@
-//! What a draft promises, on any backend: the model's own text.
+//! Speculative decoding on any backend: the text is that of the model.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,6 @@ use super::Named;
 
 const CONTEXT: usize = 256;
 
-/// The same weights, stored in a type.
 fn tiny(dtype: DType) -> ModelFile {
     let scratch = Scratch::new();
     let tiny = TinyModel {
@@ -43,14 +42,12 @@ fn sampler(temperature: f32, seed: u64) -> Sampler {
     Sampler::new(options).unwrap()
 }
 
-/// What drafts: the model itself, or other weights.
 #[derive(Clone, Copy, Debug)]
 enum Draft {
     Own,
     Other(DType),
 }
 
-/// The session that writes, and what drafts for it.
 fn pair<B: Backend>(
     (own, other): (B, B),
     draft: Draft,
@@ -74,7 +71,7 @@ pub fn limits(tokens: usize) -> Limits {
     limits
 }
 
-/// The tokens that are written.
+/// Returns the generated tokens.
 pub fn written<B: Backend>(generator: Generator<'_, B>) -> (Vec<u32>, Stop) {
     let mut generator = generator;
     let tokens = generator
@@ -84,7 +81,7 @@ pub fn written<B: Backend>(generator: Generator<'_, B>) -> (Vec<u32>, Stop) {
     (tokens, generator.finish().1.stop)
 }
 
-pub fn what_is_drafted_changes_no_token<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn drafts_change_no_token<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let prompt = [1, 40, 77, 130];
     let each = || backends().into_iter().zip(backends());
     let lengths = [1, 3, 16].map(DraftLength::Fixed);
@@ -104,7 +101,7 @@ pub fn what_is_drafted_changes_no_token<B: Backend>(backends: fn() -> Vec<Named<
                 Draft::Other(DType::Q4_0),
                 Draft::Other(DType::Q8_0),
             ] {
-                let what = format!("{name} {draft:?} {length:?}");
+                let label = format!("{name} {draft:?} {length:?}");
                 let of = |name: &str| {
                     let all = backends();
                     all.into_iter().find(|(other, _)| other == name).unwrap().1
@@ -112,7 +109,6 @@ pub fn what_is_drafted_changes_no_token<B: Backend>(backends: fn() -> Vec<Named<
                 let (mut own, mut speculator) =
                     pair((of(&name), of(&name)), draft, length, &greedy);
                 if let Draft::Other(DType::Q4_0) = draft {
-                    // One that learns, from every token that is not kept.
                     let mut options = AdaptOptions::gradient();
                     options.gate = 1;
                     let learning = Adaptation::gradient(&tiny(DType::Q4_0), options);
@@ -126,25 +122,24 @@ pub fn what_is_drafted_changes_no_token<B: Backend>(backends: fn() -> Vec<Named<
                     &prompt,
                     limits(60),
                 );
-                assert_eq!(written(generator.unwrap()), expected, "{what}");
-                // What is held is what single steps left behind: not a bit may tell.
-                assert_eq!(own.position(), prompt.len() + 59, "{what}");
-                assert_eq!(own.step(&expected.0[59..]).unwrap(), after, "{what}");
+                assert_eq!(written(generator.unwrap()), expected, "{label}");
+                assert_eq!(own.position(), prompt.len() + 59, "{label}");
+                assert_eq!(own.step(&expected.0[59..]).unwrap(), after, "{label}");
                 let done = speculator.done();
                 match draft {
-                    Draft::Own => assert_eq!(done.accepted, done.drafted, "{what}"),
-                    Draft::Other(_) => assert!(done.accepted <= done.drafted, "{what}"),
+                    Draft::Own => assert_eq!(done.accepted, done.drafted, "{label}"),
+                    Draft::Other(_) => assert!(done.accepted <= done.drafted, "{label}"),
                 }
-                assert_eq!(done.rounds + done.alone + done.accepted, 59, "{what}");
+                assert_eq!(done.rounds + done.alone + done.accepted, 59, "{label}");
                 if let DraftLength::Fixed(_) = length {
-                    assert!(done.drafted > 0, "{what}");
+                    assert!(done.drafted > 0, "{label}");
                 }
             }
         }
     }
 }
 
-/// A model and itself in shared bases of this rank.
+/// Returns a model and an artifact of it with shared bases of this rank.
 pub fn in_shared_bases(rank: &str) -> [ModelFile; 2] {
     let scratch = Scratch::new();
     let (model, shared) = (scratch.path("model.gguf"), scratch.path("grc.htz"));
@@ -159,12 +154,9 @@ pub fn in_shared_bases(rank: &str) -> [ModelFile; 2] {
     [&model, &shared].map(|path| ModelFile::open(path).unwrap())
 }
 
-/// What a session reads and writes by single steps.
 struct Text {
     prompt: Vec<u32>,
-    /// Two that are written behind it.
     tokens: [u32; 2],
-    /// Bits of the logits behind the prompt and behind both.
     logits: [Vec<u32>; 2],
 }
 
@@ -172,7 +164,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Texts that begin with these tokens, one behind the other; all but the last token of each is read.
+/// Consecutive texts that begin with these tokens; all but the last token of each is read.
 fn by_single_steps<B: Backend>(plain: &mut Session<B>, begin: [&[u32]; 3]) -> [Text; 3] {
     let mut greedy = Sampler::greedy();
     let mut unread = None;
@@ -192,8 +184,8 @@ fn by_single_steps<B: Backend>(plain: &mut Session<B>, begin: [&[u32]; 3]) -> [T
     })
 }
 
-/// A draft that is there and is never asked, with and without something that learns: what the session computes has the bits of one that
-/// knows of none of it.
+/// Logits are identical with a draft that is never used, with and without adaptation, to those of a
+/// session without a draft.
 pub fn what_is_not_asked_for_changes_no_bit<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let [model, shared] = in_shared_bases("8");
     let pool = Arc::new(Pool::new(1).unwrap());
@@ -212,44 +204,42 @@ pub fn what_is_not_asked_for_changes_no_bit<B: Backend>(backends: fn() -> Vec<Na
         let correction = || Adaptation::gradient(&shared, AdaptOptions::gradient()).unwrap();
         let bases = AdaptOptions::oja();
         let bases = Adaptation::oja(&shared, Setting::FULL, &model, bases, &pool).unwrap();
-        for (what, speculator) in [
+        for (label, speculator) in [
             ("nothing", None),
             ("a part of it", Some(own())),
             ("one that learns", Some(own().with_adaptation(correction()))),
             ("another", Some(other().with_adaptation(correction()))),
             ("bases", Some(other().with_adaptation(bases))),
         ] {
-            has_the_bits(of(), speculator, &expected, &format!("{name}, {what}"));
+            assert_identical(of(), speculator, &expected, &format!("{name}, {label}"));
         }
     }
 }
 
-fn has_the_bits<B: Backend>(
+fn assert_identical<B: Backend>(
     mut session: Session<B>,
     mut speculator: Option<Speculator<B>>,
     expected: &[Text],
-    what: &str,
+    label: &str,
 ) {
     let tokenizer = session.model().tokenizer().unwrap();
     let (mut greedy, mut position) = (Sampler::greedy(), 0);
     for text in expected {
         let (prompt, greedy, limits) = (&text.prompt, &mut greedy, limits(2));
-        // The second of two tokens leaves nothing to draft.
         let generator = match &mut speculator {
             None => Generator::new(&mut session, &tokenizer, greedy, prompt, limits),
             Some(draft) => {
                 Generator::with_draft(&mut session, draft, &tokenizer, greedy, prompt, limits)
             }
         };
-        assert_eq!(written(generator.unwrap()).0, text.tokens, "{what}");
+        assert_eq!(written(generator.unwrap()).0, text.tokens, "{label}");
         let mut logits = |position: usize, read: &[u32]| {
             session.truncate(position).unwrap();
             bits(session.step(read).unwrap())
         };
         let end = position + prompt.len() + 1;
-        assert!(logits(end, &text.tokens[1..]) == text.logits[1], "{what}");
-        assert!(logits(position, prompt) == text.logits[0], "{what}");
-        // As the draft knows it.
+        assert!(logits(end, &text.tokens[1..]) == text.logits[1], "{label}");
+        assert!(logits(position, prompt) == text.logits[0], "{label}");
         logits(end - 1, &text.tokens[..1]);
         position = end;
     }
@@ -259,10 +249,10 @@ fn has_the_bits<B: Backend>(
     let done = speculator.done();
     assert_eq!((done.drafted, done.alone), (0, expected.len() as u64));
     let learnt = speculator.adaptation().map(|of| of.learnt().updates);
-    assert_eq!(learnt.unwrap_or(0), 0, "{what}");
+    assert_eq!(learnt.unwrap_or(0), 0, "{label}");
 }
 
-/// Two texts, one behind the other, of a session that stops within what was written ahead, and one that fills its
+/// Two consecutive texts of a session that stops within the drafted tokens, and one that fills its
 /// context.
 pub fn a_draft_follows_where_its_session_goes<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut greedy = Sampler::greedy();
@@ -305,10 +295,8 @@ pub fn a_draft_follows_where_its_session_goes<B: Backend>(backends: fn() -> Vec<
     }
 }
 
-/// Three tokens, of which three may be drawn each time: how often each triple comes, against its probability.
-pub fn what_is_drawn_is_distributed_as_without_a_draft<B: Backend>(
-    backends: fn() -> Vec<Named<B>>,
-) {
+/// Frequencies of triples of tokens, each drawn from three candidates, against their probabilities.
+pub fn drafts_preserve_the_sampling_distribution<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     const RUNS: u32 = 4000;
     let prompt = [1, 40, 77];
     let take = || backends().swap_remove(0).1;
@@ -332,7 +320,6 @@ pub fn what_is_drawn_is_distributed_as_without_a_draft<B: Backend>(
     assert_eq!(expected.len(), 27);
     let mut counts: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
     let mut sampled = sampler(1.0, 5);
-    // A draft that is often wrong.
     let other = session(&tiny(DType::Q4_0), take());
     let draft = Speculator::other(other, plain.model(), DraftLength::Fixed(2), &sampled);
     let mut speculator = draft.unwrap();
@@ -363,7 +350,7 @@ pub fn what_is_drawn_is_distributed_as_without_a_draft<B: Backend>(
             (f64::from(found) - expected).powi(2) / expected
         })
         .sum();
-    // The quantile of 26 degrees of freedom that one in a million exceeds; the seeds are fixed.
+    // Quantile of 26 degrees of freedom exceeded by one in a million; the seeds are fixed.
     assert!(statistic < 76.0, "{statistic}");
 }
 
@@ -388,7 +375,6 @@ pub fn drafts_that_do_not_fit_are_refused<B: Backend>(backends: fn() -> Vec<Name
     read.step(&[1]).unwrap();
     let refused = Speculator::other(read, own.model(), DraftLength::Auto, &greedy);
     assert!(matches!(refused, Err(SpeculateError::Position { .. })));
-    // A session that went ahead of what drafts for it.
     let mut own = own;
     own.step(&[1]).unwrap();
     let tokenizer: Tokenizer = own.model().tokenizer().unwrap();

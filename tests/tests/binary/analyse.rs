@@ -1,4 +1,4 @@
-//! `htc analyse`: what it finds on models whose weights are known, and what it refuses.
+//! `htc analyse`: results for models with known weights, and refusals.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use super::{close, list, number, text};
 
-/// What only a calibration shows.
 const CALIBRATED: [&str; 6] = [
     "calibration",
     "phases",
@@ -27,7 +26,6 @@ fn tiny() -> TinyModel {
     }
 }
 
-/// Calibrated on the words of `text.txt`, in windows of 32 tokens.
 fn calibrated(scratch: &Scratch, model: &Path, cache: &str) -> Htc {
     let text = scratch.path("text.txt");
     fs::write(&text, words(1200)).unwrap();
@@ -43,7 +41,6 @@ fn calibrated(scratch: &Scratch, model: &Path, cache: &str) -> Htc {
     ]
 }
 
-/// The entry of a layer and slot.
 fn slot<'a>(analysis: &'a Value, layer: u64, slot: &str) -> &'a Value {
     let mut slots = list(analysis, "/spectra/slots").iter();
     slots
@@ -52,7 +49,7 @@ fn slot<'a>(analysis: &'a Value, layer: u64, slot: &str) -> &'a Value {
 }
 
 #[test]
-fn without_a_calibration_there_are_the_spectra_alone() {
+fn without_calibration_only_spectra_are_reported() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny().bytes());
     let outcome = htc!["analyse", &model, "--json"].run().ok();
@@ -82,7 +79,6 @@ fn without_a_calibration_there_are_the_spectra_alone() {
         let falls = |pair: &[Value]| pair[0].as_f64() >= pair[1].as_f64();
         assert!(tails.windows(2).all(falls), "{slot}");
     }
-    // A basis that is shared is never better than a slot's own.
     for group in list(&analysis, "/spectra/groups") {
         for member in list(group, "/members") {
             let excess = list(member, "/excess").iter().filter_map(Value::as_f64);
@@ -91,7 +87,8 @@ fn without_a_calibration_there_are_the_spectra_alone() {
     }
 }
 
-/// A model much wider than its slots have outputs: no matrix of the width's order is made for it.
+/// The model is much wider than its projections have outputs; no matrix of width x width is
+/// allocated.
 #[test]
 fn memory_stays_near_the_size_of_the_weights() {
     let scratch = Scratch::new();
@@ -112,9 +109,8 @@ fn memory_stays_near_the_size_of_the_weights() {
     assert_eq!(list(q, "/curve").len(), 3);
 }
 
-/// A slot whose singular values are 2 and 1.
 #[test]
-fn a_known_weight_has_its_spectrum() {
+fn spectrum_of_a_known_weight_is_exact() {
     let scratch = Scratch::new();
     let tiny = tiny();
     let mut tensors = tiny.tensors();
@@ -134,14 +130,13 @@ fn a_known_weight_has_its_spectrum() {
         .map(|r| r.as_u64().unwrap())
         .collect();
     assert_eq!(ranks, [1, 1, 2, 2, 2]);
-    // Rank 4 of 64 is enough for both.
     assert!(number(q, "/tails/none/0") < 1e-6);
     assert_eq!(list(q, "/curve")[1][0], 2);
     close(list(q, "/curve")[1][1].as_f64().unwrap(), 1.0, 1e-6);
 }
 
 #[test]
-fn a_calibration_shows_the_residual_stream() {
+fn calibration_adds_the_residual_stream() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny().bytes());
     let run = calibrated(&scratch, &model, "cache").arg("--json");
@@ -168,14 +163,14 @@ fn a_calibration_shows_the_residual_stream() {
         let [low, high] = list(found, "/pca/interval") else {
             panic!("{found}");
         };
-        // Around the value, by resampling windows.
+        // Bootstrap interval over windows.
         assert!(low.as_f64() <= Some(value) && Some(value) <= high.as_f64());
         assert_eq!(number(found, "/pca/windows"), windows);
         assert!(number(found, "/pca/replicates_median") <= number(found, "/pca/sample_value"));
         assert_eq!(list(found, "/stability/pca").len(), 5);
         assert!(number(found, "/twonn/interval/0") <= number(found, "/twonn/interval/1"));
     }
-    // Every window begins with the same token, so that the first position has one direction.
+    // Every window begins with the same token, so the first position has one direction.
     for (layer, sink) in list(&analysis, "/sinks/layers").iter().enumerate() {
         close(number(sink, "/share"), 1.0, 1e-5);
         assert_eq!(
@@ -224,7 +219,7 @@ fn a_calibration_shows_the_residual_stream() {
 }
 
 #[test]
-fn the_bytes_do_not_depend_on_the_threads_or_the_cache() {
+fn output_does_not_depend_on_threads_or_cache() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny().bytes());
     let mut outputs = Vec::new();
@@ -234,7 +229,6 @@ fn the_bytes_do_not_depend_on_the_threads_or_the_cache() {
         outputs.push(outcome.stdout);
     }
     assert!(outputs.iter().all(|output| *output == outputs[0]));
-    // The file holds what standard output would.
     let output = scratch.path("analysis.json");
     let run = calibrated(&scratch, &model, "one").arg("-o").arg(&output);
     assert!(run.run().ok().stdout.is_empty());
@@ -243,9 +237,8 @@ fn the_bytes_do_not_depend_on_the_threads_or_the_cache() {
     assert_eq!(dash.run().ok().stdout, outputs[0]);
 }
 
-/// One layer has no phases and no depth; a text of few positions has few vectors.
 #[test]
-fn what_is_too_little_is_said_to_be() {
+fn insufficient_data_is_reported() {
     let scratch = Scratch::new();
     let one = TinyModel {
         layers: 1,
@@ -260,12 +253,11 @@ fn what_is_too_little_is_said_to_be() {
     let found = &list(&analysis, "/dimension/layers")[0];
     assert!(number(found, "/pca/sample_samples") <= 31.0);
     assert!(found.get("stability").is_none());
-    // One window says nothing of others.
     assert!(found.pointer("/pca/interval").is_none() && found.pointer("/twonn/interval").is_none());
 }
 
 #[test]
-fn nothing_is_written_over() {
+fn existing_files_are_not_overwritten() {
     let scratch = Scratch::new();
     let bytes = tiny().bytes();
     let model = scratch.file("model.gguf", &bytes);
@@ -288,7 +280,7 @@ fn nothing_is_written_over() {
 }
 
 #[test]
-fn what_cannot_be_analysed_is_refused() {
+fn invalid_inputs_are_refused() {
     let scratch = Scratch::new();
     let tiny = tiny();
     let model = scratch.file("model.gguf", tiny.bytes());

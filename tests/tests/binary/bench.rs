@@ -1,5 +1,5 @@
-//! `htc bench`: pairs, gates, and llama.cpp's program as it is and as it is not. Nothing here is about how
-//! fast anything is.
+//! `htc bench`: pairs, gates, and working and broken llama-bench programs. Nothing here checks
+//! actual speeds.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{close, compile, list, number, text};
 
-/// A model with room for the prompts, which its vocabulary takes letter by letter.
+/// A model whose context fits the prompts, which its vocabulary splits into letters.
 pub(super) fn tiny(scratch: &Scratch, name: &str, seed: u64) -> PathBuf {
     let model = TinyModel {
         context: 1024,
@@ -25,13 +25,13 @@ pub(super) fn tiny(scratch: &Scratch, name: &str, seed: u64) -> PathBuf {
     scratch.file(name, model.bytes())
 }
 
-/// A run with outputs of few tokens.
+/// A run that generates few tokens.
 pub(super) fn bench(model: &Path) -> Htc {
     let htc = htc!["bench", model, "--tokens", "4,6", "--threads", "1"];
     htc.arg("--json")
 }
 
-/// What a test has a program do in `llama-bench`'s place, behind `--help`.
+/// A script in place of `llama-bench` that supports `--help` and else runs `does`.
 pub(super) fn program(scratch: &Scratch, does: &str) -> PathBuf {
     let script = format!(
         "#!/bin/sh\nif [ \"$1\" = --help ]; then echo '  -p, --n-prompt <n>  -n, --n-gen  -d, --n-depth <n>  -o, --output'; exit 0; fi\n{does}\n"
@@ -41,16 +41,15 @@ pub(super) fn program(scratch: &Scratch, does: &str) -> PathBuf {
     path
 }
 
-/// A result for what is asked for: arguments are `-m MODEL -p P -n N ...`.
+/// A valid result for arguments `-m MODEL -p P -n N ...`.
 pub(super) const RESULT: &str = "printf '[{\"build_commit\": \"abc\", \"backends\": \"CPU\", \"n_prompt\": %s, \"n_gen\": %s, \"avg_ts\": 50.0}]\\n' \"$4\" \"$6\"";
 
 pub(super) fn against(program: &Path) -> String {
     format!("llama.cpp:{}", program.display())
 }
 
-/// Where it is executed is of record, and a text is measured there, too.
 #[test]
-fn models_are_measured_where_it_is_said() {
+fn device_option_selects_the_device() {
     let scratch = Scratch::new();
     let (model, other) = (tiny(&scratch, "a.gguf", 1), tiny(&scratch, "b.gguf", 2));
     let text_file = scratch.file("words.txt", words(3_000));
@@ -75,7 +74,7 @@ fn models_are_measured_where_it_is_said() {
 }
 
 #[test]
-fn pairs_and_their_statistics_are_told() {
+fn pairs_and_statistics_are_reported() {
     let scratch = Scratch::new();
     let (model, other) = (tiny(&scratch, "a.gguf", 1), tiny(&scratch, "b.gguf", 2));
     let page = scratch.path("page.html");
@@ -126,7 +125,6 @@ fn pairs_and_their_statistics_are_told() {
         assert_eq!(sums, 36.0);
         assert!(number(comparison, "/variance/threshold") > 8.0);
     }
-    // What nobody measured is not there.
     let run = pairs[0]["subject"].as_object().unwrap();
     for absent in [
         "joules",
@@ -160,12 +158,12 @@ fn pairs_and_their_statistics_are_told() {
     ] {
         assert!(html.contains(words), "no {words}");
     }
-    // Three phases twice, and two of the sweep.
+    // Two for each of three phases, and two of the sweep.
     assert_eq!(html.matches("<svg ").count(), 8);
 }
 
 #[test]
-fn alone_a_model_has_speeds_and_nothing_to_compare() {
+fn without_baseline_only_speeds_are_reported() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let page = scratch.path("page.html");
@@ -189,9 +187,8 @@ fn alone_a_model_has_speeds_and_nothing_to_compare() {
     );
 }
 
-/// The same model with a part of its bytes, against all of it, with its perplexity beside.
 #[test]
-fn a_fraction_is_measured_against_the_whole() {
+fn active_fraction_is_compared_with_the_whole() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let (artifact, _) = compile(
@@ -220,9 +217,8 @@ fn a_fraction_is_measured_against_the_whole() {
     assert_eq!(text(&found, "/gates/1/outcome"), "other_rank");
 }
 
-/// The report is there before the failure is told.
 #[test]
-fn a_gate_that_fails_is_a_failure_behind_the_report() {
+fn failed_gate_fails_after_the_report() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let page = scratch.path("page.html");
@@ -239,15 +235,15 @@ fn a_gate_that_fails_is_a_failure_behind_the_report() {
         let word = if code == 0 { "passed" } else { "failed" };
         assert_eq!(text(&found, "/gates/0/outcome"), word);
         assert!(fs::read_to_string(&page).unwrap().contains(word));
-        let told = outcome
+        let reported = outcome
             .stderr
             .contains("error: 1 of 1 gates failed, the first: decode_speed");
-        assert_eq!(told, code == 1, "{}", outcome.stderr);
+        assert_eq!(reported, code == 1, "{}", outcome.stderr);
     }
 }
 
 #[test]
-fn gates_that_are_none_are_refused_before_the_work() {
+fn invalid_gates_are_refused_early() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let with = |gates: &Path| bench(&model).arg("--gates").arg(gates).run();
@@ -257,7 +253,6 @@ fn gates_that_are_none_are_refused_before_the_work() {
         "gates.json",
         "[{\"metric\": \"decode_ratio\", \"text\": 1}]",
     );
-    // What a file calls a key stays what it is.
     with(&gates).refused(1, &["line 1", "`text`"]);
     with(&scratch.path("no.json")).refused(1, &["no.json", "paper"]);
     with(Path::new("paper")).refused(2, &["--gates", "--against"]);
@@ -274,7 +269,7 @@ fn gates_that_are_none_are_refused_before_the_work() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_by_its_option() {
+fn invalid_values_are_refused_with_their_option() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let run = |options: &[&str]| htc!["bench", &model, "--threads", "1"].args(options).run();
@@ -310,9 +305,8 @@ fn what_does_not_fit_is_refused_by_its_option() {
     run(&["--against", "no.gguf"]).refused(1, &["no.gguf"]);
 }
 
-/// Behind a context that fills the model there is no room to write: that is said, and not cut short.
 #[test]
-fn a_context_that_fills_the_model_has_no_decode() {
+fn full_context_has_no_decode_speed() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let run = bench(&model).args(["--pairs", "2", "--warm-up", "0", "--context", "all"]);
@@ -334,7 +328,7 @@ fn a_context_that_fills_the_model_has_no_decode() {
 }
 
 #[test]
-fn a_page_replaces_nothing_unasked() {
+fn page_is_not_overwritten_without_force() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let taken = scratch.file("page.html", "mine");
@@ -359,7 +353,7 @@ fn llama_cpp_is_measured_in_the_same_pairs() {
     let log = scratch.path("log");
     let does = format!("echo \"$@\" >> '{}'\n{RESULT}", log.display());
     let program = program(&scratch, &does);
-    // The program itself, and the folder that it is in.
+    // The program itself, and its folder.
     for place in [program.as_path(), scratch.folder()] {
         fs::write(&log, "").unwrap();
         let run = bench(&model).args(["--pairs", "2", "--context", "32", "--kv", "f32"]);
@@ -377,7 +371,6 @@ fn llama_cpp_is_measured_in_the_same_pairs() {
         }
         let asked = fs::read_to_string(&log).unwrap();
         let lines: Vec<&str> = asked.lines().collect();
-        // Warm-up and two pairs of prompts and of the context, prefill and decode each.
         assert_eq!(lines.len(), 12, "{asked}");
         let of_context = [
             "-p 32 -n 0 -r 1 -o json -t 1 -ngl 0 -ctk f32 -ctv f32",
@@ -390,9 +383,8 @@ fn llama_cpp_is_measured_in_the_same_pairs() {
     }
 }
 
-/// Other containers are nothing for it.
 #[test]
-fn llama_cpp_gets_a_gguf_or_nothing() {
+fn llama_cpp_requires_a_gguf() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let (artifact, _) = compile(&scratch, &model, "a.htz", &["--rank", "16"]);
@@ -411,9 +403,8 @@ fn llama_cpp_gets_a_gguf_or_nothing() {
     assert_eq!(text(&found, "/baseline/name"), "a.gguf");
 }
 
-/// A program that is none, that fails, that says nothing or something else, or never ends: one line each.
 #[test]
-fn llama_cpp_that_fails_is_one_clear_error() {
+fn llama_cpp_failures_give_one_line_errors() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let with = |program: &Path| {
@@ -444,7 +435,7 @@ fn llama_cpp_that_fails_is_one_clear_error() {
         ),
         ("yes", &["not finished after 2 s", "--time-limit"]),
         ("sleep 100", &["not finished after 2 s"]),
-        // The program ends, and what it started holds the pipe.
+        // The program ends, and its child keeps the pipe open.
         ("sleep 5 & exit 0", &["not finished after 2 s"]),
     ] {
         with(&program(&scratch, does)).refused(1, words);
@@ -468,9 +459,8 @@ fn wait_for(path: &Path) {
     }
 }
 
-/// Ctrl-C ends the pause before a run, and a program that is measured with everything that it started.
 #[test]
-fn an_interrupt_ends_it_and_what_it_started() {
+fn interrupt_ends_bench_and_its_children() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let pids = scratch.path("pids");
@@ -497,7 +487,7 @@ fn an_interrupt_ends_it_and_what_it_started() {
     assert_eq!(status.code(), Some(130));
     let started = Instant::now();
     for pid in fs::read_to_string(&pids).unwrap().split_whitespace() {
-        // One whose parent is gone may be there until somebody has asked how it ended.
+        // An orphan remains a zombie until it is reaped.
         let alive = || {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             signal(pid, "-0") && !stat.contains(") Z")

@@ -1,4 +1,4 @@
-//! Files in one type beside an artifact in codes: as candidates, and for its report.
+//! Files in a single type as candidates and as baselines of the report.
 
 use htc_tests::material::words;
 use htc_tests::scratch::names_in;
@@ -34,10 +34,8 @@ fn types(report: &Value) -> Vec<String> {
     files.map(|file| text(file, "/type").to_owned()).collect()
 }
 
-/// A smaller and a larger one, on the windows that decided nothing; nothing of them stays, and the artifact is the same
-/// without them.
 #[test]
-fn the_next_files_in_one_type_are_measured() {
+fn nearest_uniform_files_are_measured() {
     let scratch = Scratch::new();
     let size = ["--file-size", "155kB"];
     let outcome = compile(&scratch, &size).run().ok();
@@ -51,9 +49,9 @@ fn the_next_files_in_one_type_are_measured() {
     for file in files {
         let measured = &file["evaluation"];
         assert!(number(measured, "/kl") > 0.0, "{file}");
-        for what in ["/chunks", "/reference_perplexity"] {
-            let of_artifact = number(&report["quality"]["evaluation"], what);
-            assert_eq!(number(measured, what), of_artifact, "{what}");
+        for key in ["/chunks", "/reference_perplexity"] {
+            let of_artifact = number(&report["quality"]["evaluation"], key);
+            assert_eq!(number(measured, key), of_artifact, "{key}");
         }
         let name = format!("{} throughout", text(file, "/type"));
         assert!(said.contains(&name), "{said}");
@@ -69,9 +67,8 @@ fn the_next_files_in_one_type_are_measured() {
     assert!(std::fs::read(scratch.path("out.htz")).unwrap() == with);
 }
 
-/// By the effort: none, two, or all from half to twice the bytes.
 #[test]
-fn an_effort_says_how_many() {
+fn effort_determines_the_number_of_baselines() {
     let scratch = Scratch::new();
     let count = |effort: &str, more: &[&str]| {
         let options = ["--file-size", "110kB", "--effort", effort];
@@ -89,9 +86,8 @@ fn an_effort_says_how_many() {
     compile(&scratch, &wrong).run().refused(2, &["on or off"]);
 }
 
-/// A file in one type is a candidate of a search, too, and loses to codes that are shared out.
 #[test]
-fn a_search_tries_one_type_at_the_size_that_it_finds() {
+fn search_tries_a_uniform_type_at_the_found_size() {
     let scratch = Scratch::new();
     let report = compile(&scratch, &["--max-kl", "0.05"]).run().json();
     let trials = list(&report, "/trials");

@@ -1,4 +1,4 @@
-//! Budgets that are none, and those that a type of factors cannot meet.
+//! Implicit budgets, and budgets that a type of factors cannot meet.
 
 use std::fs;
 
@@ -8,10 +8,8 @@ use serde_json::Value;
 use super::plan::{ALLOCATORS, model, plan};
 use super::{compile, list, number};
 
-/// Without a budget energy decides the total of diffplan, and the plan's file says so and is taken back; what a
-/// roofline predicts of cachefit is shown.
 #[test]
-fn energy_decides_without_a_budget_and_predictions_are_shown() {
+fn energy_determines_the_budget_and_is_shown() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     let file = scratch.path("plan.json");
@@ -28,10 +26,10 @@ fn energy_decides_without_a_budget_and_predictions_are_shown() {
     assert!(shown.contains("a prediction by bytes alone"), "{shown}");
 }
 
-/// Factors of eight bits of a source of four take no less than it does: the types that meet the ratio are named,
-/// and do.
+/// Factors in 8 bits of a 4-bit source take no less than it does. The error names types that meet
+/// the ratio.
 #[test]
-fn a_ratio_of_a_quantised_source_is_met_or_refused() {
+fn ratio_of_a_quantised_source_is_met_or_refused() {
     let scratch = Scratch::new();
     let tiny = TinyModel {
         width: 128,

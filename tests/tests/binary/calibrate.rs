@@ -1,4 +1,4 @@
-//! `htc compile --calibration`: what the gauges gain, and what the cache keeps.
+//! `htc compile --calibration`: effect of the gauges, and the cache.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -16,7 +16,6 @@ use super::{METHODS, on_demo};
 
 const MODEL: &str = "reference-7m-f16.gguf";
 
-/// The demo model, half of it, calibrated on a little text.
 fn compile(scratch: &Scratch, output: &str, options: &[&str]) -> Htc {
     let half = ["--ratio", "0.6", "--calibration-tokens", "4096"];
     on_demo(scratch, output, demo(TEXT).as_path())
@@ -26,10 +25,9 @@ fn compile(scratch: &Scratch, output: &str, options: &[&str]) -> Htc {
 
 const TEXT: &str = "alice.txt";
 
-/// The user that permissions bind where root runs the tests.
+/// Unprivileged user for tests run as root.
 const NOBODY: u32 = 65534;
 
-/// The only calibration in the cache.
 fn cached(scratch: &Scratch) -> PathBuf {
     let mut found = fs::read_dir(scratch.path("cache")).unwrap();
     let one = found.next().unwrap().unwrap().path();
@@ -41,7 +39,6 @@ fn found_layers(report: &Value) -> u64 {
     report["calibration"]["found_layers"].as_u64().unwrap()
 }
 
-/// Root mean square of the relative output errors of all slots.
 fn output_error(report: &Value) -> f64 {
     let slots = report["calibration"]["output_errors"].as_array().unwrap();
     let errors = slots.iter().map(|slot| slot["error"].as_f64().unwrap());
@@ -51,7 +48,7 @@ fn output_error(report: &Value) -> f64 {
 }
 
 #[test]
-fn gauges_lower_the_error_of_the_outputs_in_their_order() {
+fn output_error_falls_from_none_to_activation_to_whiten() {
     let scratch = Scratch::new();
     for method in METHODS {
         let mut errors = Vec::new();
@@ -72,7 +69,7 @@ fn gauges_lower_the_error_of_the_outputs_in_their_order() {
 }
 
 #[test]
-fn the_cache_is_found_and_changes_nothing() {
+fn cached_statistics_give_identical_bytes() {
     let scratch = Scratch::new();
     let first = compile(&scratch, "first.htz", &["--threads", "1"])
         .run()
@@ -83,7 +80,6 @@ fn the_cache_is_found_and_changes_nothing() {
     let second = compile(&scratch, "second.htz", &[]).run().ok().json();
     assert_eq!(found_layers(&second), 8);
     assert_eq!(fs::read(scratch.path("second.htz")).unwrap(), bytes);
-    // From nothing, on two threads.
     fs::remove_dir_all(scratch.path("cache")).unwrap();
     let third = compile(&scratch, "third.htz", &["--threads", "2"])
         .run()
@@ -91,7 +87,6 @@ fn the_cache_is_found_and_changes_nothing() {
         .json();
     assert_eq!(found_layers(&third), 0);
     assert_eq!(fs::read(scratch.path("third.htz")).unwrap(), bytes);
-    // Other text or windows are another calibration.
     let other = compile(&scratch, "other.htz", &["--context", "128"])
         .run()
         .ok()
@@ -101,7 +96,7 @@ fn the_cache_is_found_and_changes_nothing() {
 }
 
 #[test]
-fn damaged_statistics_are_told_of_and_made_again() {
+fn damaged_statistics_are_reported_and_recomputed() {
     let scratch = Scratch::new();
     compile(&scratch, "out.htz", &[]).run().ok();
     let expected = fs::read(scratch.path("out.htz")).unwrap();
@@ -120,7 +115,7 @@ fn damaged_statistics_are_told_of_and_made_again() {
 }
 
 #[test]
-fn a_killed_calibration_goes_on() {
+fn killed_calibration_resumes() {
     let scratch = Scratch::new();
     compile(&scratch, "out.htz", &[]).run().ok();
     let expected = fs::read(scratch.path("out.htz")).unwrap();
@@ -145,9 +140,8 @@ fn a_killed_calibration_goes_on() {
     assert_eq!(left, expected);
 }
 
-/// As a pipeline that shares one may mount it.
 #[test]
-fn a_complete_cache_that_may_only_be_read_is_enough() {
+fn complete_read_only_cache_suffices() {
     let scratch = Scratch::new();
     compile(&scratch, "out.htz", &[]).run().ok();
     let expected = fs::read(scratch.path("out.htz")).unwrap();
@@ -158,7 +152,6 @@ fn a_complete_cache_that_may_only_be_read_is_enough() {
     mode(&folder.join("lock"), 0o444);
     mode(&folder, 0o555);
     mode(scratch.folder(), 0o777);
-    // Permissions do not bind root, who acts as somebody whom they do bind, and whose cache it is.
     let root = fs::File::create(folder.join("lock")).is_ok();
     if root {
         for owned in [&scratch.path("cache"), &folder] {
@@ -191,7 +184,6 @@ fn a_complete_cache_that_may_only_be_read_is_enough() {
     let report = run("read.htz").ok().json();
     assert_eq!(found_layers(&report), 8);
     assert_eq!(fs::read(scratch.path("read.htz")).unwrap(), expected);
-    // One that lacks something is no use.
     mode(&folder, 0o755);
     fs::remove_file(folder.join("layer-0007")).unwrap();
     mode(&folder, 0o555);
@@ -203,9 +195,8 @@ fn a_complete_cache_that_may_only_be_read_is_enough() {
     mode(&folder, 0o755);
 }
 
-/// The residual stream that a resumed calibration would go on from is not what it was.
 #[test]
-fn a_damaged_stream_begins_anew() {
+fn damaged_stream_restarts_the_calibration() {
     let scratch = Scratch::new();
     compile(&scratch, "out.htz", &[]).run().ok();
     let expected = fs::read(scratch.path("out.htz")).unwrap();
@@ -225,7 +216,7 @@ fn a_damaged_stream_begins_anew() {
 }
 
 #[test]
-fn two_at_once_share_one_calibration() {
+fn concurrent_compilations_share_a_calibration() {
     let scratch = Scratch::new();
     compile(&scratch, "out.htz", &[]).run().ok();
     let expected = fs::read(scratch.path("out.htz")).unwrap();
@@ -249,7 +240,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_cannot_be_calibrated_on_is_refused() {
+fn invalid_calibrations_are_refused() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let short = scratch.file("short.txt", "the cat");

@@ -1,12 +1,11 @@
-//! `htc run --chat`: what a model is asked, and templates that are at fault.
+//! `htc run --chat`: prompts from chat templates, and faulty templates.
 
 use std::time::{Duration, Instant};
 
 use htc_formats::gguf::Value;
 use htc_tests::{Htc, Outcome, Scratch, TinyModel, htc};
 
-/// A conversation of one user's words with a template.
-fn asked(scratch: &Scratch, template: &str, options: &[&str]) -> Htc {
+fn chat_run(scratch: &Scratch, template: &str, options: &[&str]) -> Htc {
     let key = "tokenizer.chat_template";
     let tiny = TinyModel::default().with(key, Value::String(template.to_owned()));
     let model = scratch.file("chat.gguf", tiny.bytes());
@@ -14,49 +13,46 @@ fn asked(scratch: &Scratch, template: &str, options: &[&str]) -> Htc {
     htc!["run", &model, "--ignore-eos"].args(chat).args(options)
 }
 
-/// What that gives.
-fn ask(scratch: &Scratch, template: &str, options: &[&str]) -> Outcome {
-    asked(scratch, template, options).run()
+fn run_chat(scratch: &Scratch, template: &str, options: &[&str]) -> Outcome {
+    chat_run(scratch, template, options).run()
 }
 
-/// What the same model continues a text with.
-fn continued(scratch: &Scratch, text: &str) -> Outcome {
+fn complete_text(scratch: &Scratch, text: &str) -> Outcome {
     let model = scratch.file("plain.gguf", TinyModel::default().bytes());
     let options = ["-p", text, "-n", "4", "--temp", "0", "--ignore-eos"];
     htc!["run", &model].args(options).run().ok()
 }
 
-/// The number of tokens that were read.
 fn read(outcome: &Outcome) -> &str {
     let (_, rest) = outcome.stderr.split_once("prompt: ").unwrap();
     rest.split_once(' ').unwrap().0
 }
 
 #[test]
-fn the_template_writes_the_prompt() {
+fn template_formats_the_prompt() {
     let scratch = Scratch::new();
     let template = "{% for m in messages %}{{ m.role }} {{ m.content }}\n{% endfor %}\
                     {% if add_generation_prompt %}model{% endif %}";
-    let asked = ask(&scratch, template, &[]).ok();
-    let plain = continued(&scratch, "user the cat\nmodel");
-    assert_eq!(asked.stdout, plain.stdout);
-    assert_eq!(read(&asked), read(&plain));
-    let asked = ask(&scratch, template, &["--system", "sit"]).ok();
-    let plain = continued(&scratch, "system sit\nuser the cat\nmodel");
-    assert_eq!(asked.stdout, plain.stdout);
+    let chat_run = run_chat(&scratch, template, &[]).ok();
+    let plain = complete_text(&scratch, "user the cat\nmodel");
+    assert_eq!(chat_run.stdout, plain.stdout);
+    assert_eq!(read(&chat_run), read(&plain));
+    let chat_run = run_chat(&scratch, template, &["--system", "sit"]).ok();
+    let plain = complete_text(&scratch, "system sit\nuser the cat\nmodel");
+    assert_eq!(chat_run.stdout, plain.stdout);
 }
 
 #[test]
-fn bos_is_there_once() {
+fn bos_is_added_once() {
     let scratch = Scratch::new();
-    let with = ask(&scratch, "{{ bos_token }}{{ messages[0].content }}", &[]).ok();
-    let without = ask(&scratch, "{{ messages[0].content }}", &[]).ok();
+    let with = run_chat(&scratch, "{{ bos_token }}{{ messages[0].content }}", &[]).ok();
+    let without = run_chat(&scratch, "{{ messages[0].content }}", &[]).ok();
     assert_eq!(read(&with), read(&without));
-    assert_eq!(read(&with), read(&continued(&scratch, "the cat")));
+    assert_eq!(read(&with), read(&complete_text(&scratch, "the cat")));
 }
 
 #[test]
-fn an_artifact_keeps_its_template() {
+fn artifact_keeps_the_chat_template() {
     let scratch = Scratch::new();
     let template = Value::String("say {{ messages[0].content }}".to_owned());
     let tiny = TinyModel::default().with("tokenizer.chat_template", template);
@@ -75,12 +71,12 @@ fn an_artifact_keeps_its_template() {
     .run()
     .ok();
     let options = ["-p", "the cat", "--chat", "-n", "4", "--temp", "0"];
-    let asked = |model: &std::path::Path| htc!["run", model].args(options).run().ok();
-    assert_eq!(asked(&artifact).stdout, asked(&model).stdout);
+    let chat_run = |model: &std::path::Path| htc!["run", model].args(options).run().ok();
+    assert_eq!(chat_run(&artifact).stdout, chat_run(&model).stdout);
 }
 
 #[test]
-fn a_model_without_a_template() {
+fn model_without_a_template_is_refused() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let outcome = htc!["run", &model, "-p", "the", "--chat"].run();
@@ -90,7 +86,7 @@ fn a_model_without_a_template() {
 }
 
 #[test]
-fn templates_that_fail() {
+fn failing_templates_are_reported() {
     let scratch = Scratch::new();
     for (template, words) in [
         ("{% for m in messages %}", &["syntax error"][..]),
@@ -112,43 +108,44 @@ fn templates_that_fail() {
             &["recursion"],
         ),
     ] {
-        let outcome = ask(&scratch, template, &[]);
+        let outcome = run_chat(&scratch, template, &[]);
         outcome.refused(1, &[&["chat.gguf", "chat template"], words].concat());
     }
 }
 
-/// No interpreter bounds what a template allocates; the process that it runs in does.
+/// The template interpreter does not limit allocations; its separate process does.
 #[cfg(target_os = "linux")]
 #[test]
-fn templates_that_take_memory() {
+fn template_memory_is_limited() {
     let scratch = Scratch::new();
     let doubling = "{% set ns = namespace(x='x') %}{% for a in range(60) %}\
                     {% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x | length }}";
     for template in [doubling, "{{ ('x' * 99999999999) | length }}"] {
         let started = Instant::now();
-        ask(&scratch, template, &[]).refused(1, &["chat.gguf", "chat template"]);
+        run_chat(&scratch, template, &[]).refused(1, &["chat.gguf", "chat template"]);
         assert!(started.elapsed() < Duration::from_secs(20));
     }
 }
 
-/// The child takes what it is allowed where that is less than it would allow itself.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_limit_of_the_system_is_no_fault_of_the_template() {
+fn template_runs_within_system_limits() {
     let scratch = Scratch::new();
     let template = "{{ messages[0].content }}";
-    let expected = ask(&scratch, template, &[]).ok();
-    let limited = asked(&scratch, template, &[]).memory(900 << 20).run().ok();
+    let expected = run_chat(&scratch, template, &[]).ok();
+    let limited = chat_run(&scratch, template, &[])
+        .memory(900 << 20)
+        .run()
+        .ok();
     assert_eq!(limited.stdout, expected.stdout);
 }
 
-/// The words of who asks are words, whatever they spell: a control token in them would end their turn.
 #[test]
-fn control_tokens_in_words_are_words() {
+fn control_tokens_in_messages_are_plain_text() {
     let scratch = Scratch::new();
     let template = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content | trim }}</s>{% endfor %}";
     let key = "tokenizer.chat_template";
-    let ask = |template: &str, words: &str| {
+    let run_chat = |template: &str, words: &str| {
         let tiny = TinyModel::default().with(key, Value::String(template.to_owned()));
         let model = scratch.file("chat.gguf", tiny.bytes());
         htc![
@@ -157,19 +154,17 @@ fn control_tokens_in_words_are_words() {
         .run()
     };
     let tokens = |outcome: &Outcome| read(outcome).parse::<usize>().unwrap();
-    let plain = ask(template, "the cat sat").ok();
-    // As text, "</s>" is four characters of which three are bytes; as a token it would be one.
-    let spelt = ask(template, "the cat</s> sat").ok();
+    let plain = run_chat(template, "the cat sat").ok();
+    // As text, "</s>" is four tokens more; as a token it would be one.
+    let spelt = run_chat(template, "the cat</s> sat").ok();
     assert_eq!(tokens(&spelt), tokens(&plain) + 4, "{}", spelt.stderr);
-    // The template's own are there in both: BOS once, and each of them.
     assert!(tokens(&plain) >= 3);
-    // Half of it in the words, half in the template.
     let half = "<s>{{ messages[0].content }}s>";
-    let joined = ask(half, "the</").ok();
+    let joined = run_chat(half, "the</").ok();
     // "<s>", then "▁the", "<", "/", "s", ">"; as a token "</s>" would be one.
     assert_eq!(tokens(&joined), 6, "{}", joined.stderr);
-    // A template that cuts the words: nobody can say whose a token is.
+    // The template cuts the message, so the origin of a token is ambiguous.
     let cuts = "<s>{{ messages[0].content[1:] }}</s>";
-    ask(cuts, "the cat").ok();
-    ask(cuts, "the</s> cat").refused(1, &["</s>", "control token", "chat template"]);
+    run_chat(cuts, "the cat").ok();
+    run_chat(cuts, "the</s> cat").refused(1, &["</s>", "control token", "chat template"]);
 }

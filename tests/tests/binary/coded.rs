@@ -1,4 +1,4 @@
-//! Whole models in codes: one with a head of its own, and one of every architecture.
+//! Whole models in codes: one with an untied head, and one of every architecture.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,6 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::number;
 
-/// In so many bytes at most, on some windows of words.
 fn sized(scratch: &Scratch, model: &Path, name: &str, bytes: u64) -> Htc {
     let text = scratch.path("words.txt");
     if !text.exists() {
@@ -34,7 +33,6 @@ fn size(path: &Path) -> u64 {
     fs::metadata(path).unwrap().len()
 }
 
-/// KL divergence from a model, nats per token.
 fn divergence(scratch: &Scratch, artifact: &Path, reference: &Path) -> f64 {
     let measured = htc![
         "eval",
@@ -52,7 +50,6 @@ fn divergence(scratch: &Scratch, artifact: &Path, reference: &Path) -> f64 {
     number(&measured, "/kl")
 }
 
-/// The largest difference that the processor's kernels make to the logits.
 fn of_kernels(path: &Path) -> f64 {
     let file = ModelFile::open(path).unwrap();
     let found = logits(&file, Cpu::with_threads(2).unwrap());
@@ -66,10 +63,8 @@ fn logits<B: Backend>(file: &ModelFile, mut backend: B) -> Vec<f32> {
     session.unwrap().step(&tokens).unwrap().to_vec()
 }
 
-/// A head that is not the embedding is one more matrix that errors count in: both are in codes, which are the closer
-/// the more bytes there are.
 #[test]
-fn a_head_of_its_own_is_in_codes() {
+fn untied_head_is_stored_in_codes() {
     let scratch = Scratch::new();
     let tiny = TinyModel {
         output: true,
@@ -92,7 +87,6 @@ fn a_head_of_its_own_is_in_codes() {
             let tensor = artifact.manifest.tensor(matrix.weight()).unwrap();
             assert!(tensor.codes.is_some(), "{matrix}: {}", tensor.dtype);
         }
-        // Trellises and levels are what is chosen from.
         let mut codes = artifact
             .manifest
             .tensors
@@ -100,7 +94,7 @@ fn a_head_of_its_own_is_in_codes() {
             .filter_map(|t| t.codes.as_ref());
         assert!(codes.any(|codes| codes.has(Kind::Trellis)));
         let difference = of_kernels(&path);
-        // Activations in eight bits, in a model of few numbers.
+        // Activations in 8 bits, in a small model.
         assert!(difference < 0.15, "{difference:.2e}");
         let kl = divergence(&scratch, &path, &model);
         println!("{bytes} bytes: KL {kl:.5}, {difference:.4} from the reference");
@@ -113,7 +107,7 @@ fn a_head_of_its_own_is_in_codes() {
     assert!(before < 0.02, "{before}");
 }
 
-/// `scripts/make_architecture_fixtures.py` made them.
+/// Made by `scripts/make_architecture_fixtures.py`.
 fn architectures() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
     let folders = fs::read_dir(root).unwrap();
@@ -124,10 +118,10 @@ fn architectures() -> Vec<PathBuf> {
     files
 }
 
-/// Bands of these are half padding: what all codes take is more than float16 does, which a matrix stays in where
-/// there is room for it; eleven twelfths of that make most of them codes.
+/// Column groups of these small models are half padding, so codes take more than f16, which a
+/// matrix keeps if the size allows. At 11/12 of the f16 size most matrices are in codes.
 #[test]
-fn every_architecture_is_stored_in_codes_and_executed() {
+fn every_architecture_runs_in_codes() {
     let scratch = Scratch::new();
     for model in architectures() {
         let name = model.display();
@@ -157,9 +151,8 @@ fn every_architecture_is_stored_in_codes_and_executed() {
     }
 }
 
-/// A size that is too small is refused with one that is not.
 #[test]
-fn the_size_that_a_refusal_names_is_possible() {
+fn smallest_size_in_the_error_is_feasible() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     for codes in ["all", "levels", "gguf"] {

@@ -1,4 +1,4 @@
-//! `htc compile`: what is asked for is what the artifact holds, and the report says so.
+//! `htc compile`: the artifact matches the request, and the report matches the artifact.
 
 use std::fs;
 
@@ -50,7 +50,7 @@ fn every_method_with_every_factor_type() {
 }
 
 #[test]
-fn factors_make_the_demo_model_smaller_and_it_stays_a_model() {
+fn demo_model_shrinks_with_little_loss() {
     let scratch = Scratch::new();
     let model = demo("reference-7m-f16.gguf");
     let artifact = scratch.path("small.htz");
@@ -89,7 +89,6 @@ fn factors_make_the_demo_model_smaller_and_it_stays_a_model() {
     assert!(number(&result, "/top1") > 0.6);
 }
 
-/// The lossless setting: full rank and factors in f32.
 #[test]
 fn full_rank_equals_the_source() {
     let scratch = Scratch::new();
@@ -112,7 +111,6 @@ fn full_rank_equals_the_source() {
             let options = ["--method", method, "--slots", slots, "--force"];
             let options = [&options[..], &["--rank", "full", "--factor-type", "f32"]].concat();
             let (artifact, report) = compile(&scratch, &model, "full.htz", &options);
-            // Every selected slot really is factorised.
             for record in list(&report, "/plan/slots") {
                 let selected = slots.split(',').any(|slot| slot == record["slot"]);
                 assert_eq!(record["form"] != "dense", selected, "{record}");
@@ -133,7 +131,7 @@ fn full_rank_equals_the_source() {
 }
 
 #[test]
-fn only_the_slots_asked_for_are_factorised() {
+fn only_selected_projections_are_factorised() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let all = SLOT_NAMES.join(",");
@@ -166,7 +164,7 @@ fn only_the_slots_asked_for_are_factorised() {
 }
 
 #[test]
-fn default_slots_are_all_for_gp_and_those_of_attention_input_for_grc() {
+fn default_projections_depend_on_the_method() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     for (method, expected) in [("gp", &SLOT_NAMES[..]), ("grc", &["q", "k", "v"])] {
@@ -181,9 +179,9 @@ fn default_slots_are_all_for_gp_and_those_of_attention_input_for_grc() {
     }
 }
 
-/// Parameters after over before on the selected slots, met from below. What may be left of the
-/// budget is less than one step of the rank of the slot with the dearest step; or every slot is
-/// at its share, or one step below what it has as a dense matrix.
+/// Ratios of parameters on the selected projections are met from below. The unused budget is less
+/// than one rank step of the projection with the largest step, or every projection is at its share
+/// or one step below its dense size.
 #[test]
 fn ratios_are_met_from_below() {
     let scratch = Scratch::new();
@@ -206,7 +204,6 @@ fn ratios_are_met_from_below() {
             "gp" => selected.chunks(1).collect(),
             _ => selected.chunk_by(|a, b| a[..3] == b[..3]).collect(),
         };
-        // Parameters of the dense form and of a step of the rank.
         let units: Vec<(f64, f64)> = groups
             .iter()
             .map(|group| {
@@ -229,7 +226,6 @@ fn ratios_are_met_from_below() {
             let shares: f64 = units.iter().map(share).sum();
             let least = (asked - dearest / dense).min(shares / dense);
             assert!(met > least, "{about}: only {met}");
-            // The figure is what the file really holds.
             let manifest = Artifact::open(&artifact).manifest;
             let held: u64 = manifest
                 .tensors
@@ -247,7 +243,7 @@ fn ratios_are_met_from_below() {
 }
 
 #[test]
-fn the_report_agrees_with_the_files() {
+fn report_agrees_with_the_files() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let output = scratch.path("out.htz");
@@ -280,7 +276,7 @@ fn the_report_agrees_with_the_files() {
 }
 
 #[test]
-fn the_report_on_standard_output_is_json_alone() {
+fn report_on_standard_output_is_pure_json() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     for target in ["json", "-"] {
@@ -297,7 +293,7 @@ fn the_report_on_standard_output_is_json_alone() {
 }
 
 #[test]
-fn the_artifact_alone_is_enough() {
+fn artifact_is_self_contained() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let words = scratch.file("words.txt", words(100));
@@ -316,7 +312,7 @@ fn the_artifact_alone_is_enough() {
 }
 
 #[test]
-fn the_same_request_gives_the_same_bytes() {
+fn same_request_gives_identical_bytes() {
     let scratch = Scratch::new();
     let tiny = scratch.file("tiny.gguf", TinyModel::default().bytes());
     for model in [tiny, demo("reference-7m-f16.gguf")] {
@@ -338,7 +334,6 @@ fn the_same_request_gives_the_same_bytes() {
     }
 }
 
-/// Neither the name of the source nor that of the artifact nor the folder is in the bytes.
 #[test]
 fn names_and_folders_do_not_change_the_bytes() {
     let (here, there) = (Scratch::new(), Scratch::new());
@@ -352,7 +347,6 @@ fn names_and_folders_do_not_change_the_bytes() {
     assert!(fs::read(a).unwrap() == fs::read(b).unwrap());
 }
 
-/// What the report remarks on a slot; a note begins with the slots it is about.
 fn note_about<'a>(report: &'a Value, slot: &str) -> Option<&'a str> {
     let notes = list(report, "/notes")
         .iter()
@@ -365,13 +359,13 @@ fn note_about<'a>(report: &'a Value, slot: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn a_slot_that_would_grow_is_kept_dense_and_reported() {
+fn growing_projections_stay_dense_and_are_reported() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let output = scratch.path("out.htz");
     let report = scratch.path("report.json");
-    // At rank 32, factors of [64, 64] in the source's own type are as large as the matrix, those
-    // of [32, 64] are larger, those of the feed-forward layer are smaller.
+    // At rank 32 in f32, factors of [64, 64] are as large as the matrix, those of [32, 64] are
+    // larger, those of the feed-forward layer are smaller.
     let outcome = htc!["compile", &model, "-o", &output, "--report", &report]
         .args(["--rank", "32", "--factor-type", "f32"])
         .run()
@@ -397,7 +391,7 @@ fn a_slot_that_would_grow_is_kept_dense_and_reported() {
 }
 
 #[test]
-fn a_factor_that_does_not_fit_blocks_is_reported() {
+fn factors_that_do_not_fit_blocks_are_reported() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let output = scratch.path("out.htz");
@@ -427,7 +421,7 @@ fn a_factor_that_does_not_fit_blocks_is_reported() {
 }
 
 #[test]
-fn what_is_not_compressed_passes_through_unchanged() {
+fn unselected_tensors_are_copied_unchanged() {
     for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0] {
         let scratch = Scratch::new();
         let tiny = TinyModel {
@@ -463,7 +457,6 @@ fn what_is_not_compressed_passes_through_unchanged() {
     }
 }
 
-/// A compressed model of every type that a source may come in says what its source says.
 #[test]
 fn quantised_sources_are_compiled() {
     let Some(folder) = shared("models/reference-7m") else {
@@ -483,14 +476,15 @@ fn quantised_sources_are_compiled() {
         let (artifact, _) = compile(&scratch, &model, &format!("{kind}.htz"), &options);
         let options = ["--chunks", "1", "--reference", model.to_str().unwrap()];
         let result = eval(&artifact, &demo("alice.txt"), &options).run().json();
-        // The source's products round activations to eight bits, those with f32 factors do not.
+        // Products with the source's type round activations to 8 bits; those with f32 factors do
+        // not.
         close(number(&result, "/perplexity_ratio"), 1.0, 5e-3);
         assert!(number(&result, "/kl") < 2e-3, "{kind}: {result}");
     }
 }
 
 #[test]
-fn version_2_of_gguf_is_read() {
+fn gguf_version_2_is_read() {
     let scratch = Scratch::new();
     let mut bytes = TinyModel::default().bytes();
     let third = scratch.file("v3.gguf", &bytes);
@@ -515,9 +509,8 @@ fn force_replaces_an_artifact() {
     scratch.holds_only(&["model.gguf", "out.htz"]);
 }
 
-/// A matrix of zeros has no direction, and an error of nothing.
 #[test]
-fn a_slot_of_zeros() {
+fn zero_matrices_compile() {
     let tiny = TinyModel::default();
     let mut tensors = tiny.tensors();
     for name in ["blk.0.attn_q.weight", "blk.1.ffn_down.weight"] {
@@ -549,7 +542,6 @@ fn a_slot_of_zeros() {
     }
 }
 
-/// A name need not be UTF-8.
 #[test]
 fn file_names_of_any_bytes() {
     use std::os::unix::ffi::OsStrExt;
@@ -567,8 +559,6 @@ fn file_names_of_any_bytes() {
     scratch.holds_only(&[]);
 }
 
-/// A model of many layers compiles in the memory of its largest: what is allocated stays far
-/// below the size of the source, which is mapped.
 #[test]
 fn memory_stays_at_the_largest_layer() {
     let scratch = Scratch::new();

@@ -1,4 +1,5 @@
-//! `htc compile` and `htc plan` where no method is named: what follows from the other options, and what is said of it.
+//! `htc compile` and `htc plan` without a method: defaults inferred from other options, and their
+//! messages.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +10,6 @@ use serde_json::Value;
 
 use super::{list, number, text};
 
-/// Two small blocks, which read 64 tokens at once.
 fn model(scratch: &Scratch) -> PathBuf {
     let tiny = TinyModel {
         context: 64,
@@ -24,7 +24,6 @@ fn plain(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
         .args(options)
 }
 
-/// What is found out of it is kept in the folder of the test.
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let run = plain(scratch, name, options);
     run.args(["--cache".as_ref(), scratch.path("cache").as_path()])
@@ -35,9 +34,8 @@ fn notes(report: &Value) -> Vec<&str> {
     notes.filter_map(Value::as_str).collect()
 }
 
-/// The balanced preset, on the text that ships with the program, in windows that the model can read.
 #[test]
-fn a_model_and_a_name_are_enough() {
+fn model_and_output_suffice() {
     let scratch = Scratch::new();
     let outcome = compile(&scratch, "small.htz", &[]).run().ok();
     let said = outcome.stderr.clone();
@@ -58,23 +56,19 @@ fn a_model_and_a_name_are_enough() {
     let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
     let upper = number(chosen, "/evaluation/perplexity_ratio_all_interval/1");
     assert!(upper <= 1.01, "{upper}");
-    // On text that the source would write, too.
     let upper = number(chosen, "/evaluation/kl_interval/1");
     assert!(upper <= 1.01f64.ln(), "{upper}");
     htc!["verify", scratch.path("small.htz")].run().ok();
-    // Named, it is the same.
     let named = ["--method", "auto", "--preset", "balanced"];
     compile(&scratch, "named.htz", &named).run().ok();
     let bytes = |name| fs::read(scratch.path(name)).unwrap();
     assert!(bytes("named.htz") == bytes("small.htz"));
-    // A window that is asked for is had or refused.
     let long = compile(&scratch, "long.htz", &["--context", "512"]).run();
     long.refused(2, &["--context 512", "64 positions"]);
 }
 
-/// What only factors have decides for them, and that is said; it is in no byte.
 #[test]
-fn options_of_factors_decide_for_factors() {
+fn factor_options_select_factors() {
     let scratch = Scratch::new();
     for options in [
         &["--ratio", "0.8"][..],
@@ -102,9 +96,8 @@ fn options_of_factors_decide_for_factors() {
     assert!(dry.text().contains("\"method\": \"gp\""), "{}", dry.text());
 }
 
-/// A size of the file is no matter of factors; both together are refused, with what can be done.
 #[test]
-fn a_size_of_the_file_and_options_of_factors_are_refused() {
+fn file_size_with_factor_options_is_refused() {
     let scratch = Scratch::new();
     for (options, words) in [
         (&["--rank-cap", "4"][..], "--rank-cap 4"),
@@ -119,11 +112,9 @@ fn a_size_of_the_file_and_options_of_factors_are_refused() {
                 .refused(2, &[words, "no factors", "--method gp or grc"]);
         }
     }
-    // What is off asks for no factors.
     let off = ["--gauge", "none", "--bias", "off", "--sink", "off"];
     let off = compile(&scratch, "off.htz", &off).run().json();
     assert_eq!(text(&off, "/plan/method"), "quantise");
-    // What is too small is named as it was asked for.
     let small = compile(&scratch, "small.htz", &["--bits", "2"]).run();
     assert_eq!(small.code(), Some(2));
     assert!(small.stderr.contains("--bits 2: the smallest"), "{small:?}");
@@ -133,9 +124,8 @@ fn a_size_of_the_file_and_options_of_factors_are_refused() {
     assert!(!Artifact::open(&scratch.path("sized.htz")).bytes.is_empty());
 }
 
-/// A dry run of a limit says what is expected, not what will be.
 #[test]
-fn a_dry_run_of_the_default_expects_a_size() {
+fn default_dry_run_predicts_a_size() {
     let scratch = Scratch::new();
     let run = || compile(&scratch, "out.htz", &["--dry-run"]);
     let forecast = run().run().json();
@@ -162,10 +152,8 @@ fn a_dry_run_of_the_default_expects_a_size() {
     assert!(!scratch.path("out.htz").exists());
 }
 
-/// An effort is a part of what is asked for: it says how many tokens are read and how codes are chosen, and a plan
-/// passes it on.
 #[test]
-fn an_effort_goes_into_plan_and_bytes() {
+fn effort_affects_plan_and_bytes() {
     let scratch = Scratch::new();
     let sized = ["--file-size", "170kB", "--force"];
     let with = |name: &str, options: &[&str]| {
@@ -180,12 +168,10 @@ fn an_effort_goes_into_plan_and_bytes() {
     assert_eq!(number(&report, "/calibration/tokens"), 16_384.0);
     assert_eq!(text(&report, "/request/effort"), "fast");
     assert!(fast != normal);
-    // Tokens that are asked for go before those of the effort; sweeps are left.
     let tokens = ["--calibration-tokens", "65536", "--effort", "fast"];
     let (asked, report) = with("asked.htz", &tokens);
     assert_eq!(number(&report, "/calibration/tokens"), 65_536.0);
     assert!(asked != normal && asked != fast);
-    // A plan says how its codes are chosen.
     let plan = scratch.path("plan.json");
     let made = htc!["plan", scratch.path("model.gguf"), "-o", &plan];
     let made = made.args(["--file-size", "170kB", "--effort", "fast", "--cache"]);

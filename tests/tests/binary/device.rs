@@ -1,4 +1,4 @@
-//! Where a model is executed: by its name, or wherever there is something.
+//! Selection of the device.
 
 use htc_formats::htz::Htz;
 use htc_tests::material::{demo, words};
@@ -12,14 +12,14 @@ fn run_on(device: &str, model: &std::path::Path) -> Outcome {
 }
 
 #[test]
-fn float64_writes_what_the_processor_writes() {
+fn float64_and_cpu_generate_the_same_text() {
     let model = demo("reference-7m-f16.gguf");
     let expected = run_on("cpu", &model).ok().stdout;
     assert_eq!(run_on("reference", &model).ok().stdout, expected);
 }
 
 #[test]
-fn without_a_gpu_the_choice_is_the_processor_and_says_why() {
+fn auto_falls_back_to_the_cpu_with_a_reason() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let auto = run_on("auto", &model).ok();
@@ -46,7 +46,7 @@ fn without_a_gpu_the_choice_is_the_processor_and_says_why() {
 }
 
 #[test]
-fn a_device_that_was_not_built_is_named() {
+fn missing_device_feature_is_named() {
     let model = demo("reference-7m-f16.gguf");
     if cfg!(feature = "emulated") {
         eprintln!("skipped: this build has an emulated device");
@@ -55,17 +55,15 @@ fn a_device_that_was_not_built_is_named() {
     run_on("emulated", &model).refused(2, &["build it with the feature emulated"]);
 }
 
-/// Everything that a run and a measurement do, on a GPU that the processor emulates.
 #[cfg(feature = "emulated")]
 #[test]
-fn an_emulated_gpu_writes_and_measures_as_the_processor_does() {
+fn emulated_gpu_agrees_with_the_cpu() {
     let scratch = Scratch::new();
     let model = demo("reference-7m-f16.gguf");
     assert_eq!(
         run_on("emulated", &model).ok().stdout,
         run_on("cpu", &model).ok().stdout
     );
-    // An artifact in bands with what it lacks beside it, a part of it, a draft.
     super::planes::elastic(&scratch, "e.htz", &["--tune", "0"])
         .run()
         .ok();
@@ -87,7 +85,7 @@ fn an_emulated_gpu_writes_and_measures_as_the_processor_does() {
     };
     let (cpu, emulated) = (measured("cpu"), measured("emulated"));
     assert!((emulated / cpu - 1.0).abs() < 5e-3, "{emulated} {cpu}");
-    // Its sums have another order: it was not the processor that computed them.
+    // The order of its sums differs, so it was not computed by the CPU backend.
     assert_ne!(emulated.to_bits(), cpu.to_bits());
     let drafted = |device: &str| {
         let run = htc![
@@ -117,10 +115,8 @@ fn an_emulated_gpu_writes_and_measures_as_the_processor_does() {
     assert!(emulated["drafted"].as_u64().unwrap() > 0, "{emulated}");
 }
 
-/// A model that is calibrated on and measured elsewhere: as good an artifact, which says where, and whose bytes are the same on
-/// any number of threads of the host.
 #[test]
-fn a_compilation_executes_where_it_is_told() {
+fn compile_uses_the_selected_device() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let text = scratch.file("words.txt", words(4_000));
@@ -143,12 +139,12 @@ fn a_compilation_executes_where_it_is_told() {
     let emulated = cfg!(feature = "emulated").then_some("emulated");
     for device in ["reference"].into_iter().chain(emulated) {
         let (kl, bytes) = made(device);
-        // So near the source that much of it is rounding to eight bits of what either reads, which float64 has none of.
+        // Close to the source, much of the divergence is 8-bit rounding of activations, which
+        // float64 lacks.
         assert!(
             (0.2..1.3).contains(&(kl / expected)),
             "{device}: {kl} {expected}"
         );
-        // It was not the processor that computed.
         assert_ne!(kl, expected, "{device}");
         assert_ne!(bytes, of_processor, "{device}");
         assert!(bytes.len() <= 155_000, "{device}: {}", bytes.len());
@@ -156,7 +152,6 @@ fn a_compilation_executes_where_it_is_told() {
         let provenance = &artifact.manifest().provenance;
         let on = &provenance.instruction_set;
         assert!(on.contains("; models on "), "{device}: {on}");
-        // Statistics of another device are not found under the same name, and what is made again is the same.
         std::fs::remove_dir_all(scratch.path("cache")).unwrap();
         compile(device, "1").run().ok();
         assert_eq!(
@@ -169,7 +164,6 @@ fn a_compilation_executes_where_it_is_told() {
         .run()
         .refused(1, &["--device: no CUDA device: "]);
     assert!(!scratch.path("cuda:7").exists());
-    // Where nothing is executed, that is said.
     let plain = htc![
         "compile",
         &model,
@@ -186,7 +180,7 @@ fn a_compilation_executes_where_it_is_told() {
 }
 
 #[test]
-fn kernels_are_compiled_for_architectures_that_there_are() {
+fn kernels_are_compiled_for_valid_architectures() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let out = scratch.path("out.htz");

@@ -1,4 +1,4 @@
-//! `htc run --speculate` and `--verifier`: the model's own text, whoever drafts it.
+//! `htc run --speculate` and `--verifier`: the text is the model's own for every draft.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,6 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::{compile, number};
 
-/// The same weights, stored in a type.
 fn tiny(scratch: &Scratch, name: &str, dtype: DType) -> PathBuf {
     let tiny = TinyModel {
         ffn: 192,
@@ -24,7 +23,7 @@ fn run(model: &Path) -> Htc {
 }
 
 #[test]
-fn a_draft_changes_nothing_of_a_greedy_text() {
+fn drafts_do_not_change_greedy_text() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "model.gguf", DType::F32);
     let other = tiny(&scratch, "other.gguf", DType::Q4_0);
@@ -46,12 +45,11 @@ fn a_draft_changes_nothing_of_a_greedy_text() {
     }
 }
 
-/// Both ways to learn, on a draft in shared bases, with a state that goes on and is bound to its models.
 #[test]
-fn a_draft_that_learns_changes_nothing_of_the_text() {
+fn learning_drafts_do_not_change_the_text() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "model.gguf", DType::F32);
-    // Of rank 4, so that it is often wrong.
+    // Rank 4, so that it is often wrong.
     let grc = ["--method", "grc", "--rank", "4", "--factor-type", "f16"];
     let (artifact, _) = compile(&scratch, &model, "grc.htz", &grc);
     let (other, _) = compile(&scratch, &model, "gp.htz", &["--rank", "16"]);
@@ -91,7 +89,7 @@ fn a_draft_that_learns_changes_nothing_of_the_text() {
 }
 
 #[test]
-fn json_says_what_was_drafted_and_kept() {
+fn json_reports_drafted_and_accepted_tokens() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "model.gguf", DType::F32);
     let plain = run(&model).run().ok();
@@ -111,7 +109,7 @@ fn json_says_what_was_drafted_and_kept() {
     let by_itself = json(run(&model).args(["--speculate", "1"]));
     assert!(number(&by_itself, "/speed_up") > 0.0);
     assert_eq!(number(&found, "/fraction_min"), 1.0);
-    // Keys and values of two layers with two heads of 16 numbers in float16.
+    // Keys and values of two layers with two heads of 16 values in f16.
     assert_eq!(number(&found, "/kv_bytes_per_token"), 256.0);
     let drafted = json(run(&model).args(["--speculate", "1", "--draft-length", "3"]));
     assert_eq!(drafted["text"], found["text"]);
@@ -121,7 +119,7 @@ fn json_says_what_was_drafted_and_kept() {
 }
 
 #[test]
-fn what_cannot_draft_is_refused_in_one_line() {
+fn invalid_drafts_are_refused_in_one_line() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "model.gguf", DType::F32);
     let other = tiny(&scratch, "other.gguf", DType::Q4_0);
@@ -157,10 +155,8 @@ fn what_cannot_draft_is_refused_in_one_line() {
     refused(both.arg("--speculate").arg(&other), 2, "--verifier");
 }
 
-/// A place where nothing can be written is found before the text, not behind it; and what is of a draft alone is refused
-/// without one.
 #[test]
-fn what_is_learnt_has_a_place_before_it_is() {
+fn unwritable_adaptation_state_is_refused_early() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "model.gguf", DType::F32);
     let other = tiny(&scratch, "other.gguf", DType::Q4_0);

@@ -1,4 +1,4 @@
-//! `htc compile --dry-run`: what it forecasts, against what happens.
+//! `htc compile --dry-run`: predictions compared to the results.
 
 use std::fs;
 use std::time::Duration;
@@ -12,9 +12,8 @@ use super::plan::{model, plan};
 use super::treatment::{calibrated, fixture, with};
 use super::{METHODS, number};
 
-/// The bytes of a dry run are those of the artifact, exactly, and it leaves nothing behind.
 #[test]
-fn a_dry_run_writes_nothing_and_knows_the_size() {
+fn dry_run_writes_nothing_and_predicts_exact_bytes() {
     let scratch = Scratch::new();
     let models = [model(&scratch), demo("reference-7m-f16.gguf")];
     let output = scratch.path("out.htz");
@@ -61,7 +60,6 @@ fn a_dry_run_writes_nothing_and_knows_the_size() {
         fs::remove_file(&plan_file).unwrap();
     }
     scratch.holds_only(&["model.gguf"]);
-    // What would be refused is refused.
     fs::write(&output, "something").unwrap();
     let run = htc!["compile", &models[0], "-o", &output, "--dry-run"].run();
     run.refused(1, &["out.htz", "exists", "--force"]);
@@ -69,8 +67,8 @@ fn a_dry_run_writes_nothing_and_knows_the_size() {
     nowhere.run().refused(1, &["/no/such"]);
 }
 
-/// The most memory of its own that a process has while it runs, as the system counts it: mapped
-/// files, which the system takes back when it needs to, are left out.
+/// Returns the peak anonymous memory of a process, without mapped files, which the system can
+/// evict.
 fn most_memory(run: Htc) -> f64 {
     let mut child = run.spawn();
     let mut most = 0.0f64;
@@ -87,9 +85,8 @@ fn most_memory(run: Htc) -> f64 {
     most
 }
 
-/// The forecast is an upper bound, but not one without meaning.
 #[test]
-fn the_memory_of_a_dry_run_bounds_what_is_used() {
+fn predicted_memory_bounds_actual_memory() {
     let scratch = Scratch::new();
     let tiny = TinyModel {
         layers: 2,
@@ -119,7 +116,7 @@ fn the_memory_of_a_dry_run_bounds_what_is_used() {
                 let said = number(&forecast, "/peak_memory");
                 let used = most_memory(run());
                 eprintln!("{options:?}: {said} forecast, {used} used");
-                // Sampling may miss a peak, and an allocator may keep what was given back.
+                // Sampling may miss a peak, and the allocator may keep freed memory.
                 assert!(used <= said, "{options:?}: {used} used, {said} forecast");
                 assert!(
                     used > 0.2 * said,
@@ -130,9 +127,8 @@ fn the_memory_of_a_dry_run_bounds_what_is_used() {
     }
 }
 
-/// A dry run knows the bytes of biases exactly, and the memory of a search.
 #[test]
-fn a_dry_run_counts_biases() {
+fn dry_run_counts_biases() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let calibration = calibrated(&scratch);

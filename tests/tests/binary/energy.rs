@@ -1,4 +1,4 @@
-//! `htc bench --sensor`, and plans from what it has measured.
+//! `htc bench --sensor`, and plans from measured energy.
 
 use std::fs;
 use std::path::Path;
@@ -9,9 +9,8 @@ use serde_json::Value;
 use super::bench::{RESULT, against, bench, program, tiny};
 use super::{close, compile, list, number, text};
 
-/// A fraction against the whole on a simulated plant, whose power is the part that is touched.
 #[test]
-fn joules_are_measured_where_a_sensor_is_named() {
+fn sensor_option_adds_joules() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let options = ["--method", "gp", "--rank", "16"];
@@ -42,7 +41,7 @@ fn joules_are_measured_where_a_sensor_is_named() {
     close(touched, fraction, 1e-9);
     let mut ratios = 0.0;
     for pair in list(&found, "/pairs") {
-        // A part of the time of a short run is that of the readings at its ends.
+        // Part of the time of a short run is attributed to the readings at its ends.
         for (side, watts) in [("subject", 10.0 + 100.0 * fraction), ("baseline", 110.0)] {
             let run = &pair[side];
             let power = number(run, "/power_watts");
@@ -85,9 +84,8 @@ fn joules_are_measured_where_a_sensor_is_named() {
     }
 }
 
-/// What a sensor does not say is null, and what is no sensor is an error before the work.
 #[test]
-fn what_a_sensor_does_not_say_is_null() {
+fn missing_sensor_quantities_are_null() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let warm = scratch.file("warm.csv", "seconds,temperature\n0,50\n3600,50\n");
@@ -126,9 +124,9 @@ fn what_a_sensor_does_not_say_is_null() {
     over.run().refused(2, &["warm.csv", "-o"]);
 }
 
-/// llama-bench loads its model in every run: its joules are nobody's, which is said.
+/// llama-bench loads its model in every run, so its joules are not comparable, which is reported.
 #[test]
-fn joules_of_llama_cpp_are_not_told() {
+fn joules_of_llama_cpp_are_null() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let program = program(&scratch, RESULT);
@@ -147,10 +145,8 @@ fn joules_of_llama_cpp_are_not_told() {
     assert!(quantity["subject"].is_object() && quantity.get("comparison").is_none());
 }
 
-/// What was measured decides on the ranks of diffplan, and is told with its digest; another measurement is another plan, the
-/// same is the same bytes.
 #[test]
-fn a_plan_is_made_from_measured_energy() {
+fn plan_uses_measured_energy() {
     let scratch = Scratch::new();
     let model = super::plan::model(&scratch);
     let long = TinyModel {
@@ -168,7 +164,7 @@ fn a_plan_is_made_from_measured_energy() {
     let run = bench(&artifact).args(["--fraction", "0.8", "--pairs", "2"]);
     let run = run.arg("--against").arg(&artifact);
     let found = run.args(["--sensor", "sim"]).run().json();
-    // Joules of a machine with a slope that no time hangs on.
+    // Synthetic joules with a slope, independent of timing.
     let with_slope = |name: &str, slope: f64| {
         let mut found = found.clone();
         let touched =
@@ -201,11 +197,11 @@ fn a_plan_is_made_from_measured_energy() {
     let (other, _) = compile(&scratch, &model, "other.htz", &as_given);
     let [one, other] = [one, other].map(|path| fs::read(path).unwrap());
     assert!(one == other);
-    let told = |report: &Value| report["plan"].to_string();
+    let plan_text = |report: &Value| report["plan"].to_string();
     assert!(
-        told(&report).contains("J for each byte"),
+        plan_text(&report).contains("J for each byte"),
         "{}",
-        told(&report)
+        plan_text(&report)
     );
     let ratio = |file: &Path, out: &str| {
         let options = options(file);
@@ -220,7 +216,6 @@ fn a_plan_is_made_from_measured_energy() {
         said.contains("J for each byte") && said.contains("sha256"),
         "{said}"
     );
-    // Refused: what is no record, what has no energy, what is asked for twice or by nobody, and a plan in its place.
     let empty = scratch.file("empty.json", "");
     let path = |path: &Path| path.to_str().unwrap().to_owned();
     plan(&["--allocator", "diffplan", "--energy", &path(&empty)])

@@ -1,4 +1,4 @@
-//! `htc eval`: both protocols, the distance to a reference, and the values of other programs.
+//! `htc eval`: both protocols, the distance to a reference, and values of other programs.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn keys(value: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn json_has_the_keys_of_the_contract() {
+fn json_has_the_documented_keys() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let words = scratch.file("words.txt", words(200));
@@ -50,9 +50,8 @@ fn json_has_the_keys_of_the_contract() {
     }
 }
 
-/// It says nothing of how windows differ.
 #[test]
-fn a_single_window_has_no_interval() {
+fn single_window_has_no_interval() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let words = scratch.file("words.txt", words(200));
@@ -76,7 +75,7 @@ fn a_single_window_has_no_interval() {
 }
 
 #[test]
-fn without_json_the_result_is_for_people() {
+fn without_json_the_result_goes_to_stderr() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let words = scratch.file("words.txt", words(100));
@@ -87,7 +86,6 @@ fn without_json_the_result_is_for_people() {
     assert!(outcome.stderr.contains("perplexity"));
 }
 
-/// Log-probabilities of a window's tokens after the first, in float64.
 struct Scored {
     loss: f64,
     distribution: Vec<f64>,
@@ -114,8 +112,8 @@ fn score(model: &Arc<Model>, window: &[u32]) -> Vec<Scored> {
         .collect()
 }
 
-/// Of as many values in each window: their mean, and its standard error, to which each window is one
-/// observation.
+/// Returns the mean over windows with equally many values, and its standard error, with each window
+/// as one observation.
 fn mean_and_error(values: &[f64], windows: usize) -> (f64, f64) {
     let mean_of = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let mean = mean_of(values);
@@ -135,9 +133,8 @@ fn best(distribution: &[f64]) -> usize {
     best
 }
 
-/// The protocols, followed step by step: the text is cut into windows, the first token of each
-/// becomes BOS where the model has one before its texts, positions from half of the window on
-/// count (or all of them).
+/// Recomputes the protocols: the text is cut into windows, the first token of each becomes BOS if
+/// the model adds one, and positions from half of the window on count (or all).
 fn follows_the_definitions(add_bos: bool) {
     let scratch = Scratch::new();
     let text = scratch.file("words.txt", words(150));
@@ -226,7 +223,7 @@ fn without_bos_windows_keep_their_first_token() {
 }
 
 #[test]
-fn a_model_is_no_distance_from_itself() {
+fn divergence_from_itself_is_zero() {
     let scratch = Scratch::new();
     let words = scratch.file("words.txt", words(200));
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
@@ -240,7 +237,7 @@ fn a_model_is_no_distance_from_itself() {
 }
 
 #[test]
-fn another_model_is_at_a_distance() {
+fn divergence_from_another_model_is_positive() {
     let scratch = Scratch::new();
     let words = scratch.file("words.txt", words(200));
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
@@ -306,8 +303,8 @@ fn windows_longer_than_a_batch_are_one_window() {
     assert_eq!(number(&result, "/tokens"), 599.0);
 }
 
-/// llama.cpp on the same files: one test per line, so that they run side by side. Its standard error
-/// takes tokens for independent and is not compared.
+/// Comparison with llama.cpp on the same files; one test per line, so that they run in parallel.
+/// Its standard error assumes independent tokens and is not compared.
 mod llama_cpp {
     use super::*;
 
@@ -323,7 +320,6 @@ mod llama_cpp {
         let case = cases.as_array().unwrap().iter().find(of).unwrap();
         let path = |key: &str| shared(case[key].as_str().unwrap()).unwrap();
         let (context, chunks) = (context.to_string(), case["chunks"].to_string());
-        // The cases run side by side already.
         let options = ["--context", &context, "--chunks", &chunks, "--threads", "1"];
         let result = eval(&path("model"), &path("text"), &options).run().json();
         let tolerance = number(case, "/tolerance");
@@ -343,7 +339,6 @@ mod llama_cpp {
                 }
             )*
 
-            /// No line of the file is left out.
             #[test]
             fn every_case_is_tested() {
                 let Some(reference) = shared("reference/perplexity.json") else {

@@ -7,8 +7,6 @@ use htc_tests::{Scratch, TinyModel};
 use super::treatment::{READS, all_slots, calibrated, source, with};
 use super::{FACTOR_TYPES, compile, list};
 
-/// Channels are exact to the last bit whatever the types of the source and of the factors: the largest
-/// columns without a calibration, the most excited with one.
 #[test]
 fn exempt_channels_are_exact() {
     let scratch = Scratch::new();
@@ -23,12 +21,11 @@ fn exempt_channels_are_exact() {
     for (number, (source_type, factor_type)) in cases.into_iter().chain(others).enumerate() {
         let tiny = TinyModel {
             dtype: source_type,
-            // Whole blocks.
             ffn: 128,
             ..TinyModel::default()
         };
         let model = scratch.file(&format!("model-{number}.gguf"), tiny.bytes());
-        // What the file holds, since its types round.
+        // The rounded values in the file.
         let mut tensors = tiny.tensors();
         for tensor in &mut tensors {
             tensor.values = tensor.decoded();

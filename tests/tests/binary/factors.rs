@@ -1,5 +1,4 @@
-//! The mathematics, end to end: factors read back from the artifact are compared with float64
-//! computations made here.
+//! Checks stored factors against float64 computations made here.
 
 use htc_formats::DType;
 use htc_tests::artifact::Artifact;
@@ -27,7 +26,6 @@ fn record<'a>(report: &'a Value, slot: &str) -> &'a Value {
     list(report, "/plan/slots").iter().find(of).unwrap()
 }
 
-/// The reported error is the distance of what is stored, in every type and form.
 #[test]
 fn reported_errors_are_those_of_the_stored_factors() {
     let tiny = TinyModel::default();
@@ -52,8 +50,8 @@ fn reported_errors_are_those_of_the_stored_factors() {
     }
 }
 
-/// Eckart and Young: no matrix of rank r is nearer than the one without the smallest singular
-/// values. The squares of those are the smallest eigenvalues of `W Wᵀ` (or `Wᵀ W`).
+/// Eckart-Young: the best approximation of rank r drops the smallest singular values. Their squares
+/// are the smallest eigenvalues of `W Wᵀ` (or `Wᵀ W`).
 #[test]
 fn per_slot_errors_are_the_eckart_young_tail() {
     let tiny = TinyModel::default();
@@ -82,7 +80,6 @@ fn per_slot_errors_are_the_eckart_young_tail() {
     }
 }
 
-/// The leading components of a factorisation are the best of their number.
 #[test]
 fn components_are_in_decreasing_order_of_importance() {
     let tiny = TinyModel::default();
@@ -108,8 +105,8 @@ fn components_are_in_decreasing_order_of_importance() {
     }
 }
 
-/// The shared basis holds the leading eigenvectors of the sum of `Wᵀ W / ‖W‖²`, and what is
-/// projected on it is `W P`.
+/// The shared basis consists of the leading eigenvectors of the sum of `Wᵀ W / ‖W‖²`, and
+/// projections are `W P`.
 #[test]
 fn shared_bases_are_the_leading_eigenvectors() {
     let tiny = TinyModel::default();
@@ -144,7 +141,6 @@ fn shared_bases_are_the_leading_eigenvectors() {
         let basis = artifact.matrix(&format!("layers.0.{group}.basis"));
         let stored = basis.transposed().times(&basis);
         assert!(projector.relative_distance(&stored) < 1e-5, "{group}");
-        // The sign is fixed: a column's largest entry is positive.
         for row in basis.values.chunks_exact(64) {
             let largest = row
                 .iter()
@@ -160,7 +156,6 @@ fn shared_bases_are_the_leading_eigenvectors() {
     }
 }
 
-/// With as many components as the input is wide, the projection is the identity.
 #[test]
 fn the_full_shared_basis_is_the_identity() {
     let tiny = TinyModel {

@@ -1,4 +1,4 @@
-//! Forms beyond factors, end to end: dense in another type, a head in factors, a base with a residual.
+//! Forms other than factors: dense in another type, a factorised head, a base with a residual.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,6 @@ fn tiny() -> TinyModel {
     }
 }
 
-/// A plan of every form, in types that leave activations unrounded; `head` is what is said of the head.
 fn plan_of_forms(head: &str) -> String {
     format!(
         r#"{{
@@ -53,7 +52,6 @@ const HEADS: [&str; 3] = [
     r#"{"form": "dense", "types": {"weight": "f16"}}"#,
 ];
 
-/// The model that an artifact stands for, with dense matrices in f32.
 fn dense_equal(tiny: &TinyModel, artifact: &Artifact) -> Vec<Tensor> {
     let mut tensors = tiny.tensors();
     let mut put = |name: String, matrix: Matrix| {
@@ -82,10 +80,8 @@ fn logits(path: &Path) -> [Vec<f32>; 2] {
     at_positions(&model, &TOKENS, &positions, 2)
 }
 
-/// Every form is executed as the dense matrix that it stands for, in prefill and decode, and reports
-/// that matrix' distance from the source.
 #[test]
-fn every_form_is_executed_as_the_matrix_it_stands_for() {
+fn every_form_computes_like_its_dense_matrix() {
     let tiny = tiny();
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny.bytes());
@@ -133,10 +129,8 @@ fn every_form_is_executed_as_the_matrix_it_stands_for() {
     }
 }
 
-/// A residual takes from its base the largest part of what it lacks: the error is that of the base, less
-/// the components kept.
 #[test]
-fn a_residual_is_the_best_of_its_rank() {
+fn residual_is_optimal_for_its_rank() {
     let tiny = tiny();
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny.bytes());
@@ -179,9 +173,8 @@ fn a_residual_is_the_best_of_its_rank() {
     assert!(all < 1e-5, "{all}");
 }
 
-/// A plan from before tables changed gives what it gave: their codes, and numbers near the source.
 #[test]
-fn codes_with_tables_of_each_version_are_compiled_and_executed() {
+fn codes_of_every_table_version_run() {
     let tiny = tiny();
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny.bytes());
@@ -221,16 +214,15 @@ fn codes_with_tables_of_each_version_are_compiled_and_executed() {
         let dense = scratch.file("dense.gguf", dense);
         let [expected, _] = logits(&dense);
         for found in logits(&path) {
-            // The activations in front of codes have eight bits.
+            // Activations are rounded to 8 bits before codes.
             let difference = largest_difference(&found, &expected);
             assert!(difference < 0.05, "{codes}: {difference:.2e}");
         }
     }
 }
 
-/// The demo model in short types: what the forecast says, on any number of threads, near the source.
 #[test]
-fn the_demo_model_in_short_types_is_near_its_source() {
+fn demo_model_in_short_types_stays_close_to_its_source() {
     let scratch = Scratch::new();
     let source = demo("reference-7m-f16.gguf");
     let tied = Model::open(&source).unwrap();
@@ -321,12 +313,10 @@ fn the_demo_model_in_short_types_is_near_its_source() {
     }
 }
 
-/// What a slot is dense in is seen, and a ratio counts the selected slots alone.
 #[test]
-fn dense_types_are_told_and_change_no_ratio() {
+fn dense_types_are_reported_and_do_not_affect_the_ratio() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny().bytes());
-    // Factors that are smaller than the dense form, in q8_0, too.
     let base = ["--method", "grc", "--ratio", "0.4", "--factor-type", "f16"];
     let (plain, before) = compile(&scratch, &model, "plain.htz", &base);
     let types = ["--dense-type", "q8_0", "--embedding-type", "f16"];
@@ -354,7 +344,6 @@ fn dense_types_are_told_and_change_no_ratio() {
             assert_eq!(short.stored(&role), plain.stored(&role), "{role}");
         }
     }
-    // The plan that this was, made by itself and taken from its file.
     let plan = scratch.path("plan.json");
     htc!["plan", &model, "-o", &plan].args(&options).run().ok();
     let from_plan = ["--plan", plan.to_str().unwrap()];
@@ -366,9 +355,8 @@ fn dense_types_are_told_and_change_no_ratio() {
     }
 }
 
-/// Killed between matrices that are encoded anew, the same command goes on to the same bytes.
 #[test]
-fn a_killed_encoding_goes_on() {
+fn killed_encoding_resumes() {
     let scratch = Scratch::new();
     let source = demo("reference-7m-f16.gguf");
     let types = [
@@ -412,7 +400,7 @@ fn a_killed_encoding_goes_on() {
 }
 
 #[test]
-fn what_cannot_be_encoded_is_refused() {
+fn invalid_encodings_are_refused() {
     let scratch = Scratch::new();
     let tiny = tiny();
     let out = scratch.path("out.htz");
@@ -441,7 +429,6 @@ fn what_cannot_be_encoded_is_refused() {
         compile(&bad, dtype).refused(1, &["token_embd.weight", "row 3, column 5", "repair"]);
     }
     assert!(!out.exists());
-    // A head that is tied is decided about with the embedding.
     let tied = TinyModel {
         output: false,
         ..tiny.clone()

@@ -1,5 +1,5 @@
-//! What is decided by measuring on held-out text: the gauge, biases, and the smallest artifact that
-//! holds a limit.
+//! Decisions by measurement on held-out text: gauge, biases, and the smallest artifact within a
+//! limit.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use super::number;
 
 const MODEL: &str = "reference-7m-f16.gguf";
 
-/// The demo model, calibrated and measured on very little text: 64 windows and behind them 32, of which
-/// every other one decides.
+/// The demo model, calibrated on 64 short windows and measured on the 32 following, which alternate
+/// between validation and test split.
 fn calibrated(scratch: &Scratch, name: &str, output: &str) -> Htc {
     htc![
         name,
@@ -56,7 +56,7 @@ fn kl(trial: &Value) -> f64 {
 }
 
 #[test]
-fn without_a_gauge_the_one_that_measures_best_is_taken() {
+fn best_measured_gauge_is_chosen_by_default() {
     let scratch = Scratch::new();
     let outcome = compile(&scratch, &["--ratio", "0.5"]);
     let said = outcome.stderr.clone();
@@ -76,13 +76,11 @@ fn without_a_gauge_the_one_that_measures_best_is_taken() {
     let chosen: Vec<&Value> = trials.iter().filter(|t| t["chosen"] == true).collect();
     assert_eq!(chosen.len(), 1);
     assert_eq!(kl(chosen[0]), smallest);
-    // The quality is of the windows between those that decided.
     let quality = &report["quality"];
     assert_eq!(number(quality, "/choosing_windows"), 16.0);
     assert_eq!(number(quality, "/evaluation/chunks"), 16.0);
     let reported = number(quality, "/evaluation/kl");
     assert_ne!(reported, smallest);
-    // All of it is said.
     for word in [
         "of 4 candidates",
         "* gauge",
@@ -93,7 +91,6 @@ fn without_a_gauge_the_one_that_measures_best_is_taken() {
     ] {
         assert!(said.contains(word), "{word}: {said}");
     }
-    // What was chosen is what an explicit choice gives.
     let found = Artifact::open(&scratch.path("out"));
     let (gauge, bias) = (chosen[0]["gauge"].as_str().unwrap(), &chosen[0]["bias"]);
     let bias = if bias == true { "on" } else { "off" };
@@ -101,7 +98,6 @@ fn without_a_gauge_the_one_that_measures_best_is_taken() {
     let report = compile(&scratch, &explicit).json();
     assert!(self::trials(&report).is_empty());
     assert!(Artifact::open(&scratch.path("out")).is_but_for_quality(&found));
-    // Where nothing is decided, all windows tell the quality: the mean of the two halves.
     assert_eq!(number(&report, "/quality/choosing_windows"), 0.0);
     assert_eq!(number(&report, "/quality/evaluation/chunks"), 32.0);
     let all = number(&report, "/quality/evaluation/kl");
@@ -109,9 +105,8 @@ fn without_a_gauge_the_one_that_measures_best_is_taken() {
     scratch.holds_only(&["cache", "out"]);
 }
 
-/// The text that is held out is the one that `htc eval` is given.
 #[test]
-fn quality_is_what_eval_measures_on_the_held_out_text() {
+fn quality_equals_eval_on_the_held_out_text() {
     let scratch = Scratch::new();
     let text = demo("time_machine.txt");
     let short: String = fs::read_to_string(&text)
@@ -148,12 +143,11 @@ fn quality_is_what_eval_measures_on_the_held_out_text() {
     }
 }
 
-/// Lower tails are no better models: both numbers are shown, and the choice is the user's.
 #[test]
-fn a_gauge_that_measures_worse_is_refused() {
+fn gauge_that_measures_worse_is_refused() {
     let scratch = Scratch::new();
     let options = ["--ratio", "0.5", "--gauge", "axiom", "--bias", "off"];
-    // Where it loses by far: the feed-forward network.
+    // The feed-forward network, in which it loses most.
     let run = || {
         let run = calibrated(&scratch, "compile", "out").args(options);
         run.args(["--slots", "gate,up", "--allocator", "uniform"])
@@ -165,7 +159,6 @@ fn a_gauge_that_measures_worse_is_refused() {
         "--keep-gauge",
     ];
     run().run().refused(1, &said);
-    // What was measured stays, and is gone on with.
     scratch.holds_only(&[".out.htc-work", "cache"]);
     let kept = run().args(["--keep-gauge", "--report", "json"]).run().ok();
     let trials = trials(&kept.json());
@@ -175,7 +168,7 @@ fn a_gauge_that_measures_worse_is_refused() {
 }
 
 #[test]
-fn the_smallest_that_holds_the_limit_is_found() {
+fn smallest_artifact_within_the_limit_is_found() {
     let scratch = Scratch::new();
     let cases = [
         ("--max-kl", "0.02", "/kl_interval/1", 0.02),
@@ -187,7 +180,8 @@ fn the_smallest_that_holds_the_limit_is_found() {
         ),
     ];
     for (option, value, upper, most) in cases {
-        // The upper end of the interval counts; of a perplexity also on text that the source would write.
+        // The upper end of the interval counts; for the perplexity also on text sampled from the
+        // source.
         let of_source = |of: &Value| number(of, "/kl_interval/1").exp();
         let upper = |of: &Value| match option {
             "--max-kl" => number(of, upper),
@@ -201,7 +195,6 @@ fn the_smallest_that_holds_the_limit_is_found() {
         let holds = |trial: &&Value| upper(&trial["evaluation"]) <= most;
         let chosen = trials.iter().find(|t| t["chosen"] == true).unwrap();
         assert!(holds(&chosen), "{chosen}");
-        // What decided nothing need not hold it, and that is said.
         let notes = report["notes"].to_string();
         let confirmed = upper(&report["quality"]["evaluation"]) <= most;
         assert_eq!(
@@ -209,7 +202,6 @@ fn the_smallest_that_holds_the_limit_is_found() {
             !notes.contains("holds where it was searched"),
             "{notes}"
         );
-        // Nothing that was tried is smaller and holds it, and the next smaller ratio was tried.
         let bytes = number(chosen, "/bytes");
         assert!(
             trials
@@ -226,9 +218,8 @@ fn the_smallest_that_holds_the_limit_is_found() {
     }
 }
 
-/// The plan that is found compiles to what was measured.
 #[test]
-fn a_plan_is_searched_as_well() {
+fn plan_command_searches_within_a_limit() {
     let scratch = Scratch::new();
     let limit = ["--max-kl", "0.02", "--gauge", "whiten", "--bias", "off"];
     let found = command(&scratch, "plan", &limit).run().ok();
@@ -250,16 +241,15 @@ fn a_plan_is_searched_as_well() {
         .arg("--plan")
         .arg(&plan);
     compiled.run().ok();
-    // Nothing is decided now, so that all windows are measured.
     let other = Artifact::open(&scratch.path("other"));
     assert!(other.is_but_for_quality(&expected));
     assert_eq!(other.bytes.len(), expected.bytes.len());
 }
 
 #[test]
-fn limits_that_nothing_can_hold_or_measure_are_refused() {
+fn infeasible_or_unmeasurable_limits_are_refused() {
     let scratch = Scratch::new();
-    // Factors of 4 bits cannot be this close, whatever their rank.
+    // Factors in 4 bits cannot be that close at any rank.
     let options = ["--max-kl", "1e-12", "--gauge", "none", "--bias", "off"];
     let strict = command(&scratch, "compile", &options);
     let strict = strict.args(["--allocator", "uniform", "--factor-type", "q4_0"]);
@@ -267,7 +257,6 @@ fn limits_that_nothing_can_hold_or_measure_are_refused() {
         .run()
         .refused(1, &["--max-kl", "not within it at any ratio", "allow more"]);
     scratch.holds_only(&[".out.htc-work", "cache"]);
-    // A single window leaves nothing to measure on.
     let window = ["--calibration-tokens", "128", "--max-kl", "1"];
     let short: String = fs::read_to_string(demo("alice.txt")).unwrap();
     let short = scratch.file("short.txt", short.chars().take(600).collect::<String>());
@@ -287,7 +276,6 @@ fn limits_that_nothing_can_hold_or_measure_are_refused() {
         .args(window)
         .run()
         .refused(1, &["--max-kl", "3 held-out windows", "--held-out"]);
-    // One decides, and another is needed to report.
     let two: String = fs::read_to_string(demo("alice.txt")).unwrap();
     let two = scratch.file("two.txt", two.chars().take(1000).collect::<String>());
     let only_decided = htc!["compile", demo(MODEL), "-o", scratch.path("two")]
@@ -334,9 +322,8 @@ fn limits_that_nothing_can_hold_or_measure_are_refused() {
     uncalibrated.run().refused(2, &["--calibration"]);
 }
 
-/// Neither the texts nor what lies at a name already is lost.
 #[test]
-fn what_is_read_is_not_written_over() {
+fn inputs_are_not_overwritten() {
     let scratch = Scratch::new();
     let text = scratch.file("text.txt", fs::read(demo("alice.txt")).unwrap());
     let held_out = scratch.file("held.txt", fs::read(demo("time_machine.txt")).unwrap());
@@ -394,9 +381,8 @@ fn what_is_read_is_not_written_over() {
     scratch.holds_only(&["held.txt", "out", "precious.json", "text.txt"]);
 }
 
-/// Candidates that were measured before the program was killed are not made again.
 #[test]
-fn a_killed_search_goes_on() {
+fn killed_search_resumes() {
     let scratch = Scratch::new();
     let options = ["--max-kl", "0.02", "--gauge", "whiten", "--bias", "off"];
     let run = || command(&scratch, "compile", &options);
@@ -427,9 +413,8 @@ fn a_killed_search_goes_on() {
     assert!(fs::read(scratch.path("out")).unwrap() == bytes);
 }
 
-/// What is forecast and what came out stand side by side.
 #[test]
-fn a_report_compares_what_was_forecast() {
+fn report_includes_the_forecast() {
     let scratch = Scratch::new();
     let report = compile(&scratch, &["--gauge", "none", "--bias", "off"]).json();
     let length = fs::metadata(scratch.path("out")).unwrap().len() as f64;

@@ -1,5 +1,5 @@
-//! The program on a GPU that is not there: the driver, the compiler and the libraries that it loads have NVIDIA's names, and
-//! compute on the processor what they are asked for. All of the way to a GPU is gone but for the GPU.
+//! The program on a simulated GPU: driver, compiler and libraries with NVIDIA's names that compute
+//! on the CPU. Everything except the GPU itself is tested.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use htc_tests::{TinyModel, htc};
 use super::number;
 
 #[test]
-fn a_model_is_executed_and_measured_through_a_driver() {
+fn run_and_eval_work_on_a_simulated_driver() {
     let machine = Machine::new();
     let model = demo("reference-7m-f16.gguf");
     let run = |device: &str| {
@@ -22,7 +22,6 @@ fn a_model_is_executed_and_measured_through_a_driver() {
     };
     let (expected, found) = (run("cpu"), run("cuda"));
     assert_eq!(found.stdout, expected.stdout);
-    // Whoever leaves the choice gets the GPU.
     let left = run("auto");
     assert_eq!(left.stdout, expected.stdout);
     assert!(!left.stderr.contains("on the processor"), "{}", left.stderr);
@@ -35,7 +34,6 @@ fn a_model_is_executed_and_measured_through_a_driver() {
     let (cpu, cuda) = (perplexity("cpu"), perplexity("cuda"));
     assert!((cuda / cpu - 1.0).abs() < 5e-3, "{cuda} {cpu}");
     assert_ne!(cuda.to_bits(), cpu.to_bits());
-    // A driver that makes no graphs is named, once; the text is the same.
     let run = htc!["run", &model, "-p", "the cat", "-n", "6", "--temp", "0"];
     let run = run.args(["--ignore-eos", "--device", "cuda"]);
     let run = run.env("HTC_FAKE", Some(Path::new("no-graphs")));
@@ -44,7 +42,7 @@ fn a_model_is_executed_and_measured_through_a_driver() {
     let told = one_by_one.stderr.matches("makes no graph").count();
     assert_eq!(told, 1, "{}", one_by_one.stderr);
     assert!(!found.stderr.contains("makes no graph"), "{}", found.stderr);
-    // Whoever follows heat follows that of this GPU, which NVIDIA's management library does not know.
+    // Thermal limits follow this GPU, which NVML does not know.
     let run = htc!["run", &model, "-p", "the cat", "-n", "2", "--temp", "0"];
     let run = run.args(["--ignore-eos", "--device", "cuda", "--thermal", "65,85"]);
     let hot = machine.on(run).run().ok();
@@ -55,14 +53,12 @@ fn a_model_is_executed_and_measured_through_a_driver() {
         "{}",
         hot.stderr
     );
-    // By its identifier it is another than this, too.
     let run = htc!["run", &model, "-p", "the cat", "-n", "1", "--device"];
     let run = run.args(["cuda:GPU-00000000-0000-0000-0000-000000000000"]);
     machine
         .on(run)
         .run()
         .refused(1, &["GPU-00000000-0000-0000-0000-000000000000"]);
-    // The second of that number is not there.
     let run = htc![
         "run", &model, "-p", "the cat", "-n", "1", "--device", "cuda:9"
     ];
@@ -71,9 +67,8 @@ fn a_model_is_executed_and_measured_through_a_driver() {
     machine.nothing_is_left();
 }
 
-/// Decomposed without a text, so that nothing but the linear algebra differs.
 #[test]
-fn weights_are_decomposed_by_the_libraries_of_a_device() {
+fn cusolver_decomposes_weights() {
     let machine = Machine::new();
     let scratch = &machine.scratch();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
@@ -83,8 +78,8 @@ fn weights_are_decomposed_by_the_libraries_of_a_device() {
         let compile = compile.args(["--slots", "q,k,v,gate,up", "--report", "json"]);
         machine.on(compile.args(["--device", device, "--threads", threads]))
     };
-    // A library that lacks functions decomposes nothing, as none would: the processor does, which is said, and how that is mended. One
-    // of the system's would be found were there none.
+    // A library with missing functions is treated as absent: the CPU decomposes, with a warning and
+    // a remedy. (Without the file a system library might be found.)
     machine.install(BLAS, "libcublas.cpp", &[]);
     machine.install(SOLVER, "libcusolver.cpp", &["-DHTC_SHORT"]);
     let said = compile("gp", "plain.htz", "cuda", "2").run().ok();
@@ -112,7 +107,7 @@ fn weights_are_decomposed_by_the_libraries_of_a_device() {
         };
         assert!(name(&cuda).starts_with("cuSOLVER "), "{}", name(&cuda));
         assert!(name(&cuda).contains(", cuBLAS "), "{}", name(&cuda));
-        // The best of a rank is the same matrix, whoever finds it.
+        // The best approximation of a rank is unique.
         let [expected, found] = [&cpu, &cuda].map(|path| Artifact::open(path));
         for layer in 0..2 {
             for slot in ["q", "k", "v", "gate", "up"] {
@@ -129,10 +124,9 @@ fn weights_are_decomposed_by_the_libraries_of_a_device() {
         assert_eq!(std::fs::read(again).unwrap(), bytes, "{method}: threads");
     }
     let called = machine.called();
-    for what in ["eigenvectors of ", "product of ", "sums of "] {
-        assert!(called.contains(what), "{what}");
+    for operation in ["eigenvectors of ", "product of ", "sums of "] {
+        assert!(called.contains(operation), "{operation}");
     }
-    // What does not converge is told of the tensor, and leaves nothing.
     let failing = compile("gp", "failing.htz", "cuda", "2");
     let failing = failing.env("HTC_FAKE", Some(Path::new("no-convergence")));
     let failed = failing.run();
@@ -144,9 +138,8 @@ fn weights_are_decomposed_by_the_libraries_of_a_device() {
     machine.nothing_is_left();
 }
 
-/// Calibrated and measured through the driver, its second moments summed and its weights decomposed by the libraries.
 #[test]
-fn a_whole_compilation_is_of_a_device() {
+fn whole_compilation_runs_on_the_device() {
     let machine = Machine::new();
     machine.install(BLAS, "libcublas.cpp", &[]);
     machine.install(SOLVER, "libcusolver.cpp", &[]);
@@ -169,12 +162,12 @@ fn a_whole_compilation_is_of_a_device() {
     };
     let (cpu, cuda) = (kl("cpu"), kl("cuda"));
     assert!((cuda / cpu - 1.0).abs() < 0.02, "{cuda} {cpu}");
-    // Windows of inputs of the width of the model, and of the hidden layer.
+    // Windows of inputs as wide as the model, and as the hidden layer.
     let called = machine.called();
     for summed in ["sums of 16 x 64\n", "sums of 16 x 172\n"] {
         assert!(called.contains(summed), "{called}");
     }
-    // Roots of gauges and weights; how deep the model is; bases of a head for the KV cache.
+    // Roots of gauges and weights; the depth sink; bases of a head for the KV cache.
     for decomposed in [
         "eigenvectors of 64\n",
         "eigenvalues of 64\n",
@@ -193,8 +186,6 @@ fn a_whole_compilation_is_of_a_device() {
     compile("cuda", "1").run().ok();
     assert_eq!(std::fs::read(scratch.path("cuda")).unwrap(), bytes);
     machine.nothing_is_left();
-    // Where matrices have no room beside the model, the processor has them; where the model has none, it is refused, or where the
-    // choice is left executed by the processor.
     let with = |device: &str, bytes: &'static str| {
         let compile = compile(device, "2").arg("--dry-run");
         compile.env("HTC_FAKE_MEMORY", Some(Path::new(bytes))).run()
@@ -213,10 +204,8 @@ fn a_whole_compilation_is_of_a_device() {
     );
 }
 
-/// Kernels that are compiled where there is a compiler are executed where there is none: those that an artifact brings, and
-/// those that were kept for the user.
 #[test]
-fn kernels_that_are_sealed_or_kept_need_no_compiler() {
+fn sealed_or_cached_kernels_need_no_compiler() {
     let machine = Machine::new();
     let scratch = &machine.scratch();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
@@ -243,13 +232,11 @@ fn kernels_that_are_sealed_or_kept_need_no_compiler() {
     let (compiler, away) = (machine.libraries().join(COMPILER), scratch.path("away"));
     std::fs::rename(&compiler, &away).unwrap();
     assert_eq!(run(&model, "cuda").ok().stdout, expected);
-    // Those without tensor cores are others.
     std::fs::rename(&away, &compiler).unwrap();
     assert_eq!(with(&model, "cuda", false).ok().stdout, expected);
     assert_eq!(kept(), 2);
     std::fs::remove_file(&compiler).unwrap();
     assert_eq!(with(&model, "cuda", false).ok().stdout, expected);
-    // Nothing that was kept, either.
     std::fs::remove_dir_all(scratch.path("user")).unwrap();
     let known = std::process::Command::new("/sbin/ldconfig")
         .arg("-p")

@@ -1,5 +1,5 @@
-//! What the head reads is calibrated like what every slot reads: its statistics in the cache, the gauges of
-//! its factors, the error of its outputs.
+//! Calibration of the head's input: its cached statistics, the gauges of its factors, the error of
+//! its outputs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,6 @@ use super::{compile, eval, list, number, text};
 
 const DEMO: &str = "reference-7m-f16.gguf";
 
-/// The demo model with a head of its own, which is equal to the embedding.
 fn untied() -> Vec<u8> {
     let source = Gguf::open(demo(DEMO)).unwrap();
     let mut writer = Writer::new();
@@ -36,7 +35,6 @@ fn untied() -> Vec<u8> {
     writer.to_bytes().unwrap()
 }
 
-/// A plan that says something of the head, or the embedding, and nothing else.
 fn plan(scratch: &Scratch, said: &str) -> PathBuf {
     let said = format!(
         "{{\"format\": \"htc-plan\", \"version\": 1, \"method\": \"gp\", \"factor_type\": \"f16\", {said}, \"units\": []}}"
@@ -47,7 +45,6 @@ fn plan(scratch: &Scratch, said: &str) -> PathBuf {
 const FACTORS: &str =
     r#""head": {"form": "low_rank", "rank": 64, "types": {"a": "f16", "b": "f16"}}"#;
 
-/// Compiles by a plan, calibrated on a little text.
 fn calibrated(scratch: &Scratch, model: &Path, plan: &Path, options: &[&str]) -> Htc {
     htc![
         "compile",
@@ -67,18 +64,16 @@ fn calibrated(scratch: &Scratch, model: &Path, plan: &Path, options: &[&str]) ->
     .args(options)
 }
 
-/// The options of a gauge, and of a report as JSON.
-fn told<'a>(gauge: &'a str, bias: &'a str) -> [&'a str; 6] {
+fn gauge_options<'a>(gauge: &'a str, bias: &'a str) -> [&'a str; 6] {
     ["--gauge", gauge, "--bias", bias, "--report", "json"]
 }
 
-/// The only calibration in the cache.
 fn cached(scratch: &Scratch) -> PathBuf {
     let mut found = fs::read_dir(scratch.path("cache")).unwrap();
     found.next().unwrap().unwrap().path()
 }
 
-/// Count, mean and the lower triangle of the second moment in the head's file.
+/// Count, mean and lower triangle of the second moment in the head's file.
 fn stored_moment(bytes: &[u8], width: usize) -> (u64, Vec<f64>, Vec<f64>) {
     const HEADER: usize = 8 + 32 + 8 + 32;
     let (count, rest) = bytes[HEADER..bytes.len() - 32].split_at(8);
@@ -96,10 +91,8 @@ fn stored_moment(bytes: &[u8], width: usize) -> (u64, Vec<f64>, Vec<f64>) {
     )
 }
 
-/// The moments of what the head reads are those of a forward pass in float64, over all positions of the
-/// windows that were calibrated on, each with the weight of its text.
 #[test]
-fn moments_are_those_of_a_forward_pass_in_float64() {
+fn head_moments_equal_a_float64_forward_pass() {
     const CONTEXT: usize = 16;
     let scratch = Scratch::new();
     for output in [true, false] {
@@ -191,10 +184,8 @@ fn head_of(report: &Value) -> Value {
     only
 }
 
-/// A head in factors loses less of its outputs, and the model less of its distribution, with a gauge of
-/// what it reads.
 #[test]
-fn gauges_of_a_head_lower_the_error_of_the_logits() {
+fn gauges_lower_the_logit_error_of_a_head() {
     let scratch = Scratch::new();
     let model = scratch.file("untied.gguf", untied());
     let plan = plan(&scratch, FACTORS);
@@ -204,10 +195,10 @@ fn gauges_of_a_head_lower_the_error_of_the_logits() {
         ("activation", "activation"),
         ("whiten", "output"),
     ] {
-        // The head has no bias to correct, so that asking for biases changes nothing in its factors.
+        // The head has no bias, so the option does not change its factors.
         let mut same = Vec::new();
         for bias in ["off", "on"] {
-            let run = calibrated(&scratch, &model, &plan, &told(gauge, bias));
+            let run = calibrated(&scratch, &model, &plan, &gauge_options(gauge, bias));
             let report = run.run().json();
             let head = head_of(&report);
             assert_eq!(text(&head, "/norm"), norm);
@@ -231,10 +222,8 @@ fn gauges_of_a_head_lower_the_error_of_the_logits() {
     assert!(whiten.2 < 0.9 * none.2, "{found:?}");
 }
 
-/// What is encoded anew has the error of its outputs: a head of its own, and an embedding that is the head as
-/// well, but not one that is only looked up.
 #[test]
-fn dense_heads_report_the_error_of_the_logits() {
+fn dense_heads_report_the_logit_error() {
     let scratch = Scratch::new();
     let own = scratch.file("untied.gguf", untied());
     let dense = |matrix: &str| {
@@ -243,7 +232,7 @@ fn dense_heads_report_the_error_of_the_logits() {
     };
     let run = |model: &Path, matrix: &str| {
         let plan = dense(matrix);
-        let run = calibrated(&scratch, model, &plan, &told("whiten", "on"));
+        let run = calibrated(&scratch, model, &plan, &gauge_options("whiten", "on"));
         run.run().json()
     };
     let head = head_of(&run(&own, "head"));
@@ -252,7 +241,7 @@ fn dense_heads_report_the_error_of_the_logits() {
         [&head, &tied].map(|m| text(m, "/matrix")),
         ["head", "embedding"]
     );
-    // The same numbers read the same; an embedding that is the head is coded for lookups as well.
+    // The same values and inputs, but a tied embedding is also coded for lookups.
     for (key, more) in [("/error", 0.7..1.0), ("/output_error", 1.0..1.3)] {
         let ratio = number(&tied, key) / number(&head, key);
         assert!(more.contains(&ratio), "{key}: {ratio}");
@@ -269,14 +258,12 @@ fn dense_heads_report_the_error_of_the_logits() {
     assert!(looked_up["calibration"]["head"].is_null());
 }
 
-/// The head's file is found again, made again where it is damaged, and made where a run was killed before it
-/// was there; the artifact has the same bytes each time.
 #[test]
-fn the_statistics_of_the_head_are_kept_like_those_of_layers() {
+fn head_statistics_are_cached_like_layers() {
     let scratch = Scratch::new();
     let model = scratch.file("untied.gguf", untied());
     let plan = plan(&scratch, FACTORS);
-    let run = || calibrated(&scratch, &model, &plan, &told("whiten", "on"));
+    let run = || calibrated(&scratch, &model, &plan, &gauge_options("whiten", "on"));
     let artifact = || fs::read(scratch.path("out.htz")).unwrap();
     run().run().ok();
     let expected = artifact();
@@ -308,7 +295,7 @@ fn the_statistics_of_the_head_are_kept_like_those_of_layers() {
         assert_eq!(names(), complete);
     }
 
-    // All layers are there, and the stream behind the last: only the head is made.
+    // All layers and the last stream exist: only the head is computed.
     let killed_in_time = (0..20).any(|_| {
         fs::remove_dir_all(&folder).unwrap();
         let mut child = run().spawn();

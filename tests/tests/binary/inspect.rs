@@ -1,4 +1,4 @@
-//! `htc inspect`: what is in a file, for programs and for people.
+//! `htc inspect`: contents of files, for programs and for people.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use htc_tests::{Scratch, TinyModel, htc};
 use super::{compile, list, number, text};
 
 #[test]
-fn a_gguf_as_json() {
+fn gguf_as_json() {
     let scratch = Scratch::new();
     let tiny = TinyModel::default();
     let model = scratch.file("model.gguf", tiny.bytes());
@@ -35,7 +35,7 @@ fn a_gguf_as_json() {
 }
 
 #[test]
-fn a_vocabulary_alone_as_json() {
+fn vocabulary_only_gguf_as_json() {
     let scratch = Scratch::new();
     let model = scratch.file("vocab.gguf", TinyModel::default().vocabulary_only());
     let found = htc!["inspect", &model, "--json"].run().json();
@@ -44,7 +44,7 @@ fn a_vocabulary_alone_as_json() {
 }
 
 #[test]
-fn an_artifact_as_json() {
+fn artifact_as_json() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let options = ["--method", "grc", "--rank", "16"];
@@ -74,7 +74,7 @@ fn an_artifact_as_json() {
 }
 
 #[test]
-fn people_read_standard_error() {
+fn readable_output_goes_to_stderr() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let (artifact, _) = compile(&scratch, &model, "out.htz", &["--rank", "16"]);
@@ -97,9 +97,8 @@ fn people_read_standard_error() {
     }
 }
 
-/// A file may hold anything; a terminal must not obey it.
 #[test]
-fn control_characters_are_not_passed_on() {
+fn control_characters_are_escaped() {
     let scratch = Scratch::new();
     let name = Value::String("\u{1b}]0;title\u{7}\u{1b}[2J".to_owned());
     let tiny = TinyModel::default().with("general.name", name.clone());

@@ -1,4 +1,4 @@
-//! Ctrl-C and its relatives in the middle of compiling.
+//! Interruptions of a compilation by signals.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,6 @@ use htc_tests::binary::wait;
 use htc_tests::scratch::names_in;
 use htc_tests::{Scratch, TinyModel, htc};
 
-/// Waits until the folder holds something.
 fn wait_for_a_file(folder: &Path) {
     let started = Instant::now();
     while names_in(folder).is_empty() {
@@ -22,10 +21,8 @@ fn wait_for_a_file(folder: &Path) {
     }
 }
 
-/// Where what is finished is kept until the same command goes on.
 const WORK: &str = ".out.htz.htc-work";
 
-/// What the journal of the compilation into this folder says, if there is one.
 fn journal_in(target: &Scratch) -> String {
     let entries = fs::read_dir(target.path(WORK)).into_iter().flatten();
     let mut paths = entries.map(|entry| entry.unwrap().path());
@@ -33,7 +30,6 @@ fn journal_in(target: &Scratch) -> String {
     found.map_or_else(String::new, |path| fs::read_to_string(path).unwrap())
 }
 
-/// Waits until something is finished that another run can go on with.
 fn wait_for_a_tensor(target: &Scratch) {
     let started = Instant::now();
     while !journal_in(target).contains('\n') {
@@ -45,7 +41,6 @@ fn wait_for_a_tensor(target: &Scratch) {
     }
 }
 
-/// The artifact of an uninterrupted run.
 fn undisturbed(model: &Path) -> Vec<u8> {
     let scratch = Scratch::new();
     let output = scratch.path("out.htz");
@@ -90,25 +85,23 @@ fn interrupted_by(signal: &str) {
 }
 
 #[test]
-fn after_sigint_the_same_command_goes_on() {
+fn same_command_resumes_after_sigint() {
     interrupted_by("-INT");
 }
 
 #[test]
-fn after_sigterm_the_same_command_goes_on() {
+fn same_command_resumes_after_sigterm() {
     interrupted_by("-TERM");
 }
 
-/// A terminal that closes.
+/// The terminal is closed.
 #[test]
-fn after_sighup_the_same_command_goes_on() {
+fn same_command_resumes_after_sighup() {
     interrupted_by("-HUP");
 }
 
-/// Killed again and again, each time a little behind the tensors that are complete; whatever was
-/// complete is not made again.
 #[test]
-fn after_sigkill_at_any_moment_the_same_command_goes_on() {
+fn resume_after_sigkill_gives_identical_bytes() {
     let (source, target) = (Scratch::new(), Scratch::new());
     let model = source.file("model.gguf", TinyModel::large().bytes());
     let output = target.path("out.htz");
@@ -137,7 +130,6 @@ fn after_sigkill_at_any_moment_the_same_command_goes_on() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // What was complete before is not made again: its lines are still there.
         assert!(journal().starts_with(&before));
         assert!(!output.exists());
         kills += 1;
@@ -148,9 +140,8 @@ fn after_sigkill_at_any_moment_the_same_command_goes_on() {
     assert!(fs::read(&output).unwrap() == undisturbed(&model));
 }
 
-/// What is left is damaged, or of another command: it is not used.
 #[test]
-fn only_what_is_sound_and_of_the_same_command_is_gone_on_with() {
+fn only_intact_work_of_the_same_command_is_resumed() {
     let (source, target) = (Scratch::new(), Scratch::new());
     let model = source.file("model.gguf", TinyModel::large().bytes());
     let output = target.path("out.htz");
@@ -176,7 +167,6 @@ fn only_what_is_sound_and_of_the_same_command_is_gone_on_with() {
         *byte ^= 0x55;
     }
     fs::write(&path, bytes).unwrap();
-    // Another command first; it leaves nothing of the other behind.
     let work = fs::read_dir(target.path(WORK)).unwrap().count();
     assert!(work >= 3, "{work}");
     let copy = Scratch::new();
@@ -197,7 +187,6 @@ fn only_what_is_sound_and_of_the_same_command_is_gone_on_with() {
     .run()
     .ok();
     assert!(fs::read(&output).unwrap() == fs::read(other.path("out.htz")).unwrap());
-    // Then the same.
     fs::remove_file(&output).unwrap();
     copy_folder(&copy.path("work"), &target.path(WORK));
     command(&[]).run().ok();
@@ -213,10 +202,8 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Two of one name at once: the second is refused before it reads or calibrates anything, and the first is not
-/// disturbed.
 #[test]
-fn a_second_compilation_of_the_same_artifact_is_refused_at_once() {
+fn concurrent_compilation_of_the_same_artifact_is_refused() {
     let (source, target) = (Scratch::new(), Scratch::new());
     let model = source.file("model.gguf", TinyModel::large().bytes());
     let text = source.file("text.txt", "the cat sat on the hat ".repeat(200));
@@ -257,9 +244,8 @@ fn a_second_compilation_of_the_same_artifact_is_refused_at_once() {
     assert!(fs::read(&output).unwrap() == undisturbed(&model));
 }
 
-/// What was there before stays until it is replaced.
 #[test]
-fn an_interrupted_replacement_leaves_the_old_artifact() {
+fn interrupted_replacement_keeps_the_old_artifact() {
     let (source, target) = (Scratch::new(), Scratch::new());
     let model = source.file("model.gguf", TinyModel::large().bytes());
     let output = target.file("out.htz", "old");
@@ -282,7 +268,7 @@ fn an_interrupted_replacement_leaves_the_old_artifact() {
     assert_eq!(fs::read(&output).unwrap(), b"old");
 }
 
-/// The shell has `kill` built in; the program of that name need not be there.
+/// `kill` is built into the shell; the program may be missing.
 fn send(signal: &str, child: &std::process::Child) {
     let pid = child.id().to_string();
     let mut shell = Command::new("sh");

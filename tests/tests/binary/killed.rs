@@ -1,4 +1,4 @@
-//! Compilations in codes that are killed: in the middle of the backward pass, and of trellises.
+//! Compilations in codes that are killed during the backward pass, during coding, or at any time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,12 +15,11 @@ use htc_tests::{Htc, Scratch, htc};
 
 use super::plan::wide;
 
-/// A model whose trellises take some milliseconds each, calibrated on words, with what its outputs cost.
+/// A model whose trellises take some milliseconds each, calibrated on words, with gradients.
 fn compile(scratch: &Scratch, threads: &str) -> Htc {
     compile_as(scratch, threads, &["--effort", "fast", "--tune", "0"])
 }
 
-/// The same with an effort of its own.
 fn compile_as(scratch: &Scratch, threads: &str, effort: &[&str]) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
@@ -37,7 +36,6 @@ fn compile_as(scratch: &Scratch, threads: &str, effort: &[&str]) -> Htc {
         .args(["--threads", threads])
 }
 
-/// The artifact of an uninterrupted run, and whether it is what is to be interrupted.
 fn undisturbed() -> Vec<u8> {
     let scratch = Scratch::new();
     compile(&scratch, "1").run().ok();
@@ -52,7 +50,6 @@ fn undisturbed() -> Vec<u8> {
     fs::read(path).unwrap()
 }
 
-/// What the journals of the compilation say in whole lines, by their names.
 fn journals(scratch: &Scratch) -> BTreeMap<PathBuf, String> {
     let entries = fs::read_dir(scratch.path(".out.htz.htc-work"));
     let paths = entries.into_iter().flatten().map(|e| e.unwrap().path());
@@ -65,13 +62,11 @@ fn journals(scratch: &Scratch) -> BTreeMap<PathBuf, String> {
     journals.filter_map(whole).collect()
 }
 
-/// Lines of all of them.
 fn lines(journals: &BTreeMap<PathBuf, String>) -> usize {
     let of_each = journals.values().map(|said| said.matches('\n').count());
     of_each.sum()
 }
 
-/// Kills a program once something is so.
 fn kill_when(mut child: Child, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -83,9 +78,8 @@ fn kill_when(mut child: Child, is_so: impl Fn() -> bool) {
     assert!(!child.wait().unwrap().success(), "finished too soon");
 }
 
-/// Twice, a little further each time; whatever was complete is not coded again.
 #[test]
-fn a_killed_coding_of_trellises_goes_on() {
+fn killed_trellis_coding_resumes() {
     let scratch = Scratch::new();
     let expected = undisturbed();
     for more in [8, 12] {
@@ -93,7 +87,7 @@ fn a_killed_coding_of_trellises_goes_on() {
         let enough = lines(&before) + more;
         kill_when(compile(&scratch, "2").spawn(), || {
             let now = journals(&scratch);
-            // At no time is a line gone: it would be written again as it was.
+            // Lines never disappear; a repeated step would write the same line again.
             for (path, said) in &before {
                 let kept = now.get(path).is_some_and(|now| now.starts_with(said));
                 assert!(kept, "{}: {now:?}", path.display());
@@ -107,7 +101,6 @@ fn a_killed_coding_of_trellises_goes_on() {
     assert!(!scratch.path(".out.htz.htc-work").exists());
 }
 
-/// The finished files of a backward pass, and when each was written.
 fn steps(scratch: &Scratch, prefix: &str) -> BTreeMap<PathBuf, SystemTime> {
     let files = |folder: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).into_iter().flatten();
@@ -126,18 +119,19 @@ fn steps(scratch: &Scratch, prefix: &str) -> BTreeMap<PathBuf, SystemTime> {
         .collect()
 }
 
-/// Asserts that what was finished before is there as it was written then.
 #[track_caller]
-fn is_kept(before: &BTreeMap<PathBuf, SystemTime>, after: &BTreeMap<PathBuf, SystemTime>) {
+fn assert_not_rewritten(
+    before: &BTreeMap<PathBuf, SystemTime>,
+    after: &BTreeMap<PathBuf, SystemTime>,
+) {
     assert!(!before.is_empty());
     for (path, written) in before {
         assert_eq!(after.get(path), Some(written), "{}", path.display());
     }
 }
 
-/// Forwards, and on the way back; what is known of layers is not found out again.
 #[test]
-fn a_killed_backward_pass_goes_on() {
+fn killed_backward_pass_resumes() {
     let scratch = Scratch::new();
     let expected = undisturbed();
     kill_when(compile(&scratch, "1").spawn(), || {
@@ -149,20 +143,18 @@ fn a_killed_backward_pass_goes_on() {
     kill_when(compile(&scratch, "2").spawn(), || {
         steps(&scratch, "outputs-").len() >= 2
     });
-    is_kept(&forwards, &steps(&scratch, "stream-0001"));
+    assert_not_rewritten(&forwards, &steps(&scratch, "stream-0001"));
     let backwards = steps(&scratch, "outputs-");
     assert!(backwards.len() < 6, "{backwards:?}");
     compile(&scratch, "1").run().ok();
     let finished = steps(&scratch, "outputs-");
     assert_eq!(finished.len(), 6, "{finished:?}");
-    is_kept(&backwards, &finished);
+    assert_not_rewritten(&backwards, &finished);
     assert!(fs::read(scratch.path("out.htz")).unwrap() == expected);
 }
 
-/// Killed wherever it is, from its first steps to its last, a little later each time: it ends with the same bytes, and
-/// until then there is nothing under the output's name.
 #[test]
-fn a_compilation_killed_at_any_moment_goes_on() {
+fn compilation_killed_at_any_time_resumes() {
     let tuned =
         |scratch: &Scratch| compile_as(scratch, "2", &["--effort", "normal", "--tune", "6"]);
     let undisturbed = Scratch::new();
@@ -180,12 +172,12 @@ fn a_compilation_killed_at_any_moment_goes_on() {
         }
         child.kill().unwrap();
         let status = child.wait().unwrap();
-        // It may have ended just before, or have had nothing left to do but to clear away.
+        // It may have ended just before, or only have had to clean up.
         if scratch.path("out.htz").exists() {
             break status.success();
         }
         kills += 1;
-        // What is finished stays finished: there is time enough for all that is left.
+        // Finished work stays finished, so there is enough time for the rest.
         after = (after + whole / 20).min(whole / 2);
         assert!(kills < 200, "no progress");
     };

@@ -1,4 +1,4 @@
-//! `htc run --kv`, `--kv-keep`, `--on-full` and `htc eval --kv`: how keys and values are stored.
+//! `htc run --kv`, `--kv-keep`, `--on-full` and `htc eval --kv`: storage of keys and values.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::number;
 
-/// Two layers, two heads of keys and of values, of 32 numbers.
+/// Two layers, two heads of keys and of values, of 32 values.
 const NUMBERS: f64 = 2.0 * 2.0 * 2.0 * 32.0;
 
 fn source(scratch: &Scratch) -> PathBuf {
@@ -18,7 +18,6 @@ fn source(scratch: &Scratch) -> PathBuf {
     scratch.file("model.gguf", tiny.bytes())
 }
 
-/// The model with bases for its cache.
 fn with_bases(scratch: &Scratch) -> PathBuf {
     let model = source(scratch);
     let artifact = scratch.path("kv.htz");
@@ -46,9 +45,8 @@ fn run(model: &Path, tokens: &str) -> Htc {
     run.args(["--temp", "0", "--ignore-eos", "--threads", "2"])
 }
 
-/// Every kind writes, and says what a position takes.
 #[test]
-fn every_kind_writes_and_says_what_it_takes() {
+fn every_kv_kind_runs_and_reports_its_size() {
     let scratch = Scratch::new();
     let model = with_bases(&scratch);
     for (kind, bytes) in [
@@ -85,7 +83,7 @@ fn every_kind_writes_and_says_what_it_takes() {
             _ => assert!(taken < f16, "{kind}: {taken}"),
         }
     }
-    // What waits in full, or is exempt, is in what all take.
+    // Uncompressed and exempt positions count in the total.
     let hybrid = run(&model, "48").args(["--kv", "static-hybrid:0.5", "--json"]);
     let hybrid = hybrid.run().ok().json();
     let positions = number(&hybrid, "/prompt_tokens") + number(&hybrid, "/tokens") - 1.0;
@@ -96,7 +94,6 @@ fn every_kind_writes_and_says_what_it_takes() {
     );
     let oja = run(&model, "48").args(["--kv", "oja:0.5"]).run().ok();
     assert!(oja.stderr.contains("bases updated "), "{}", oja.stderr);
-    // The older name of the option.
     let old = run(&model, "4")
         .args(["--kv-type", "f32", "--json"])
         .run()
@@ -104,9 +101,8 @@ fn every_kind_writes_and_says_what_it_takes() {
     assert_eq!(number(&old.json(), "/kv_bytes_per_token"), 4.0 * NUMBERS);
 }
 
-/// Of a prompt, as much as is kept; with any kind.
 #[test]
-fn a_prompt_is_cut_to_what_is_kept() {
+fn prompt_is_truncated_to_the_kept_positions() {
     let scratch = Scratch::new();
     let model = with_bases(&scratch);
     let whole = run(&model, "8").run().ok();
@@ -133,13 +129,12 @@ fn a_prompt_is_cut_to_what_is_kept() {
             "{kind}"
         );
     }
-    // More than there is: nothing goes, and the text is the same.
     let kept = run(&model, "8").args(["--kv-keep", "250"]).run().ok();
     assert_eq!(kept.stdout, whole.stdout);
 }
 
 #[test]
-fn a_full_context_ends_the_text_or_slides() {
+fn full_context_stops_or_slides() {
     let scratch = Scratch::new();
     let model = source(&scratch);
     let stopped = run(&model, "400").run().ok();
@@ -147,7 +142,6 @@ fn a_full_context_ends_the_text_or_slides() {
     assert!(stopped.contains("context"), "{stopped}");
     let ended = run(&model, "400").arg("--json").run().ok().json();
     assert_eq!(ended["stop"], "context");
-    // As many as there is room for: nothing is missing, and nothing begins anew.
     let room = number(&ended, "/tokens").to_string();
     let all = run(&model, &room).args(["--on-full", "slide", "--json"]);
     let all = all.run().ok().json();
@@ -162,16 +156,14 @@ fn a_full_context_ends_the_text_or_slides() {
     let found = outcome.json();
     assert_eq!(number(&found, "/tokens"), 400.0);
     assert!(number(&found, "/slides") > 1.0);
-    // A draft slides along, and changes nothing.
     let drafted = slid().args(["--speculate", "1", "--draft-length", "3"]);
     let drafted = drafted.run().ok().json();
     assert_eq!(drafted["text"], found["text"]);
     assert!(number(&drafted, "/accepted") > 100.0);
 }
 
-/// What is stored in less is read as less, where it is measured.
 #[test]
-fn eval_measures_what_is_stored() {
+fn eval_measures_the_kv_kind() {
     let scratch = Scratch::new();
     let model = with_bases(&scratch);
     let text = scratch.file("text.txt", words(2_000));
@@ -202,7 +194,7 @@ fn eval_measures_what_is_stored() {
 }
 
 #[test]
-fn kinds_that_are_none_and_bases_that_are_not_there_are_refused() {
+fn invalid_kinds_and_missing_bases_are_refused() {
     let scratch = Scratch::new();
     let model = source(&scratch);
     for kind in [

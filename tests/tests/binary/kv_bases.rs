@@ -1,4 +1,4 @@
-//! `htc compile --kv-bases`: bases for an adaptive KV cache, in the artifact and for who reads it.
+//! `htc compile --kv-bases`: bases for an adaptive KV cache, in the artifact and for its readers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,6 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::number;
 
-/// A model, on some windows of words.
 fn compile_model(scratch: &Scratch, tiny: &TinyModel, name: &str, options: &[&str]) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
@@ -43,10 +42,8 @@ fn is_kv(role: Role) -> bool {
     matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. })
 }
 
-/// What is beside them is stored as it is without them, down to the last bit, and without them the artifact is of an
-/// earlier format.
 #[test]
-fn bases_are_added_to_an_artifact_that_stays_as_it_is() {
+fn bases_do_not_change_other_tensors() {
     let scratch = Scratch::new();
     let json = ["--report", "json"];
     let with = [&FACTORS[..], &["--kv-bases"]].concat();
@@ -71,12 +68,16 @@ fn bases_are_added_to_an_artifact_that_stays_as_it_is() {
             .iter()
             .any(|name| name == "kv_bases")
     );
-    let beside = kv.manifest.tensors.len() - 8;
-    assert_eq!(beside, other.manifest.tensors.len());
+    let other_tensors = kv.manifest.tensors.len() - 8;
+    assert_eq!(other_tensors, other.manifest.tensors.len());
     for (a, b) in kv.manifest.tensors.iter().zip(&other.manifest.tensors) {
         assert_eq!((a.role, a.sha256), (b.role, b.sha256));
     }
-    assert!(kv.manifest.tensors[beside..].iter().all(|t| is_kv(t.role)));
+    assert!(
+        kv.manifest.tensors[other_tensors..]
+            .iter()
+            .all(|t| is_kv(t.role))
+    );
     assert_eq!(kv.manifest.plan, other.manifest.plan);
 
     // Two layers of two heads of 16, in f16 and f32.
@@ -102,7 +103,6 @@ fn bases_are_added_to_an_artifact_that_stays_as_it_is() {
     let said = htc!["inspect", &without].run().ok().stderr;
     assert!(!said.contains("KV cache"), "{said}");
 
-    // They are no weights, and nothing that a token touches.
     let models = [&path, &without].map(|path| Model::open(path).unwrap());
     let touched = models
         .each_ref()
@@ -111,11 +111,10 @@ fn bases_are_added_to_an_artifact_that_stays_as_it_is() {
     assert!(models[1].kv_bases().unwrap().is_none());
 }
 
-/// What the reader gives is what the artifact holds, head by head, and the components of each are orthonormal.
 #[test]
-fn a_reader_has_the_bases_of_every_head() {
+fn reader_returns_the_bases_of_every_head() {
     let scratch = Scratch::new();
-    // Two query heads to each of three, of a size that is no power of two.
+    // Two query heads to each of three KV heads, of a size that is no power of two.
     let tiny = TinyModel {
         heads: 6,
         kv_heads: 3,
@@ -154,10 +153,8 @@ fn a_reader_has_the_bases_of_every_head() {
     }
 }
 
-/// In full rank the cache is off by the rounding of float16, in half of it by more and in half the bytes, and without bases
-/// the error says what to do.
 #[test]
-fn a_cache_begins_with_the_bases_of_its_artifact() {
+fn cache_starts_with_the_artifacts_bases() {
     let scratch = Scratch::new();
     let options = [&FACTORS[..], &["--kv-bases"]].concat();
     compile(&scratch, "kv.htz", &options).run().ok();
@@ -205,9 +202,8 @@ fn a_cache_begins_with_the_bases_of_its_artifact() {
     assert!(error.contains("--kv-bases"), "{error}");
 }
 
-/// A file that says wrong numbers is refused by the name of the tensor; without the bases the model is executed.
 #[test]
-fn bases_that_are_none_are_refused_by_name() {
+fn invalid_bases_are_refused_by_name() {
     let scratch = Scratch::new();
     let options = [&FACTORS[..], &["--kv-bases"]].concat();
     compile(&scratch, "kv.htz", &options).run().ok();
@@ -250,10 +246,8 @@ fn bases_that_are_none_are_refused_by_name() {
     }
 }
 
-/// In codes they count in the bytes of the file; values are in the order of the artifact, and what bases of an elastic
-/// artifact lack stands behind them.
 #[test]
-fn the_size_of_a_file_is_met_with_its_bases() {
+fn file_size_includes_the_bases() {
     let scratch = Scratch::new();
     let tiny = TinyModel {
         ffn: 192,
@@ -282,7 +276,6 @@ fn the_size_of_a_file_is_met_with_its_bases() {
         let bases = Model::open(&path).unwrap().kv_bases().unwrap();
         assert_eq!(bases.unwrap().layers.len(), 2);
     }
-    // Those of both are of the same statistics in the same order.
     let [one, other] = ["kv.htz", "planes.htz"].map(|name| Artifact::open(&scratch.path(name)));
     for role in ["layers.0.key_basis", "layers.1.value_basis"] {
         assert_eq!(one.stored(role), other.stored(role));
@@ -290,7 +283,7 @@ fn the_size_of_a_file_is_met_with_its_bases() {
 }
 
 #[test]
-fn bases_are_found_on_text_alone() {
+fn bases_require_a_calibration() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let output = scratch.path("out.htz");
@@ -299,7 +292,6 @@ fn bases_are_found_on_text_alone() {
         let run = run.args(["--method", method, "--rank", rank]);
         run.run().refused(2, &["--kv-bases", "--calibration"]);
     }
-    // A plan keeps what was asked for, and is carried out on text.
     let plan = scratch.path("plan.json");
     htc!["plan", &model, "-o", &plan, "--rank", "8", "--kv-bases"]
         .run()
@@ -334,9 +326,9 @@ fn bases_are_found_on_text_alone() {
     run.run().refused(2, &["request.kv_bases", "on or off"]);
 }
 
-/// Of a single kv head the energies have one row, and still are nothing of the source.
+/// With a single KV head the energies have one row; they are still not counted as weights.
 #[test]
-fn exports_and_figures_leave_them_out() {
+fn exports_and_bits_per_weight_exclude_bases() {
     let scratch = Scratch::new();
     let tiny = TinyModel {
         kv_heads: 1,
@@ -380,7 +372,6 @@ fn exports_and_figures_leave_them_out() {
     );
 }
 
-/// Heads that take some milliseconds each.
 fn slow() -> TinyModel {
     TinyModel {
         layers: 6,
@@ -391,22 +382,19 @@ fn slow() -> TinyModel {
     }
 }
 
-/// The journal of the artifact that is being made.
 fn journal(scratch: &Scratch) -> Option<PathBuf> {
     let entries = fs::read_dir(scratch.path(".kv.htz.htc-work")).ok()?;
     let mut paths = entries.flatten().map(|entry| entry.path());
     paths.find(|path| path.extension().is_some_and(|e| e == "journal"))
 }
 
-/// Tensors that it says are complete.
 fn tensors(journal: &Path) -> usize {
     let said = fs::read_to_string(journal).unwrap_or_default();
     said.matches("\"tensor\"").count()
 }
 
-/// On one thread and on two, and killed among the bases: the same bytes, and what was complete is not made again.
 #[test]
-fn the_same_bytes_on_any_number_of_threads_and_when_interrupted() {
+fn bases_are_identical_on_any_threads_and_after_a_kill() {
     let scratch = Scratch::new();
     let options = [
         "--method",
@@ -426,9 +414,8 @@ fn the_same_bytes_on_any_number_of_threads_and_when_interrupted() {
     let output = scratch.path("kv.htz");
     run("1").run().ok();
     let expected = fs::read(&output).unwrap();
-    let beside = Artifact::open(&output).manifest.tensors.len() - 4 * slow().layers;
+    let other_tensors = Artifact::open(&output).manifest.tensors.len() - 4 * slow().layers;
     fs::remove_file(&output).unwrap();
-    // Statistics, too, are made on two threads.
     fs::remove_dir_all(scratch.path("cache")).unwrap();
     run("2").run().ok();
     assert!(fs::read(&output).unwrap() == expected);
@@ -436,7 +423,7 @@ fn the_same_bytes_on_any_number_of_threads_and_when_interrupted() {
 
     let mut child = run("2").spawn();
     let started = Instant::now();
-    let enough = || journal(&scratch).is_some_and(|journal| tensors(&journal) > beside + 4);
+    let enough = || journal(&scratch).is_some_and(|journal| tensors(&journal) > other_tensors + 4);
     while !enough() {
         assert!(child.try_wait().unwrap().is_none(), "finished too soon");
         assert!(started.elapsed() < Duration::from_secs(60), "no progress");
@@ -446,7 +433,7 @@ fn the_same_bytes_on_any_number_of_threads_and_when_interrupted() {
     assert!(!child.wait().unwrap().success(), "finished too soon");
     let left = journal(&scratch).unwrap();
     let said = fs::read_to_string(&left).unwrap();
-    assert!(tensors(&left) < beside + 4 * slow().layers, "{said}");
+    assert!(tensors(&left) < other_tensors + 4 * slow().layers, "{said}");
     assert!(!output.exists());
     run("1").run().ok();
     assert!(fs::read(&output).unwrap() == expected);

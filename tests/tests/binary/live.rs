@@ -1,4 +1,5 @@
-//! `htc run --thermal`, `--power-cap`, `--sensor`, `--events`: what a device says, and what follows from it.
+//! `htc run --thermal`, `--power-cap`, `--sensor`, `--events`: readings of a device, and the active
+//! fraction that follows from them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +10,6 @@ use serde_json::Value;
 
 use super::{compile, number};
 
-/// An artifact in factors, of which a part can be left out.
 fn artifact(scratch: &Scratch) -> PathBuf {
     let tiny = TinyModel {
         ffn: 192,
@@ -23,13 +23,11 @@ fn run(model: &Path) -> Htc {
     written(model, "48")
 }
 
-/// So many tokens.
 fn written(model: &Path, tokens: &str) -> Htc {
     let run = htc!["run", model, "-p", "the cat sat on a", "-n", tokens];
     run.args(["--temp", "0", "--ignore-eos", "--threads", "2"])
 }
 
-/// The lines of a file of events.
 fn events(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     let lines = text.lines().map(serde_json::from_str);
@@ -43,9 +41,8 @@ fn kinds(events: &[Value]) -> Vec<&str> {
         .collect()
 }
 
-/// A hot device gets what the law gives, from the first token on; one that stays cool gets all.
 #[test]
-fn a_hot_device_is_written_on_with_less() {
+fn hot_device_reduces_the_fraction() {
     let scratch = Scratch::new();
     let model = artifact(&scratch);
     let all = run(&model).run().ok().stdout;
@@ -60,7 +57,6 @@ fn a_hot_device_is_written_on_with_less() {
     };
     let text = |found: &Value| format!("{}\n", found["text"].as_str().unwrap()).into_bytes();
 
-    // At the least that the model can do with, and said where that is not little enough.
     let (said, hot, told) = followed("120");
     assert!(said.contains("is in use and the device is still beyond its limits"));
     assert_eq!(kinds(&told), ["start", "change", "beyond", "stop"]);
@@ -74,7 +70,7 @@ fn a_hot_device_is_written_on_with_less() {
             assert!(number(event, key) >= 0.0);
         }
     }
-    // Half of the way from 60 to 80 °C: half of the way from 1 to the least.
+    // Halfway from 60 to 80 °C: halfway from 1 to the minimum.
     let fraction = number(&told[1], "/fraction");
     assert!((fraction - (1.0 + least) / 2.0).abs() < 1.0 / 128.0);
     assert!((number(&told[1], "/temperature") - 70.0).abs() < 0.01);
@@ -89,7 +85,6 @@ fn a_hot_device_is_written_on_with_less() {
     let range = |found| ["/fraction_min", "/fraction_max"].map(|key| number(found, key));
     let [smallest, largest] = range(&half);
     assert!(smallest > least * 0.9 && smallest <= fraction, "{smallest}");
-    // No token had more.
     assert_eq!(largest, smallest);
     assert!(range(&hot)[0] < smallest);
 
@@ -97,9 +92,8 @@ fn a_hot_device_is_written_on_with_less() {
     assert_eq!((text(&cool), range(&cool)), (all, [1.0; 2]));
 }
 
-/// A cap of the power, for people: how much was used and what it took.
 #[test]
-fn a_power_cap_limits_and_energy_is_told() {
+fn power_cap_limits_and_energy_is_reported() {
     let scratch = Scratch::new();
     let model = artifact(&scratch);
     let capped = run(&model).args(["--power-cap", "60", "--sensor", "sim:time=1000"]);
@@ -125,9 +119,8 @@ fn a_power_cap_limits_and_energy_is_told() {
     );
     assert!(joules > 0.0);
     assert!((rate * joules / 48.0 - 1.0).abs() < 1e-6, "{rate} {joules}");
-    // Who is only looked at is not limited.
     assert_eq!(number(&found, "/fraction_min"), 1.0);
-    // However fast its clock goes.
+    // Independent of the speed of its clock.
     let trace = scratch.file("trace", "time,power\n0,50\n1000000,50\n");
     let mut sensor = std::ffi::OsString::from("trace:");
     sensor.push(&trace);
@@ -141,9 +134,8 @@ fn a_power_cap_limits_and_energy_is_told() {
     }
 }
 
-/// A trace that ends, and nonsense in one: told once, and all of the model from then on.
 #[test]
-fn a_sensor_that_vanishes_or_talks_nonsense_limits_nothing() {
+fn lost_or_invalid_sensors_do_not_limit() {
     let scratch = Scratch::new();
     let model = artifact(&scratch);
     let all = run(&model).run().ok().stdout;
@@ -158,7 +150,8 @@ fn a_sensor_that_vanishes_or_talks_nonsense_limits_nothing() {
         sensor.push(&trace);
         let file = scratch.path(&format!("{name}.events"));
         if name == "ended" {
-            // It is over before it is read again, of which there is time in a text that goes on behind the model's context.
+            // It ends before it is read again; the text is long enough as it slides past the
+            // context.
             sensor.push(",speed=10000");
         }
         let followed = match name {
@@ -188,7 +181,7 @@ fn a_sensor_that_vanishes_or_talks_nonsense_limits_nothing() {
 }
 
 #[test]
-fn without_a_sensor_the_model_writes_all_the_same() {
+fn missing_sensor_does_not_change_the_text() {
     let scratch = Scratch::new();
     let model = artifact(&scratch);
     let all = run(&model).run().ok().stdout;
@@ -197,7 +190,6 @@ fn without_a_sensor_the_model_writes_all_the_same() {
     assert_eq!(outcome.stdout, all);
     assert_eq!(outcome.stderr.matches("htc: warning: ").count(), 1);
     assert!(outcome.stderr.contains("nothing is followed"));
-    // What is left out already is another matter.
     let outcome = run(&model).args(["--fraction", "0.9", "--thermal", "65,85", "--sensor", "sim"]);
     assert!(
         !outcome
@@ -206,7 +198,6 @@ fn without_a_sensor_the_model_writes_all_the_same() {
             .stderr
             .contains("nothing that could be left out")
     );
-    // A model of which nothing can be left out says that.
     let source = scratch.path("model.gguf");
     let outcome = run(&source).args(["--thermal", "65,85", "--sensor", "sim"]);
     assert!(
@@ -219,7 +210,7 @@ fn without_a_sensor_the_model_writes_all_the_same() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_refused() {
+fn invalid_limits_and_sensors_are_refused() {
     let scratch = Scratch::new();
     let model = artifact(&scratch);
     for (options, says) in [
@@ -249,7 +240,6 @@ fn what_cannot_be_followed_is_refused() {
         .run()
         .refused(1, &["regular"]);
 
-    // Nobody's file is written over, whatever it is.
     let kept = scratch.file("kept", "mine");
     let link = scratch.path("link");
     symlink(&kept, &link).unwrap();

@@ -1,4 +1,4 @@
-//! The command line as a contract: every suite here drives the binary.
+//! Tests of the command line: all suites here run the binary.
 
 #![allow(
     clippy::unwrap_used,
@@ -63,13 +63,10 @@ use htc_tests::material::demo;
 use htc_tests::{Htc, Scratch, htc};
 use serde_json::Value;
 
-/// Both methods.
 const METHODS: [&str; 2] = ["gp", "grc"];
 
-/// Every type that factors are stored in.
 const FACTOR_TYPES: [&str; 4] = ["f32", "f16", "bf16", "q8_0"];
 
-/// Compiles `input` to `name` in the folder and returns the artifact and the report.
 #[track_caller]
 fn compile(scratch: &Scratch, input: &Path, name: &str, options: &[&str]) -> (PathBuf, Value) {
     let output = scratch.path(name);
@@ -80,7 +77,6 @@ fn compile(scratch: &Scratch, input: &Path, name: &str, options: &[&str]) -> (Pa
     (output, report)
 }
 
-/// The demo model, calibrated on a text and cached in the folder; the report goes to standard output.
 fn on_demo(scratch: &Scratch, output: &str, text: &Path) -> Htc {
     htc![
         "compile",
@@ -97,33 +93,28 @@ fn on_demo(scratch: &Scratch, output: &str, text: &Path) -> Htc {
     ]
 }
 
-/// `htc eval --json` on a text.
 fn eval(model: &Path, text: &Path, options: &[&str]) -> Htc {
     htc!["eval", model, "--text", text, "--json"].args(options)
 }
 
-/// A number of a report.
 #[track_caller]
 fn number(value: &Value, pointer: &str) -> f64 {
     let found = value.pointer(pointer).and_then(Value::as_f64);
     found.unwrap_or_else(|| panic!("no number at {pointer} in {value}"))
 }
 
-/// A text of a report.
 #[track_caller]
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     let found = value.pointer(pointer).and_then(Value::as_str);
     found.unwrap_or_else(|| panic!("no text at {pointer} in {value}"))
 }
 
-/// A list of a report.
 #[track_caller]
 fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     let found = value.pointer(pointer).and_then(Value::as_array);
     found.unwrap_or_else(|| panic!("no list at {pointer} in {value}"))
 }
 
-/// Asserts that two numbers agree within a relative tolerance.
 #[track_caller]
 fn close(found: f64, expected: f64, tolerance: f64) {
     let off = (found / expected - 1.0).abs();

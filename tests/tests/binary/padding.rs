@@ -1,4 +1,4 @@
-//! Matrices whose columns no whole bands hold: the last band is padded, and it is said.
+//! Matrices whose columns are not whole column groups: the last group is padded, which is reported.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +15,8 @@ use super::{eval, list, number};
 
 const TOKENS: [u32; 8] = [1, 261, 297, 70, 280, 5, 298, 3];
 
-/// No matrix of it has a multiple of 32 columns: 60 of the embedding and what reads the stream, 56 of o, 172 of down.
+/// No matrix has a multiple of 32 columns: 60 for the embedding and readers of the stream, 56 for
+/// o, 172 for down.
 fn model(scratch: &Scratch) -> PathBuf {
     let tiny = TinyModel {
         width: 60,
@@ -26,7 +27,6 @@ fn model(scratch: &Scratch) -> PathBuf {
     scratch.file("model.gguf", tiny.bytes())
 }
 
-/// `htc` with a command that plans, in so many bytes.
 fn planning(scratch: &Scratch, command: &str, name: &str, options: &[&str]) -> Htc {
     htc![
         command,
@@ -47,10 +47,8 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Value {
     planning(scratch, "compile", name, &options).run().json()
 }
 
-/// Both kinds of code: the same bytes on any number of threads, which are read, checked, executed and exported as what
-/// they stand for; who reads the report, the artifact or the plan is told once.
 #[test]
-fn matrices_of_any_width_are_in_bands_and_it_is_said() {
+fn any_width_is_stored_in_padded_column_groups() {
     let scratch = Scratch::new();
     let source = model(&scratch);
     let said = "padded to whole bands of 32 columns: embedding, q, k, v, gate, up (11 matrices of 60 columns) by 4; \
@@ -97,7 +95,7 @@ fn matrices_of_any_width_are_in_bands_and_it_is_said() {
             assert_eq!(layout.padding() as u64, padding);
             of_kind += usize::from(layout.has(kind));
         }
-        // More bits than trellises have are levels.
+        // Codes with more bits than trellises have are codebooks.
         assert!(of_kind > 5, "{codes}: {of_kind}");
         let exported = scratch.path("exported.gguf");
         htc!["export", &one, "-o", &exported, "--as", "f32", "--force"]
@@ -110,10 +108,8 @@ fn matrices_of_any_width_are_in_bands_and_it_is_said() {
     }
 }
 
-/// A plan is written and read back with its padding; another padding and another number of bands are refused by their
-/// line, and refinements are padded, too.
 #[test]
-fn plans_and_refinements_are_padded() {
+fn plans_and_residuals_are_padded() {
     let scratch = Scratch::new();
     model(&scratch);
     let plan = scratch.path("plan.json");

@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::{METHODS, close, compile, list, number, text};
 
-/// The allocators that work without calibration, with what they need; phase falls back, and says so.
+/// Allocators that work without calibration, with their required options; phase falls back with a
+/// note.
 pub(super) const ALLOCATORS: [&[&str]; 5] = [
     &["--allocator", "uniform"],
     &["--allocator", "waterfill"],
@@ -24,7 +25,7 @@ pub(super) fn model(scratch: &Scratch) -> PathBuf {
     scratch.file("model.gguf", wide(3).bytes())
 }
 
-/// A model twice as wide as most.
+/// A model twice as wide as the default.
 pub(super) fn wide(layers: usize) -> TinyModel {
     TinyModel {
         layers,
@@ -102,7 +103,6 @@ fn every_allocator_meets_every_budget_with_both_methods() {
                 };
                 close(number(&report, &key), asked, 1e-12);
                 assert_eq!(text(&report, "/request/allocator"), allocator[1]);
-                // The artifact says the same of how it was shared out.
                 let record = report.pointer("/plan/allocation");
                 let plain = allocator[1] == "uniform" && option == "--ratio";
                 assert_eq!(record.is_none(), plain, "{about}");
@@ -131,7 +131,7 @@ fn every_allocator_meets_every_budget_with_both_methods() {
 }
 
 #[test]
-fn the_demo_model_with_every_allocator() {
+fn demo_model_compiles_with_every_allocator() {
     let scratch = Scratch::new();
     let model = demo("reference-7m-f16.gguf");
     for method in METHODS {
@@ -151,7 +151,6 @@ fn the_demo_model_with_every_allocator() {
     }
 }
 
-/// What the allocators are for: at the same size the weights lose less.
 #[test]
 fn waterfill_loses_less_than_uniform() {
     let scratch = Scratch::new();
@@ -169,7 +168,7 @@ fn waterfill_loses_less_than_uniform() {
 }
 
 #[test]
-fn floors_and_caps_hold_and_are_said() {
+fn rank_floors_and_caps_hold_and_are_reported() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     for method in METHODS {
@@ -211,7 +210,6 @@ fn floors_and_caps_hold_and_are_said() {
                 );
             }
         }
-        // All of them are at the floor here, and every one says so.
         let options = [
             "--method",
             method,
@@ -233,9 +231,8 @@ fn floors_and_caps_hold_and_are_said() {
     }
 }
 
-/// What needs a calibration, or a word of the caller's, says what it needs.
 #[test]
-fn what_an_allocator_lacks_is_named() {
+fn missing_allocator_options_are_named() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     let output = scratch.path("out.htz");
@@ -298,9 +295,8 @@ fn what_an_allocator_lacks_is_named() {
     scratch.holds_only(&["model.gguf"]);
 }
 
-/// From the plan the same artifact comes out as from the options it was made from.
 #[test]
-fn a_plan_gives_the_bytes_of_its_options() {
+fn plan_gives_the_same_bytes_as_its_options() {
     let scratch = Scratch::new();
     let models = [model(&scratch), demo("reference-7m-f16.gguf")];
     let (from_plan, direct) = (scratch.path("plan.htz"), scratch.path("direct.htz"));
@@ -360,7 +356,7 @@ fn a_plan_gives_the_bytes_of_its_options() {
 }
 
 #[test]
-fn an_edited_plan_is_obeyed() {
+fn edited_plans_are_followed() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     let printed = plan(&model, &[&["--rank", "16"]]).run().ok();
@@ -383,10 +379,8 @@ fn an_edited_plan_is_obeyed() {
     assert!(ranks[1..].iter().all(|rank| *rank == 16));
 }
 
-/// The variance by which two allocators go, with the first positions of the windows and without: another
-/// profile, other ranks, and a plan that says which.
 #[test]
-fn first_positions_count_where_they_are_asked_to() {
+fn first_positions_option_changes_the_plan() {
     let scratch = Scratch::new();
     let model = demo("reference-7m-f16.gguf");
     let made = |options: &[&str]| {
@@ -411,7 +405,6 @@ fn first_positions_count_where_they_are_asked_to() {
     let mut notes = notes.filter_map(Value::as_str);
     assert!(notes.any(|note| note.contains("first position of every window")));
     assert_ne!(left_out["units"], counted["units"]);
-    // A plan from a file says it again.
     let file = scratch.file("plan.json", counted.to_string());
     let output = scratch.path("out.htz");
     let run = htc![
@@ -427,9 +420,8 @@ fn first_positions_count_where_they_are_asked_to() {
     assert!(said.contains("--first-positions counted"), "{said}");
 }
 
-/// Without a file the plan goes to standard output, with everything for people beside it.
 #[test]
-fn plans_go_where_they_are_asked_for() {
+fn plans_go_to_stdout_or_a_file() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     let options: &[&str] = &["--allocator", "phase", "--ratio", "0.5"];
@@ -456,7 +448,6 @@ fn plans_go_where_they_are_asked_for() {
     let file = scratch.path("plan.json");
     plan(&model, &[options]).arg("-o").arg(&file).run().ok();
     assert_eq!(fs::read(&file).unwrap(), printed.stdout);
-    // Nothing that exists is lost.
     let again = || plan(&model, &[options]).arg("-o").arg(&file);
     again()
         .run()
@@ -477,7 +468,6 @@ fn plans_go_where_they_are_asked_for() {
         .refused(1, &["no.gguf"]);
 }
 
-/// Threads change nothing, and every run gives the same.
 #[test]
 fn plans_do_not_depend_on_threads() {
     let scratch = Scratch::new();
@@ -507,9 +497,8 @@ fn plans_do_not_depend_on_threads() {
     }
 }
 
-/// Everything that does not fit is said, each on its line.
 #[test]
-fn plans_that_do_not_fit_are_refused_line_by_line() {
+fn invalid_plans_are_refused_line_by_line() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     let output = scratch.path("out.htz");
@@ -542,7 +531,6 @@ fn plans_that_do_not_fit_are_refused_line_by_line() {
         lines[2].contains("two.json") && lines[2].contains("2 places"),
         "{lines:?}"
     );
-    // Of very many, some are listed and the others counted.
     let unit = "{\"layer\":99,\"slots\":[\"q\"],\"form\":\"dense\"},\n";
     let many = printed.text().replacen(
         "\"units\": [",
@@ -569,7 +557,6 @@ fn plans_that_do_not_fit_are_refused_line_by_line() {
         scratch.path("no.json")
     ];
     no_file.run().refused(1, &["no.json", "--plan"]);
-    // A plan of another model.
     let other = scratch.file("other.gguf", TinyModel::default().bytes());
     let file = scratch.file("plan.json", printed.text());
     let run = htc!["compile", &other, "-o", &output, "--plan", &file].run();
@@ -578,7 +565,7 @@ fn plans_that_do_not_fit_are_refused_line_by_line() {
 }
 
 #[test]
-fn a_plan_leaves_nothing_to_ask_for() {
+fn plan_excludes_planning_options() {
     for (option, value) in [
         ("--ratio", "0.5"),
         ("--method", "gp"),
@@ -590,9 +577,8 @@ fn a_plan_leaves_nothing_to_ask_for() {
     }
 }
 
-/// A folder with `.safetensors` is planned for as a GGUF is.
 #[test]
-fn a_folder_is_planned_for() {
+fn folders_can_be_planned() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
     let printed = plan(&fixtures.join("llama"), &[&["--allocator", "waterfill"]])
         .run()

@@ -1,4 +1,4 @@
-//! `htc compile --planes 2`: elastic artifacts, and `--fraction` of those who execute them.
+//! `htc compile --planes 2`: elastic artifacts, and `--fraction` for their execution.
 
 use std::fs;
 use std::thread::sleep;
@@ -19,7 +19,6 @@ use super::{list, number};
 
 const SIZE: u64 = 110_000;
 
-/// A model of which half of the bytes remain, on some windows of words.
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
@@ -53,10 +52,8 @@ fn logits<B: Backend>(file: &ModelFile, mut backend: B, setting: Setting) -> Vec
     session.step(&tokens).unwrap().to_vec()
 }
 
-/// Of the size that was asked for, from below; the further the dial the closer, in the report, in the artifact, and
-/// where it is measured again.
 #[test]
-fn an_elastic_artifact_is_closer_the_more_of_it_is_touched() {
+fn larger_fractions_are_closer_to_the_source() {
     let scratch = Scratch::new();
     let report = elastic(&scratch, "e.htz", &["--tune", "4"]).run().json();
     let path = scratch.path("e.htz");
@@ -72,10 +69,8 @@ fn an_elastic_artifact_is_closer_the_more_of_it_is_touched() {
     assert!(last.kl < 0.5 * first.kl, "{dial:?}");
     let quality = artifact.manifest.quality.as_ref().unwrap();
     assert_eq!(quality.kl.value, last.kl);
-    // What is tuned is all of it, not the bases.
     assert!(number(&report, "/tuning/kl_before") < 0.5 * first.kl);
     assert!(quality.choosing_windows > 0);
-    // Refinements lie behind all bases.
     let roles: Vec<Role> = artifact.manifest.tensors.iter().map(|t| t.role).collect();
     let is_refinement = |role: &Role| matches!(role, Role::Refinement { .. });
     let bases = roles.iter().position(is_refinement).unwrap();
@@ -98,10 +93,8 @@ fn an_elastic_artifact_is_closer_the_more_of_it_is_touched() {
     assert!(said.contains("fraction   bytes touched"), "{said}");
 }
 
-/// Every setting computes what base and refinement are together: against float64, and all of it against the export as
-/// plain numbers.
 #[test]
-fn what_is_in_use_is_added_to_the_bases() {
+fn active_residuals_are_added_to_the_bases() {
     let scratch = Scratch::new();
     elastic(&scratch, "e.htz", &[]).run().ok();
     let path = scratch.path("e.htz");
@@ -118,10 +111,9 @@ fn what_is_in_use_is_added_to_the_bases() {
         };
         let exact = logits(&file, Reference, setting);
         let found = logits(&file, cpu(), setting);
-        // Activations in eight bits, in a model of few numbers.
+        // Activations in 8 bits, in a small model.
         let difference = largest_difference(&found, &exact);
         assert!(difference < 0.15, "{refinements}: {difference:.2e}");
-        // Every refinement counts.
         if let Some(before) = &before {
             let moved = largest_difference(before, &exact);
             assert!(moved > 1e-3, "{refinements}: {moved:.2e}");
@@ -145,7 +137,6 @@ fn what_is_in_use_is_added_to_the_bases() {
     );
     let difference = largest_difference(&logits(&file, Reference, Setting::FULL), &plain);
     assert!(difference < 1e-3, "{difference:.2e}");
-    // A fraction between two points is the one below.
     let between = Fraction::new(0.5 * (1.0 + dial.fraction(Setting::FULL)) - 2e-3).unwrap();
     assert_eq!(
         dial.at(between).unwrap().refinements,
@@ -154,7 +145,7 @@ fn what_is_in_use_is_added_to_the_bases() {
 }
 
 #[test]
-fn threads_and_an_end_at_any_time_give_the_same_elastic_bytes() {
+fn elastic_bytes_do_not_depend_on_threads_or_kills() {
     let scratch = Scratch::new();
     let started = Instant::now();
     let elastic =
@@ -178,10 +169,8 @@ fn threads_and_an_end_at_any_time_give_the_same_elastic_bytes() {
     assert!(!scratch.path(".killed.htz.htc-work").exists());
 }
 
-/// The smallest of which all holds a limit: what holds a closer one is larger, and the same again on another number of
-/// threads.
 #[test]
-fn an_elastic_artifact_is_the_smallest_within_a_limit() {
+fn smallest_elastic_artifact_within_a_limit_is_found() {
     let scratch = Scratch::new();
     let within = |name: &str, options: &[&str]| {
         compile(&scratch, name, &[&["--planes", "2"], options].concat())
@@ -194,7 +183,6 @@ fn an_elastic_artifact_is_the_smallest_within_a_limit() {
             .json();
         let dial = list(&report, "/dial");
         let (base, all) = (number(&dial[0], "/kl"), number(dial.last().unwrap(), "/kl"));
-        // Measured on other windows than those that decided.
         let limit: f64 = kl.parse().unwrap();
         assert!(all < 1.5 * limit && all < base, "{all} {base}");
         let notes = report.pointer("/notes").or(report.pointer("/plan/notes"));
@@ -214,7 +202,6 @@ fn an_elastic_artifact_is_the_smallest_within_a_limit() {
     let dry = within("none.htz", &["--preset", "small", "--dry-run"]);
     let said = dry.run().ok().stderr;
     assert!(said.contains("--max-perplexity-increase 5"), "{said}");
-    // Nothing holds it.
     let run = within("none.htz", &["--max-kl", "1e-9"]).run();
     assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
     assert!(
@@ -226,7 +213,7 @@ fn an_elastic_artifact_is_the_smallest_within_a_limit() {
 }
 
 #[test]
-fn what_has_no_planes_and_parts_that_are_none_are_refused() {
+fn invalid_planes_and_fractions_are_refused() {
     let scratch = Scratch::new();
     let size = ["--file-size", "110kB"];
     for (options, said) in [
@@ -245,7 +232,6 @@ fn what_has_no_planes_and_parts_that_are_none_are_refused() {
         run.refused(2, &["--planes", said]);
         assert!(!scratch.path("none.htz").exists());
     }
-    // The least is of the whole, and about what it says.
     let size_of = |size: &str| {
         compile(
             &scratch,
@@ -277,7 +263,6 @@ fn what_has_no_planes_and_parts_that_are_none_are_refused() {
         .run();
         run.refused(2, &["--fraction"]);
     }
-    // A model with nothing to leave out.
     let run = htc![
         "eval",
         &model,

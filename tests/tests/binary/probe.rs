@@ -1,4 +1,4 @@
-//! `htc verify --probe`: one layer's spectra against what the artifact says of them.
+//! `htc verify --probe`: spectra of one layer compared to the artifact's record.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,9 +32,8 @@ fn parsed(outcome: &Outcome) -> Value {
     serde_json::from_slice(&outcome.stdout).unwrap()
 }
 
-/// The probe of an undamaged artifact, and its numbers from the stored tensors in float64.
 #[track_caller]
-fn is_confirmed(path: &Path) {
+fn assert_confirmed(path: &Path) {
     let said = probe(path, &[]).ok().stderr;
     for words in ["layer 2 of 3", "depth sink", "guessed", " ms"] {
         assert!(said.contains(words), "{words} in {said}");
@@ -64,7 +63,6 @@ fn is_confirmed(path: &Path) {
     }
 }
 
-/// The squared weights of a slot's components.
 fn energies(artifact: &Artifact, layer: usize, slot: &str) -> Vec<f64> {
     let matrix = |part: &str| artifact.matrix(&format!("layers.{layer}.{part}"));
     let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
@@ -98,18 +96,18 @@ fn undamaged_spectra_are_confirmed() {
         for factor_type in ["f32", "q8_0", "q4_0"] {
             let options = [&options[..], &["--factor-type", factor_type]].concat();
             let (path, _) = compile(&scratch, &model, "out.htz", &options);
-            is_confirmed(&path);
+            assert_confirmed(&path);
         }
     }
 }
 
 #[test]
-fn an_artifact_whose_slots_are_nearly_all_dense_is_confirmed() {
+fn mostly_dense_artifact_is_confirmed() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     let options = ["--slots", "k", "--rank", "8"];
     let (path, _) = compile(&scratch, &model, "out.htz", &options);
-    is_confirmed(&path);
+    assert_confirmed(&path);
 }
 
 fn damaged(scratch: &Scratch, artifact: &Artifact, role: &str) -> PathBuf {
@@ -121,7 +119,7 @@ fn damaged(scratch: &Scratch, artifact: &Artifact, role: &str) -> PathBuf {
 }
 
 #[test]
-fn damage_in_the_probed_layer_is_found_and_named_by_the_sweep() {
+fn damage_in_the_probed_layer_is_found_and_named() {
     let scratch = Scratch::new();
     let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
     let artifact = Artifact::open(&path);
@@ -152,9 +150,8 @@ fn damage_in_the_probed_layer_is_found_and_named_by_the_sweep() {
     }
 }
 
-/// The limit of a probe: it reads one layer.
 #[test]
-fn damage_in_another_layer_is_found_where_that_is_asked_for() {
+fn damage_in_another_layer_is_found_when_probed() {
     let scratch = Scratch::new();
     let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
     let artifact = Artifact::open(&path);
@@ -169,9 +166,9 @@ fn damage_in_another_layer_is_found_where_that_is_asked_for() {
     assert!(outcome.stderr.contains("layers.0.gate.b is damaged"));
 }
 
-/// Digests that are right and spectra that are not: a careless writer, or another arithmetic.
+/// Digests are valid but spectra are not, for example by another arithmetic.
 #[test]
-fn a_record_that_was_never_true_is_a_failure() {
+fn wrong_spectra_with_valid_digests_fail() {
     let scratch = Scratch::new();
     let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
     let mut bytes = fs::read(&path).unwrap();
@@ -201,7 +198,7 @@ fn a_record_that_was_never_true_is_a_failure() {
 }
 
 #[test]
-fn an_artifact_without_spectra_is_swept() {
+fn artifact_without_spectra_is_verified_fully() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/golden/v1_0.htz");
     let said = probe(&golden, &[]).ok().stderr;
     assert!(
@@ -227,7 +224,7 @@ fn an_artifact_without_spectra_is_swept() {
 }
 
 #[test]
-fn a_layer_that_is_not_there_is_wrong_usage() {
+fn nonexistent_layer_is_a_usage_error() {
     let scratch = Scratch::new();
     let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
     probe(&path, &["--layer", "3"]).refused(2, &["--layer 3", "3 layers"]);
@@ -241,10 +238,10 @@ fn a_layer_that_is_not_there_is_wrong_usage() {
     }
 }
 
-/// Behind the first layer of this model nothing but its own output is left of the stream's growth; a
-/// model that grows to its end has no plateau.
+/// After the first layer of the flat model, the stream no longer grows; a model that grows to its
+/// end has no plateau.
 #[test]
-fn a_calibration_measures_the_depth_sink() {
+fn calibration_measures_the_depth_sink() {
     let scratch = Scratch::new();
     let tiny = TinyModel {
         layers: 3,
@@ -279,9 +276,8 @@ fn a_calibration_measures_the_depth_sink() {
     }
 }
 
-/// Whoever compiles may name the layer, and the artifact says that they did.
 #[test]
-fn the_layer_to_probe_may_be_asked_for() {
+fn probe_layer_option_is_recorded() {
     let scratch = Scratch::new();
     let (model, path) = (model(&scratch), scratch.path("asked.htz"));
     let run = |layer: &str| {

@@ -1,4 +1,4 @@
-//! What an artifact says of its own quality: what was measured on text that decided nothing, and nothing else.
+//! The quality record of an artifact: measurements on the test split, and nothing else.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,10 +17,8 @@ use super::{list, number};
 
 const MODEL: &str = "reference-7m-f16.gguf";
 
-/// Where what is finished is kept.
 const WORK: &str = ".out.htz.htc-work";
 
-/// The demo model, calibrated and measured on very little text: 64 windows and behind them 16.
 fn compile(scratch: &Scratch, options: &[&str]) -> Htc {
     htc![
         "compile",
@@ -37,17 +35,14 @@ fn compile(scratch: &Scratch, options: &[&str]) -> Htc {
     .args(options)
 }
 
-/// Nothing is decided by measuring.
 const FIXED: [&str; 4] = ["--gauge", "whiten", "--bias", "off"];
 
 fn output(scratch: &Scratch) -> Artifact {
     Artifact::open(&scratch.path("out.htz"))
 }
 
-/// The quality of an artifact is that of the report, on the windows that decided nothing; of the candidates that
-/// were not chosen there is nothing in it.
 #[test]
-fn an_artifact_says_what_was_measured_on_what_decided_nothing() {
+fn artifact_records_quality_on_the_test_split() {
     let scratch = Scratch::new();
     let options = [
         "--shrinkage",
@@ -74,12 +69,12 @@ fn an_artifact_says_what_was_measured_on_what_decided_nothing() {
         assert!(estimate.stderr > Some(0.0));
     }
     assert_eq!((quality.windows, quality.choosing_windows), (16, 16));
-    // From half of each window on, but for the last position, which predicts nothing.
+    // From half of each window on, except for the last position, which predicts nothing.
     assert_eq!((quality.context, quality.tokens), (64, 16 * 31));
     assert_eq!(quality.protocol, QualityRecord::SECOND_HALF);
     let text = fs::read(demo("alice.txt")).unwrap();
     assert_eq!(quality.text_sha256, Digest::of(&text));
-    // No candidate's own number: those are of the windows that decided.
+    // Values of candidates are of the validation split, and not in the artifact.
     let trials = list(&report, "/trials");
     assert!(trials.len() > 5);
     let manifest = String::from_utf8(artifact.bytes[artifact.manifest_place()].to_vec()).unwrap();
@@ -87,13 +82,11 @@ fn an_artifact_says_what_was_measured_on_what_decided_nothing() {
         let kl = trial["evaluation"]["kl"].to_string();
         assert!(kl.len() > 8 && !manifest.contains(&kl), "{kl}");
     }
-    // The shrinkage that was found.
     let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
     let treatment = artifact.manifest.provenance.treatment.clone().unwrap();
     assert_eq!(treatment.shrinkage, chosen["shrinkage"].as_f64());
     assert!(treatment.shrinkage.is_some());
     scratch.holds_only(&["cache", "out.htz"]);
-    // What is said of it.
     let path = scratch.path("out.htz");
     htc!["verify", &path].run().ok();
     let said = htc!["inspect", &path].run().ok().stderr;
@@ -118,7 +111,6 @@ fn an_artifact_says_what_was_measured_on_what_decided_nothing() {
     htc!["report", &path, "-o", &page].run().ok();
     let page = fs::read_to_string(&page).unwrap();
     assert!(page.contains("as it says itself, on 496 tokens of held-out text"));
-    // `htc eval` measures the same where nothing decided: on the windows of a text of its own.
     let held_out = demo("time_machine.txt");
     let start: String = fs::read_to_string(held_out)
         .unwrap()
@@ -151,9 +143,8 @@ fn an_artifact_says_what_was_measured_on_what_decided_nothing() {
     assert_eq!(measured["chunks"], json!(quality.windows));
 }
 
-/// Where nothing is measured nothing is said, and no room is kept for it.
 #[test]
-fn an_artifact_without_text_says_nothing_of_its_quality() {
+fn artifact_without_text_has_no_quality() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let (path, _) = super::compile(&scratch, &model, "out.htz", &["--rank", "8"]);
@@ -162,13 +153,12 @@ fn an_artifact_without_text_says_nothing_of_its_quality() {
     assert_eq!(artifact.bytes[10], 3, "the minor version");
     let manifest = &artifact.bytes[artifact.manifest_place()];
     assert!(!htc!["inspect", &path].run().ok().stderr.contains("quality"));
-    // As much as longer errors, offsets and spectra take, of which there are at most 24 bytes each.
+    // Space for longer errors, offsets and spectra, at most 24 bytes each.
     let spaces = manifest.iter().rev().take_while(|byte| **byte == b' ');
     let numbers = 3 * artifact.manifest.plan.slots.len() + artifact.manifest.tensors.len() + 1;
     assert!(spaces.count() < 256 + 20 * numbers);
 }
 
-/// The journals in the work folder, how often they say that an artifact is complete.
 fn completions(scratch: &Scratch) -> usize {
     left(scratch, "journal").map_or(0, |path| {
         let journal = fs::read_to_string(path).unwrap_or_default();
@@ -176,7 +166,6 @@ fn completions(scratch: &Scratch) -> usize {
     })
 }
 
-/// A file of the work folder with this extension.
 fn left(scratch: &Scratch, extension: &str) -> Option<PathBuf> {
     let work = scratch.path(WORK);
     let names = if work.exists() {
@@ -188,18 +177,16 @@ fn left(scratch: &Scratch, extension: &str) -> Option<PathBuf> {
     found.find(|path| path.extension().is_some_and(|of| of == extension))
 }
 
-fn wait_for(what: impl Fn() -> bool) {
+fn wait_for(condition: impl Fn() -> bool) {
     let begun = Instant::now();
-    while !what() {
+    while !condition() {
         assert!(begun.elapsed() < Duration::from_secs(120), "no progress");
         sleep(Duration::from_millis(1));
     }
 }
 
-/// Killed while it is measured, with the quality half written, and refused its name with the quality in it: the
-/// same command gives the same bytes, on one thread and on two, and another text another quality.
 #[test]
-fn the_quality_is_the_same_on_any_number_of_threads_and_after_any_end() {
+fn quality_does_not_depend_on_threads_or_interruptions() {
     let scratch = Scratch::new();
     let path = scratch.path("out.htz");
     let run = |threads: &str| compile(&scratch, &FIXED).args(["--threads", threads]);
@@ -216,7 +203,6 @@ fn the_quality_is_the_same_on_any_number_of_threads_and_after_any_end() {
     run("2").run().ok();
     assert!(is_expected());
 
-    // While it is measured.
     let mut child = run("2").spawn();
     wait_for(|| completions(&scratch) == 1);
     child.kill().unwrap();
@@ -224,7 +210,6 @@ fn the_quality_is_the_same_on_any_number_of_threads_and_after_any_end() {
     let complete = left(&scratch, "htz").unwrap();
     let unmeasured = Artifact::open(&complete);
     assert_eq!(unmeasured.manifest.quality, None);
-    // With half of the quality written.
     let half = [
         &expected[..HEADER_BYTES + 100],
         &unmeasured.bytes[HEADER_BYTES + 100..],
@@ -234,7 +219,6 @@ fn the_quality_is_the_same_on_any_number_of_threads_and_after_any_end() {
     run("1").run().ok();
     assert!(is_expected());
 
-    // Its name is taken at the end.
     let taken = |threads: &str| {
         let mut child = run(threads).spawn();
         wait_for(|| completions(&scratch) == 1);
@@ -249,7 +233,6 @@ fn the_quality_is_the_same_on_any_number_of_threads_and_after_any_end() {
     taken("2");
     run("2").run().ok();
     assert!(is_expected());
-    // Gone on with, it is measured on what is given now.
     taken("1");
     let start = fs::read_to_string(demo("time_machine.txt")).unwrap();
     let start: String = start.chars().take(2000).collect();
@@ -265,9 +248,8 @@ fn the_quality_is_the_same_on_any_number_of_threads_and_after_any_end() {
     assert!(output(&scratch).bytes == gone_on.bytes);
 }
 
-/// What is no measurement is refused by its name, by every command that opens the artifact.
 #[test]
-fn a_quality_that_is_none_is_named() {
+fn invalid_quality_is_refused_by_field() {
     let scratch = Scratch::new();
     compile(&scratch, &FIXED).run().ok();
     let artifact = output(&scratch);

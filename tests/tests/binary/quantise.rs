@@ -1,4 +1,4 @@
-//! `htc compile --method quantise`: a type for every matrix, and a file of the size asked for.
+//! `htc compile --method quantise`: a type for every matrix, and files of the requested size.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,6 @@ use serde_json::Value;
 
 use super::{eval, list, number, on_demo, text};
 
-/// The demo model in so many bytes, calibrated on a little text.
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let little = [
         "--method",
@@ -34,7 +33,6 @@ fn size(scratch: &Scratch, name: &str) -> u64 {
     fs::metadata(scratch.path(name)).unwrap().len()
 }
 
-/// KL divergence from the source on a text that decided nothing.
 fn divergence(artifact: &Path) -> f64 {
     let source = demo("reference-7m-f16.gguf");
     let options = ["--chunks", "6", "--reference", source.to_str().unwrap()];
@@ -45,7 +43,7 @@ fn divergence(artifact: &Path) -> f64 {
 }
 
 #[test]
-fn files_have_the_size_that_was_asked_for() {
+fn files_have_the_requested_size() {
     let scratch = Scratch::new();
     let mut before = f64::INFINITY;
     for (option, value, bytes) in [
@@ -74,10 +72,8 @@ fn files_have_the_size_that_was_asked_for() {
     assert!(before < 0.001, "{before}");
 }
 
-/// Embedding and head as well. What it takes is what was forecast: all within a factor of 4, and each stage within
-/// 10, which other programs may slow down meanwhile.
 #[test]
-fn every_matrix_has_a_type_in_the_time_that_was_forecast() {
+fn every_matrix_is_coded_within_the_predicted_time() {
     let scratch = Scratch::new();
     let report = compile(&scratch, "small.htz", &["--file-size", "3.2MB"])
         .run()
@@ -110,14 +106,14 @@ fn every_matrix_has_a_type_in_the_time_that_was_forecast() {
         let coded = tensor.dtype.block_len() > 1 || tensor.codes.is_some();
         assert!(coded, "{} {}", tensor.name, tensor.dtype);
     }
-    // Rows of the vocabulary count so differently that they have classes.
+    // Costs of vocabulary rows differ enough for row classes.
     let embedding = manifest.tensor(Role::TokenEmbedding).unwrap();
     let classes = matches!(embedding.codes, Some(Layout::Classes(_)));
     assert!(classes, "{:?}", embedding.codes);
 }
 
 #[test]
-fn each_kind_of_code_is_closer_than_the_one_before() {
+fn each_kind_of_code_is_closer_than_the_previous() {
     let scratch = Scratch::new();
     let mut before = f64::INFINITY;
     for codes in ["gguf", "levels", "trellis"] {
@@ -127,7 +123,7 @@ fn each_kind_of_code_is_closer_than_the_one_before() {
         let mut weights = artifact.manifest.tensors.iter().filter(|t| t.rows > 1);
         let wanted = |list: &Layout| match codes {
             "levels" => !list.has(Kind::Trellis),
-            // More bits than trellises have are levels.
+            // Codes with more bits than trellises have are codebooks.
             _ => {
                 let mut all = list.each(1).flat_map(|(_, codes)| codes.iter());
                 list.has(Kind::Trellis) || all.all(|code| code.bits() > 5)
@@ -164,14 +160,12 @@ fn threads_and_plans_give_the_same_bytes() {
     };
     let (one, report) = with("one.htz", "1");
     assert_eq!(with("two.htz", "2").0, one);
-    // What was tried beside it is told.
     let trials = list(&report, "/trials");
     assert!(trials.len() == 2, "{trials:?}");
     let uniform = trials.iter().filter(|trial| trial["uniform"].is_string());
     assert_eq!(uniform.count(), 1, "{trials:?}");
     let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
     assert!(chosen["uniform"].is_null(), "{chosen}");
-    // The plan alone, and what is made of it.
     let plan = scratch.path("plan.json");
     let model = demo("reference-7m-f16.gguf");
     htc!["plan", &model, "-o", &plan, "--method", "quantise"]
@@ -207,9 +201,8 @@ fn threads_and_plans_give_the_same_bytes() {
     assert_eq!(forms(&planned), forms(&report));
 }
 
-/// Types of GGUF as well are coded by what errors of rows cost, whoever made the plan.
 #[test]
-fn a_plan_of_types_gives_the_matrices_of_its_compilation() {
+fn plan_of_gguf_types_gives_the_same_matrices() {
     let scratch = Scratch::new();
     let asked = ["--file-size", "4MB", "--codes", "gguf"];
     compile(&scratch, "direct.htz", &asked).run().ok();
@@ -252,7 +245,6 @@ fn a_plan_of_types_gives_the_matrices_of_its_compilation() {
     assert_eq!(direct.tensors.len(), planned.tensors.len());
 }
 
-/// What a text teaches about inputs makes codes better that are as large.
 #[test]
 fn calibrated_codes_lose_less_than_plain_ones() {
     let scratch = Scratch::new();
@@ -292,10 +284,10 @@ fn calibrated_codes_lose_less_than_plain_ones() {
 }
 
 #[test]
-fn the_smallest_file_within_a_limit() {
+fn smallest_file_within_a_limit_is_found() {
     let scratch = Scratch::new();
     let options = ["--max-kl", "0.05", "--calibration-tokens", "16384"];
-    // Of codes that are found fast: a dozen artifacts are made.
+    // Fast codes, as a dozen artifacts are made.
     let untuned = ["--tune", "0", "--codes", "levels", "--effort", "fast"];
     let report = htc![
         "compile",
@@ -321,7 +313,6 @@ fn the_smallest_file_within_a_limit() {
     let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
     let upper = number(chosen, "/evaluation/kl_interval/1");
     assert!(upper <= 0.05, "{upper}");
-    // It is the edge: a hundredth of the source less does not hold.
     let beyond = trials.iter().any(|trial| {
         let upper = number(trial, "/evaluation/kl_interval/1");
         let less = bytes as f64 - number(trial, "/bytes");
@@ -331,7 +322,7 @@ fn the_smallest_file_within_a_limit() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn conflicting_options_are_refused() {
     let scratch = Scratch::new();
     let refused = |options: &[&str], words: &[&str]| {
         let outcome = compile(&scratch, "refused.htz", options).run();
@@ -363,9 +354,8 @@ fn what_does_not_go_together_is_refused() {
     both.refused(2, &["--file-size", "--bits"]);
 }
 
-/// The order is found on text, and is none of blocks; a plan says which it is for.
 #[test]
-fn models_are_stored_in_another_order_where_that_is_possible() {
+fn channels_are_permuted_if_possible() {
     let scratch = Scratch::new();
     let order_of = |name: &str| {
         let manifest = Artifact::open(&scratch.path(name)).manifest;
@@ -385,7 +375,7 @@ fn models_are_stored_in_another_order_where_that_is_possible() {
     let inspected = htc!["inspect", scratch.path("on.htz")].run().ok();
     let said = format!("stored in an order of its own, sha256 {}", on.unwrap());
     assert!(inspected.stderr.contains(&said), "{}", inspected.stderr);
-    // Both lose about as much; a wrong order would lose all.
+    // Both lose about as much; a wrong permutation would destroy the model.
     let [on, off] = ["on.htz", "off.htz"].map(|name| divergence(&scratch.path(name)));
     assert!(on < 1.2 * off, "{on} in order, {off} without");
     compile(&scratch, "no.htz", &["--order", "perhaps"])
@@ -418,9 +408,8 @@ fn models_are_stored_in_another_order_where_that_is_possible() {
     }
 }
 
-/// Rows of a tiny model are no blocks of 256, nor all of 32: what fits is taken, and the size is met.
 #[test]
-fn widths_that_are_no_blocks() {
+fn widths_that_do_not_fit_blocks_compile() {
     let scratch = Scratch::new();
     for width in [64, 96, 48] {
         let tiny = TinyModel {

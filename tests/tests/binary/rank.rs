@@ -1,4 +1,5 @@
-//! Codes and factors chosen together: `htc compile --method quantise` on sources of low rank, and on others.
+//! Joint choice of codes and factors: `htc compile --method quantise` on sources of low rank, and
+//! on others.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,10 +15,8 @@ use serde_json::Value;
 
 use super::number;
 
-/// Bytes of an artifact, about a fifth of the source's.
 const SIZE: &str = "90000";
 
-/// A model whose slots have rank 8, each alone or with a basis in common, as plain numbers; and words.
 fn source(scratch: &Scratch, method: &str) -> PathBuf {
     let tiny = TinyModel {
         ffn: 192,
@@ -48,7 +47,6 @@ fn text(scratch: &Scratch, of: Htc) -> Htc {
         .args(["--cache".into(), scratch.path("cache")])
 }
 
-/// Of so many bytes at most.
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let source = scratch.path("source.gguf");
     let made = htc!["compile", &source, "-o", scratch.path(name), "--force"];
@@ -57,7 +55,6 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
         .args(options)
 }
 
-/// KL divergence from the source, nats per token.
 fn divergence(scratch: &Scratch, name: &str) -> f64 {
     let measured = htc![
         "eval",
@@ -75,7 +72,6 @@ fn divergence(scratch: &Scratch, name: &str) -> f64 {
     number(&measured, "/kl")
 }
 
-/// Slots of an artifact in a form.
 fn slots_in(scratch: &Scratch, name: &str, form: Form) -> usize {
     let artifact = Artifact::open(&scratch.path(name));
     let slots = artifact.manifest.plan.slots.iter();
@@ -86,10 +82,8 @@ fn bytes(report: &Value) -> f64 {
     number(report, "/bytes/after")
 }
 
-/// Factors lose far less than codes in as many bytes where the source has them; the plan says so, is read again, and
-/// whatever reads artifacts reads its own.
 #[test]
-fn a_source_of_low_rank_is_stored_as_factors() {
+fn low_rank_source_is_stored_as_factors() {
     let scratch = Scratch::new();
     source(&scratch, "gp");
     let report = compile(&scratch, "on.htz", &["--file-size", SIZE]).run();
@@ -111,7 +105,6 @@ fn a_source_of_low_rank_is_stored_as_factors() {
     );
     eprintln!("KL with factors {on:.2e}, without {off:.2e}");
     assert!(on < 0.3 * off, "{on} {off}");
-    // What was foreseen of factors is about what is measured.
     let foreseen = report
         .pointer("/foreseen/matrices")
         .and_then(Value::as_array);
@@ -128,7 +121,6 @@ fn a_source_of_low_rank_is_stored_as_factors() {
         said.contains("low rank") && said.contains("gauge whiten"),
         "{said}"
     );
-    // Only what is a type of GGUF, which factors are.
     compile(
         &scratch,
         "gguf.htz",
@@ -160,9 +152,8 @@ fn a_source_of_low_rank_is_stored_as_factors() {
     );
 }
 
-/// A plan with factors beside codes is a file like any other, and gives the same artifact on any number of threads.
 #[test]
-fn a_mixed_plan_is_written_and_read() {
+fn mixed_plan_round_trips() {
     let scratch = Scratch::new();
     let model = source(&scratch, "gp");
     let plan = scratch.path("plan.json");
@@ -193,14 +184,13 @@ fn a_mixed_plan_is_written_and_read() {
     let written_again = Artifact::open(&scratch.path("planned-1.htz"));
     let slots = &written_again.manifest.plan.slots;
     assert!(slots.iter().any(|slot| slot.form == Form::LowRank));
-    // Factors are made as they were measured.
+    // Factors use the gauge with which they were measured.
     let treatment = written_again.manifest.provenance.treatment.unwrap();
     assert_eq!(treatment.gauge, "whiten");
 }
 
-/// Slots that read the same and have a basis in common get one where that loses less than what each has alone.
 #[test]
-fn slots_share_a_basis_where_the_source_has_one() {
+fn projections_share_a_basis_if_the_source_has_one() {
     let scratch = Scratch::new();
     source(&scratch, "grc");
     compile(&scratch, "on.htz", &["--file-size", "110000"])
@@ -226,9 +216,8 @@ fn slots_share_a_basis_where_the_source_has_one() {
     .ok();
 }
 
-/// Slots in factors get no refinement; of an elastic artifact a smaller part leaves out refinements and components.
 #[test]
-fn an_elastic_artifact_keeps_its_factors() {
+fn elastic_artifact_keeps_its_factors() {
     let scratch = Scratch::new();
     source(&scratch, "gp");
     let options = ["--file-size", "130000", "--planes", "2"];
@@ -255,7 +244,6 @@ fn an_elastic_artifact_keeps_its_factors() {
     let dial = &artifact.manifest.dial;
     let (first, last) = (dial.first().unwrap(), dial.last().unwrap());
     assert!(dial.len() > 1 && last.kl < first.kl, "{dial:?}");
-    // Below the bases there are fewer components of factors.
     let at = |fraction: f64| {
         let asked = fraction.to_string();
         at_fraction(&scratch, "e.htz", "source.gguf", &["--fraction", &asked])
@@ -269,7 +257,6 @@ fn an_elastic_artifact_keeps_its_factors() {
     assert_eq!(at(1.0).0, divergence(&scratch, "e.htz"));
 }
 
-/// What the first part of the bytes gives, nats per token from a model, and the part that it is.
 fn at_fraction(scratch: &Scratch, name: &str, reference: &str, options: &[&str]) -> (f64, f64) {
     let measured = htc!["eval", scratch.path(name), "--json"]
         .args(["--context", "32", "--chunks", "16"])
@@ -283,10 +270,8 @@ fn at_fraction(scratch: &Scratch, name: &str, reference: &str, options: &[&str])
     (number(&measured, "/kl"), touched)
 }
 
-/// Of factors alone a part of the bytes is a part of the components: the less the further from the source, in a session
-/// as for who evaluates and who writes; all of it is what there is without a fraction.
 #[test]
-fn a_fraction_reaches_the_components_of_factors() {
+fn fraction_reduces_the_components_of_factors() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     scratch.file("words.txt", words(4000));
@@ -347,9 +332,8 @@ fn a_fraction_reaches_the_components_of_factors() {
     );
 }
 
-/// What factors are no choice of is said, and asks for nothing else.
 #[test]
-fn low_rank_is_of_codes_alone() {
+fn low_rank_and_rotation_options_require_codes() {
     let scratch = Scratch::new();
     let model = source(&scratch, "gp");
     htc!["compile", &model, "-o", scratch.path("no.htz")]

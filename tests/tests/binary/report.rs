@@ -1,5 +1,4 @@
-//! `htc report`: one page that is well formed, complete, needs nothing beside itself and is the same
-//! every time.
+//! `htc report`: a page that is well-formed, complete, self-contained and reproducible.
 
 mod bits;
 mod browser;
@@ -14,13 +13,11 @@ use htc_tests::{Scratch, TinyModel, htc};
 
 use super::{compile, eval};
 
-/// Artifacts of one small model, with their reports and evaluations.
 struct Made {
     scratch: Scratch,
     inputs: Vec<PathBuf>,
 }
 
-/// Two artifacts, both reports, one evaluation, an analysis.
 fn made(name: &str) -> Made {
     let scratch = Scratch::new();
     let model = scratch.file(&format!("{name}.gguf"), TinyModel::default().bytes());
@@ -62,7 +59,6 @@ fn made(name: &str) -> Made {
     Made { scratch, inputs }
 }
 
-/// The page that the files give.
 fn page(scratch: &Scratch, inputs: &[&Path], name: &str) -> String {
     let output = scratch.path(name);
     let outcome = htc!["report"]
@@ -79,7 +75,6 @@ fn page(scratch: &Scratch, inputs: &[&Path], name: &str) -> String {
     fs::read_to_string(output).unwrap()
 }
 
-/// An element of a page: its name, its attributes, the text in it and its children's.
 #[derive(Debug, Default)]
 struct Element {
     name: String,
@@ -106,8 +101,8 @@ impl Element {
     }
 }
 
-/// Reads a page strictly: every element is closed in its order, attributes are quoted and occur
-/// once, `<`, `>` and `&` stand for themselves nowhere.
+/// Parses a page strictly: elements are properly nested, attributes quoted and unique, and `<`, `>`
+/// and `&` escaped.
 #[track_caller]
 fn parse(page: &str) -> Element {
     let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a doctype");
@@ -169,7 +164,6 @@ fn parse(page: &str) -> Element {
     open.pop().unwrap()
 }
 
-/// What holds for every page.
 #[track_caller]
 fn is_sound(page: &str) -> Element {
     let root = parse(page);
@@ -261,7 +255,7 @@ fn sections(root: &Element) -> Vec<&str> {
 }
 
 #[test]
-fn everything_together_makes_one_page_that_is_the_same_every_time() {
+fn all_inputs_together_give_a_reproducible_page() {
     let made = made("model");
     let inputs: Vec<&Path> = made.inputs.iter().map(PathBuf::as_path).collect();
     let first = page(&made.scratch, &inputs, "first.html");
@@ -289,7 +283,6 @@ fn everything_together_makes_one_page_that_is_the_same_every_time() {
             sections(&root)
         );
     }
-    // Both artifacts are on the page, and each once: the report and the file are put together.
     let origins = root
         .all("section")
         .into_iter()
@@ -308,7 +301,7 @@ fn everything_together_makes_one_page_that_is_the_same_every_time() {
 }
 
 #[test]
-fn the_numbers_of_a_report_stand_in_its_tables() {
+fn tables_have_the_numbers_of_the_report() {
     let made = made("model");
     let report: serde_json::Value =
         serde_json::from_slice(&fs::read(&made.inputs[0]).unwrap()).unwrap();
@@ -318,7 +311,7 @@ fn the_numbers_of_a_report_stand_in_its_tables() {
         let Some(error) = slot["error"].as_f64() else {
             continue;
         };
-        // Four significant digits, trailing zeros left out.
+        // Four significant digits without trailing zeros.
         let digits = (3 - error.log10().floor() as i32).max(0) as usize;
         let told = format!("{error:.digits$}");
         let told = told.trim_end_matches('0');
@@ -328,7 +321,7 @@ fn the_numbers_of_a_report_stand_in_its_tables() {
 }
 
 #[test]
-fn each_kind_of_input_makes_a_page_alone() {
+fn each_kind_of_input_gives_a_page() {
     let made = made("model");
     for input in &made.inputs {
         let text = page(&made.scratch, &[input], "alone.html");
@@ -343,7 +336,7 @@ fn each_kind_of_input_makes_a_page_alone() {
 }
 
 #[test]
-fn a_file_is_known_by_its_content_and_its_name_is_a_text() {
+fn files_are_recognised_by_content_and_names_are_escaped() {
     let scratch = Scratch::new();
     let name = "<script>alert(1)</script>";
     let model = scratch.file(
@@ -367,7 +360,7 @@ fn a_file_is_known_by_its_content_and_its_name_is_a_text() {
 }
 
 #[test]
-fn what_is_no_input_is_refused_with_the_remedy() {
+fn invalid_inputs_are_refused_with_a_remedy() {
     let made = made("model");
     let scratch = &made.scratch;
     let output = scratch.path("page.html");
@@ -433,9 +426,8 @@ fn what_is_no_input_is_refused_with_the_remedy() {
     htc!["report", "-o", &output].run().refused(2, &["INPUT"]);
 }
 
-/// What no command writes, and no browser shows.
 #[test]
-fn reports_and_pages_out_of_proportion() {
+fn oversized_inputs_and_pages_are_refused() {
     let made = made("model");
     let report = &made.inputs[0];
     let output = made.scratch.path("page.html");
@@ -445,7 +437,6 @@ fn reports_and_pages_out_of_proportion() {
     fs::write(&large, json.to_string()).unwrap();
     let run = htc!["report", &large, "-o", &output];
     run.run().refused(1, &["page", "33554432"]);
-    // Each alone would do.
     let all = ["report"].iter().map(AsRef::as_ref);
     let all = all.chain([large.as_os_str(); 4]);
     let run = htc_tests::Htc::new().args(all).arg("-o").arg(&output).run();
@@ -458,7 +449,7 @@ fn reports_and_pages_out_of_proportion() {
 }
 
 #[test]
-fn nothing_is_written_over_unasked() {
+fn existing_files_are_not_overwritten() {
     let made = made("model");
     let report = &made.inputs[0];
     let before = fs::read(report).unwrap();
@@ -486,7 +477,7 @@ fn nothing_is_written_over_unasked() {
 }
 
 #[test]
-fn an_evaluation_names_its_files() {
+fn evaluation_names_its_files() {
     let made = made("model");
     let result: serde_json::Value =
         serde_json::from_slice(&fs::read(&made.inputs[4]).unwrap()).unwrap();

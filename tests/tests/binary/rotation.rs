@@ -1,4 +1,4 @@
-//! Matrices in bands that are rotated, and with them what they are multiplied with.
+//! Rotation of matrices in column groups and of their inputs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,6 @@ const SIZE: [&str; 6] = [
     "trellis",
 ];
 
-/// `htc` with a command that plans; widths of whole bands and of others.
 fn planning(scratch: &Scratch, command: &str, name: &str, options: &[&str]) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
@@ -44,20 +43,17 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> PathBuf {
     scratch.path(name)
 }
 
-/// The codes of every matrix in bands.
 fn codes(path: &Path) -> Vec<Layout> {
     let tensors = Artifact::open(path).manifest.tensors.into_iter();
     tensors.filter_map(|tensor| tensor.codes).collect()
 }
 
-/// Whether each is rotated.
 fn rotated(path: &Path) -> Vec<bool> {
     codes(path).iter().map(Layout::is_rotated).collect()
 }
 
-/// By default all are: the same bytes on any number of threads, executed and exported as what they stand for.
 #[test]
-fn matrices_in_bands_are_rotated_where_nothing_else_is_said() {
+fn column_groups_are_rotated_by_default() {
     let scratch = Scratch::new();
     let one = compile(&scratch, "1.htz", &["--threads", "1"]);
     let two = compile(&scratch, "2.htz", &["--threads", "2"]);
@@ -83,9 +79,8 @@ fn matrices_in_bands_are_rotated_where_nothing_else_is_said() {
     check_export(&one, &exported, &TOKENS);
 }
 
-/// Both planes of an elastic artifact are.
 #[test]
-fn refinements_are_rotated() {
+fn residuals_are_rotated() {
     let scratch = Scratch::new();
     let path = compile(&scratch, "planes.htz", &["--planes", "2"]);
     htc!["verify", &path].run().ok();
@@ -100,9 +95,8 @@ fn refinements_are_rotated() {
     );
 }
 
-/// `--rotation off` leaves matrices in the source's columns; the plan says so and is read back.
 #[test]
-fn without_rotation_columns_are_those_of_the_source() {
+fn rotation_off_keeps_the_sources_columns() {
     let scratch = Scratch::new();
     let off = ["--rotation", "off"];
     let path = compile(&scratch, "off.htz", &off);

@@ -1,4 +1,4 @@
-//! `htc run`: what is written, where it goes, and when it stops.
+//! `htc run`: generated text, its destination, and stopping.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::compile;
 
-/// A model that writes bytes and pieces in any order.
 fn tiny(scratch: &Scratch) -> PathBuf {
     scratch.file("model.gguf", TinyModel::default().bytes())
 }
@@ -39,7 +38,7 @@ fn greedy_is_deterministic_on_any_number_of_threads() {
 }
 
 #[test]
-fn the_demo_model_writes_english() {
+fn demo_model_generates_english() {
     let model = demo("reference-7m-f16.gguf");
     let run = htc![
         "run",
@@ -56,7 +55,6 @@ fn the_demo_model_writes_english() {
     let words: Vec<&str> = text.split_whitespace().collect();
     assert!(words.len() > 15, "{text}");
     assert!(words.contains(&"the"), "{text}");
-    // The end: how much and how fast.
     assert!(outcome.stderr.contains("40 tokens"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("tokens/s"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("memory: "), "{}", outcome.stderr);
@@ -64,7 +62,7 @@ fn the_demo_model_writes_english() {
 }
 
 #[test]
-fn a_seed_fixes_the_text() {
+fn seed_determines_the_text() {
     let scratch = Scratch::new();
     let model = tiny(&scratch);
     let sample = |seed: &str, threads: &str| {
@@ -89,7 +87,7 @@ fn a_seed_fixes_the_text() {
 }
 
 #[test]
-fn one_candidate_is_greedy() {
+fn single_candidate_equals_greedy() {
     let scratch = Scratch::new();
     let model = tiny(&scratch);
     let with = |options: &[&str]| {
@@ -112,7 +110,7 @@ fn one_candidate_is_greedy() {
 }
 
 #[test]
-fn a_prompt_comes_from_the_command_line_a_file_or_a_pipe() {
+fn prompt_can_come_from_an_option_a_file_or_a_pipe() {
     let scratch = Scratch::new();
     let model = tiny(&scratch);
     let prompt = "the cat and the red hat";
@@ -122,7 +120,6 @@ fn a_prompt_comes_from_the_command_line_a_file_or_a_pipe() {
     let long = written(htc!["run", &model, "--prompt", prompt].args(options));
     let from_file = written(htc!["run", &model, "--prompt-file", &file].args(options));
     let piped = written(htc!["run", &model].args(options).stdin(prompt));
-    // As `echo` sends it.
     let echoed = written(
         htc!["run", &model]
             .args(options)
@@ -137,7 +134,7 @@ fn a_prompt_comes_from_the_command_line_a_file_or_a_pipe() {
 }
 
 #[test]
-fn an_empty_prompt_starts_from_bos() {
+fn empty_prompt_starts_from_bos() {
     let scratch = Scratch::new();
     let model = tiny(&scratch);
     let options = ["-n", "4", "--temp", "0", "--ignore-eos"];
@@ -147,7 +144,7 @@ fn an_empty_prompt_starts_from_bos() {
 }
 
 #[test]
-fn an_empty_prompt_without_bos_is_refused() {
+fn empty_prompt_without_bos_is_refused() {
     let scratch = Scratch::new();
     let tiny = TinyModel::default().with("tokenizer.ggml.add_bos_token", Value::Bool(false));
     let model = scratch.file("model.gguf", tiny.bytes());
@@ -156,7 +153,7 @@ fn an_empty_prompt_without_bos_is_refused() {
 }
 
 #[test]
-fn the_token_limit_is_met() {
+fn token_limit_is_met() {
     let scratch = Scratch::new();
     let model = tiny(&scratch);
     for limit in [0, 1, 2, 17] {
@@ -165,7 +162,6 @@ fn the_token_limit_is_met() {
         let said = format!(" {limit} tokens");
         assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
     }
-    // A longer text begins as the shorter one does.
     let greedy = |limit| {
         let run = htc![
             "run",
@@ -186,7 +182,7 @@ fn the_token_limit_is_met() {
 }
 
 #[test]
-fn writing_stops_where_the_context_ends() {
+fn generation_stops_at_the_end_of_the_context() {
     let scratch = Scratch::new();
     let tiny = TinyModel {
         context: 24,
@@ -200,9 +196,9 @@ fn writing_stops_where_the_context_ends() {
     assert!(run.ok().stderr.contains("context"));
 }
 
-/// LongRoPE rotates a sequence by how long it may become; without -n a text is a short one.
+/// LongRoPE depends on the maximum length of a sequence; without -n it is a short one.
 #[test]
-fn long_rope_does_not_hang_on_the_number_of_tokens_asked_for() {
+fn long_rope_does_not_depend_on_the_token_limit() {
     let model =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures/phi3/model.gguf");
     let run = |options: &[&str]| {
@@ -223,7 +219,7 @@ fn long_rope_does_not_hang_on_the_number_of_tokens_asked_for() {
 }
 
 #[test]
-fn a_prompt_that_is_too_long_is_refused() {
+fn prompt_longer_than_the_context_is_refused() {
     let scratch = Scratch::new();
     let model = tiny(&scratch);
     let prompt = "the cat ".repeat(200);
@@ -232,11 +228,11 @@ fn a_prompt_that_is_too_long_is_refused() {
 }
 
 #[test]
-fn what_is_streamed_is_whole_characters() {
+fn streamed_text_is_valid_utf8() {
     let scratch = Scratch::new();
     let model = tiny(&scratch);
     for seed in 0..8 {
-        // Most tokens are single bytes, so most sequences are no UTF-8.
+        // Most tokens are single bytes, so most sequences are not UTF-8.
         let run = htc!["run", &model, "-p", "häuser", "-n", "200", "--ignore-eos"];
         let run = run.args(["--temp", "3", "--top-k", "0", "--top-p", "1"]);
         let outcome = run.arg("--seed").arg(seed.to_string()).run().ok();
@@ -247,16 +243,14 @@ fn what_is_streamed_is_whole_characters() {
     }
 }
 
-/// The end-of-sequence token ends the text unless it is to be ignored.
 #[test]
-fn the_end_of_sequence_ends_the_text() {
+fn end_of_sequence_ends_the_text() {
     let scratch = Scratch::new();
     let greedy = |model: &PathBuf, options: &[&str]| {
         let run = htc!["run", model, "-p", "the", "-n", "12", "--temp", "0"];
         run.args(options).run().ok()
     };
     let model = tiny(&scratch);
-    // Whatever the model says first becomes its end.
     let mut tiny = TinyModel::default();
     let first = first_token(&model);
     tiny = tiny.with("tokenizer.ggml.eos_token_id", Value::U32(first));
@@ -278,9 +272,8 @@ fn first_token(model: &Path) -> u32 {
     best.unwrap() as u32
 }
 
-/// `| head`: the reader has seen enough.
 #[test]
-fn a_closed_pipe_is_no_failure() {
+fn closed_pipe_is_not_an_error() {
     let model = demo("reference-7m-f16.gguf");
     let run = htc!["run", &model, "-p", "the", "-n", "400", "--ignore-eos"];
     let mut child = run.spawn();
@@ -304,7 +297,7 @@ fn a_closed_pipe_is_no_failure() {
 }
 
 #[test]
-fn text_arrives_while_it_is_written() {
+fn text_is_streamed() {
     let model = demo("reference-7m-f16.gguf");
     let run = htc!["run", &model, "-p", "the", "-n", "400", "--ignore-eos"];
     let mut child = run.spawn();
@@ -320,7 +313,7 @@ fn text_arrives_while_it_is_written() {
 }
 
 #[test]
-fn an_output_that_cannot_be_written_is_a_failure() {
+fn unwritable_output_is_an_error() {
     let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else {
         eprintln!("skipped: there is no /dev/full");
         return;

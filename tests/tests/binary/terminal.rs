@@ -1,4 +1,4 @@
-//! On a terminal: progress, and no waiting for a prompt. `script` makes the terminal.
+//! Behaviour on a terminal: progress, and no waiting for a prompt. `script` provides the terminal.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,7 +8,6 @@ use htc_tests::material::demo;
 use htc_tests::model::vocabulary;
 use htc_tests::{Scratch, TinyModel, binary, htc};
 
-/// What a command shows on a terminal, and its exit code; `None` without `script`.
 fn on_terminal(arguments: &[&Path]) -> Option<(String, Option<i32>)> {
     let quoted = |path: &Path| format!("'{}'", path.display());
     let command: Vec<String> = std::iter::once(binary::path().as_path())
@@ -29,7 +28,7 @@ fn on_terminal(arguments: &[&Path]) -> Option<(String, Option<i32>)> {
 }
 
 #[test]
-fn compiling_shows_its_progress_slot_by_slot() {
+fn compile_shows_progress_by_projection() {
     let scratch = Scratch::new();
     let (model, output) = (demo("reference-7m-f16.gguf"), scratch.path("out.htz"));
     let arguments = [
@@ -44,13 +43,13 @@ fn compiling_shows_its_progress_slot_by_slot() {
         return;
     };
     assert_eq!(code, Some(0), "{shown}");
-    // What is shown is refreshed some times a second, so not every slot is seen.
+    // The display is refreshed some times a second, so not every projection appears.
     let layers = (0..8).filter(|layer| shown.contains(&format!("layer {layer}:")));
     assert!(layers.count() >= 1, "{shown}");
 }
 
 #[test]
-fn a_prompt_is_not_waited_for() {
+fn run_does_not_wait_for_a_prompt() {
     let model = demo("reference-7m-f16.gguf");
     let Some((shown, code)) = on_terminal(&["run".as_ref(), model.as_path()]) else {
         return;
@@ -62,15 +61,13 @@ fn a_prompt_is_not_waited_for() {
     );
 }
 
-/// ESC, the same as one character (C1), a mark that turns the direction of writing, and DEL.
+/// ESC, a C1 control character, a right-to-left override, and DEL.
 const HOSTILE: &str = "x\u{1b}[2J\u{9b}1m\u{202e}y\u{7f}";
 
-/// What must not reach a terminal.
-fn acts(c: char) -> bool {
+fn controls_terminal(c: char) -> bool {
     (c.is_control() && !matches!(c, '\n' | '\r' | '\t')) || c == '\u{202e}'
 }
 
-/// A model every ordinary token of which acts on a terminal, as do its name and a key.
 fn hostile_model() -> TinyModel {
     let mut tokens = vocabulary();
     for (id, token) in tokens
@@ -91,7 +88,7 @@ fn hostile_model() -> TinyModel {
 }
 
 #[test]
-fn nothing_that_a_file_says_acts_on_a_terminal() {
+fn file_contents_cannot_control_the_terminal() {
     let scratch = Scratch::new();
     let model = scratch.file(&format!("a{HOSTILE}\n.gguf"), hostile_model().bytes());
     let text = scratch.file("text.txt", "the cat\u{1b}[2J");
@@ -124,10 +121,9 @@ fn nothing_that_a_file_says_acts_on_a_terminal() {
         htc![HOSTILE],
     ] {
         let outcome = run.run();
-        assert!(!outcome.stderr.contains(acts), "{outcome:?}");
-        assert!(!outcome.text().contains(acts), "{outcome:?}");
+        assert!(!outcome.stderr.contains(controls_terminal), "{outcome:?}");
+        assert!(!outcome.text().contains(controls_terminal), "{outcome:?}");
     }
-    // Generated text: as it is into a pipe, escaped on a terminal.
     let piped = htc_tests::Htc::new().args(prompt).args(short).run().ok();
     assert!(piped.text().contains(HOSTILE), "{}", piped.text());
     let plain = scratch.file("plain.gguf", hostile_model().bytes());
@@ -144,7 +140,7 @@ fn nothing_that_a_file_says_acts_on_a_terminal() {
         return;
     };
     assert_eq!(code, Some(0), "{shown}");
-    assert!(!shown.contains(acts), "{shown:?}");
+    assert!(!shown.contains(controls_terminal), "{shown:?}");
     assert!(
         shown.contains("\\u{1b}[2J\\u{9b}1m\\u{202e}y\\u{7f}"),
         "{shown:?}"

@@ -1,4 +1,4 @@
-//! Several calibration texts with weights, and the shrinkage that text of another kind decides on.
+//! Several calibration texts with weights, and shrinkage chosen on a text of another kind.
 
 use std::fs;
 
@@ -11,7 +11,6 @@ use super::number;
 
 const MODEL: &str = "reference-7m-f16.gguf";
 
-/// The demo model's keys and values, half of them, calibrated on the beginnings of two books.
 fn compile(scratch: &Scratch, output: &str, second: &str, options: &[&str]) -> Htc {
     for name in ["alice.txt", "time_machine.txt"] {
         let text = fs::read_to_string(demo(name)).unwrap();
@@ -37,7 +36,7 @@ fn artifact(scratch: &Scratch, name: &str) -> Vec<u8> {
 const GIVEN: [&str; 4] = ["--gauge", "whiten", "--bias", "off"];
 
 #[test]
-fn every_text_is_named_with_its_weight() {
+fn texts_are_reported_with_their_weights() {
     let scratch = Scratch::new();
     let run = |output, second| {
         let run = compile(&scratch, output, second, &GIVEN);
@@ -55,7 +54,6 @@ fn every_text_is_named_with_its_weight() {
     assert_eq!(number(calibration, "/tokens"), tokens);
     assert_eq!(found["quality"]["text"], "alice.txt, time_machine.txt");
     assert_ne!(texts[0]["sha256"], texts[1]["sha256"]);
-    // The statistics are of these weights, and found again for them alone.
     assert_eq!(calibration["found_layers"], 0);
     let again = run("again", "time_machine.txt=0.5");
     let layers = &again["calibration"]["layers"];
@@ -67,7 +65,7 @@ fn every_text_is_named_with_its_weight() {
 }
 
 #[test]
-fn texts_that_say_nothing_new_are_refused() {
+fn duplicate_texts_and_invalid_weights_are_refused() {
     let scratch = Scratch::new();
     let run = |second: &str| compile(&scratch, "out", second, &GIVEN).run();
     run("alice.txt").refused(2, &["--calibration", "given twice"]);
@@ -77,9 +75,8 @@ fn texts_that_say_nothing_new_are_refused() {
     assert!(!scratch.path("out").exists());
 }
 
-/// Of the shrinkages the one is taken that measures best on the second text alone.
 #[test]
-fn the_second_text_decides_on_the_shrinkage() {
+fn second_text_determines_the_shrinkage() {
     let scratch = Scratch::new();
     let options = [&GIVEN[..], &["--shrinkage", "auto"]].concat();
     let second = "time_machine.txt=0.1";
@@ -99,7 +96,6 @@ fn the_second_text_decides_on_the_shrinkage() {
     assert_eq!(&report["treatment"]["shrinkage"], part);
     let chunks = |trial: &Value| number(trial, "/evaluation/chunks");
     assert!(chunks(elsewhere[0]) < chunks(all[0]));
-    // What was chosen is what an explicit choice gives.
     let part = part.to_string();
     let explicit = [&GIVEN[..], &["--shrinkage", &part]].concat();
     compile(&scratch, "explicit", second, &explicit).run().ok();
@@ -108,7 +104,7 @@ fn the_second_text_decides_on_the_shrinkage() {
 }
 
 #[test]
-fn a_shrinkage_changes_what_whiten_gives_and_nothing_else_has_one() {
+fn shrinkage_applies_only_to_whiten() {
     let scratch = Scratch::new();
     let second = "time_machine.txt";
     let shrunk = |part| {
@@ -130,7 +126,6 @@ fn a_shrinkage_changes_what_whiten_gives_and_nothing_else_has_one() {
     }
 }
 
-/// The demo model on the shipped text, from a folder where a file has its name.
 fn compile_shipped(scratch: &Scratch, output: &str, texts: &[&str]) -> Htc {
     let run = htc!["compile", demo(MODEL), "-o", scratch.path(output)]
         .args(["--slots", "k,v", "--ratio", "0.5", "--context", "64"])
@@ -144,7 +139,7 @@ fn compile_shipped(scratch: &Scratch, output: &str, texts: &[&str]) -> Htc {
 }
 
 #[test]
-fn the_shipped_text_needs_no_file() {
+fn shipped_text_needs_no_file() {
     let scratch = Scratch::new();
     let lines = fs::read_to_string(demo("alice.txt")).unwrap();
     let lines: String = lines.chars().take(6000).collect();
@@ -160,12 +155,10 @@ fn the_shipped_text_needs_no_file() {
     assert_eq!(text["left_out"].as_array().unwrap().len(), 6);
     assert_eq!(number(text, "/tokens"), 2048.0);
     assert_eq!(found["quality"]["text"], "shipped v1");
-    // On another number of threads, from nothing.
     fs::remove_dir_all(scratch.path("cache")).unwrap();
     let again = compile_shipped(&scratch, "two", &["shipped"]).args(["--threads", "1"]);
     again.run().ok();
     assert_eq!(artifact(&scratch, "one"), artifact(&scratch, "two"));
-    // A weight, and a file of the same name.
     let texts = ["shipped=2", "./shipped"];
     let found = compile_shipped(&scratch, "three", &texts).run().ok().json();
     assert_eq!(

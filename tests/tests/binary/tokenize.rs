@@ -1,4 +1,4 @@
-//! `htc tokenize`: ids by hand, and the ids of llama.cpp on the vocabularies of real models.
+//! `htc tokenize`: ids computed by hand, and those of llama.cpp for published vocabularies.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn ids_of_a_known_vocabulary() {
         ("the", vec![1, token("▁the")]),
         ("the cat", vec![1, token("▁the"), token("▁cat")]),
         ("then", vec![1, token("▁then")]),
-        // "he" comes before "▁h", so "▁h" never comes to be.
+        // "he" is merged before "▁h", so "▁h" never occurs.
         ("her", vec![1, token("▁"), token("he"), token("r")]),
         // Not in the vocabulary: its bytes.
         ("é", vec![1, token("▁"), byte(0xc3), byte(0xa9)]),
@@ -43,7 +43,7 @@ fn ids_of_a_known_vocabulary() {
 }
 
 #[test]
-fn bos_is_put_where_the_model_asks_for_it() {
+fn bos_is_added_if_the_model_requires_it() {
     let scratch = Scratch::new();
     let text = scratch.file("text.txt", "the cat");
     let expected = [token("▁the"), token("▁cat")];
@@ -55,7 +55,7 @@ fn bos_is_put_where_the_model_asks_for_it() {
 }
 
 #[test]
-fn a_vocabulary_is_enough_and_survives_compiling() {
+fn vocabulary_only_files_and_artifacts_tokenize_alike() {
     let scratch = Scratch::new();
     let text = scratch.file("text.txt", "the cat sat on a hat, häuser\n and then");
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
@@ -68,7 +68,7 @@ fn a_vocabulary_is_enough_and_survives_compiling() {
 }
 
 #[test]
-fn without_json_the_tokens_are_for_people() {
+fn without_json_tokens_go_to_stderr() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let text = scratch.file("text.txt", "the cat");
@@ -81,14 +81,15 @@ fn without_json_the_tokens_are_for_people() {
     );
 }
 
-/// `.inp` holds texts, `.out` the ids that llama.cpp gives them, without the BOS that some
-/// vocabularies put before a text. Every `step`th is compared.
+/// `.inp` has texts, `.out` the ids of llama.cpp without the BOS that some vocabularies add.
+/// Compares every `step`-th text.
 fn compare(name: &str, bos: Option<u32>, step: usize) {
     let Some(model) = shared(&format!("models/gguf-vocab/ggml-vocab-{name}.gguf")) else {
         return;
     };
-    let beside = |ending: &str| fs::read_to_string(format!("{}{ending}", model.display())).unwrap();
-    let (texts, expected) = (beside(".inp"), beside(".out"));
+    let read_with_ending =
+        |ending: &str| fs::read_to_string(format!("{}{ending}", model.display())).unwrap();
+    let (texts, expected) = (read_with_ending(".inp"), read_with_ending(".out"));
     let texts: Vec<&str> = texts.split("\n__ggml_vocab_test__\n").collect();
     let expected: Vec<&str> = expected.lines().collect();
     assert!(texts.len() >= expected.len() && expected.len() > 40);
@@ -119,7 +120,7 @@ fn byte_level_vocabularies_equal_llama_cpp() {
 }
 
 #[test]
-fn special_tokens_are_tokens_only_where_asked() {
+fn special_tokens_are_parsed_only_on_request() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let text = scratch.file("text.txt", "<s>the</s>");
@@ -129,13 +130,12 @@ fn special_tokens_are_tokens_only_where_asked() {
     let special = htc!["tokenize", &model, "--text", &text, "--json", "--special"]
         .run()
         .json();
-    // BOS is there already.
     let expected = serde_json::json!([1, token("▁the"), 2]);
     assert_eq!(special["tokens"], expected);
 }
 
 #[test]
-fn other_kinds_are_refused_by_name() {
+fn unsupported_tokenizers_are_refused_by_name() {
     let scratch = Scratch::new();
     let text = scratch.file("text.txt", "the");
     let refused = |tiny: TinyModel, words: &[&str]| {
@@ -163,10 +163,10 @@ fn other_kinds_are_refused_by_name() {
     }
 }
 
-/// A hundred thousand tokens are not a hundred thousand calls of the system. The socket keeps the
-/// writes apart.
+/// Output is buffered: a hundred thousand tokens take few system calls. A datagram socket preserves
+/// the boundaries of writes.
 #[test]
-fn tokens_are_written_many_at_a_time() {
+fn token_output_is_buffered() {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixDatagram;
 
@@ -177,7 +177,7 @@ fn tokens_are_written_many_at_a_time() {
     let reader = std::thread::spawn(move || {
         let mut room = vec![0; 1 << 20];
         let (mut writes, mut bytes) = (0, 0);
-        // An empty message is the end, which is sent below.
+        // An empty message, sent below, is the end.
         while let Ok(length @ 1..) = from.recv(&mut room) {
             (writes, bytes) = (writes + 1, bytes + length);
         }

@@ -1,4 +1,4 @@
-//! Trained models: figures of other programs that the whole chain must reproduce.
+//! Trained models: results of other programs that the whole chain must reproduce.
 
 use htc_tests::material::{demo, shared};
 use htc_tests::{Scratch, htc};
@@ -10,13 +10,12 @@ use super::{METHODS, close, compile, eval, number};
 const LLAMA_CPP_TIME_MACHINE: f64 = 74.2388;
 
 #[test]
-fn the_demo_has_the_perplexity_that_llama_cpp_finds() {
+fn demo_perplexity_equals_llama_cpp() {
     let (model, text) = (demo("reference-7m-f16.gguf"), demo("time_machine.txt"));
     let result = eval(&model, &text, &["--chunks", "20"]).run().json();
     close(number(&result, "/perplexity"), LLAMA_CPP_TIME_MACHINE, 1e-3);
 }
 
-/// Both methods on a model whose dimensions are not whole blocks.
 #[test]
 fn stories_compile_with_both_methods() {
     let (Some(model), Some(text)) = (
@@ -34,18 +33,18 @@ fn stories_compile_with_both_methods() {
             htc!["verify", &artifact].run().ok();
             let result = eval(&artifact, &text, &["--context", "256", "--chunks", "4"]);
             let perplexity = number(&result.run().json(), "/perplexity");
-            // Plain truncation ruins a model of width 64; that it runs and is measured is the point.
+            // Plain truncation ruins a model of width 64; the test is that it runs and is measured.
             assert!(perplexity > 2.0, "{method} {ratio}: {perplexity}");
             assert!(method == "gp" || perplexity < 20.0, "{ratio}: {perplexity}");
         }
     }
 }
 
-/// Perplexity over the source's by an independent script (numpy and torch): plain SVD of all seven
-/// slots, factors in f16, WikiText-2's test split, 60 windows, all positions. The ranks are up
-/// to a granule of 8 lower here, which weighs more the fewer there are.
+/// Perplexity relative to the source's by an independent script (numpy and torch): plain SVD of all
+/// seven projections, factors in f16, WikiText-2's test split, 60 windows, all positions. Ranks
+/// here are up to a granule of 8 lower, which matters more for small ranks.
 #[test]
-fn truncation_costs_what_an_independent_program_finds() {
+fn truncation_loss_equals_an_independent_script() {
     let Some(text) = shared("text/wikitext2.test.raw.txt") else {
         return;
     };
@@ -63,11 +62,11 @@ fn truncation_costs_what_an_independent_program_finds() {
     }
 }
 
-/// The same program with the weighting of the errors by activations and by their second moment,
-/// calibrated on the head of WikiText-2's training split. A third of its windows tell the four apart, and
-/// nothing is measured on the way, since nothing is to be chosen.
+/// The same script with errors weighted by activations and by their second moment, calibrated on
+/// the head of WikiText-2's training split. A third of its windows suffices to distinguish the
+/// four, and nothing is measured during compilation, as nothing is chosen.
 #[test]
-fn weighted_truncation_costs_what_an_independent_program_finds() {
+fn weighted_truncation_loss_equals_an_independent_script() {
     let (Some(text), Some(calibration)) = (
         shared("text/wikitext2.test.raw.txt"),
         shared("text/wikitext2.train-head.raw.txt"),
@@ -77,7 +76,8 @@ fn weighted_truncation_costs_what_an_independent_program_finds() {
     let model = demo("reference-7m-f16.gguf");
     let scratch = Scratch::new();
     let cache = scratch.path("cache");
-    // Candidates are measured on the end of the calibration text unless there is another: a window of it.
+    // By default candidates are measured on the end of the calibration text; one window suffices
+    // here.
     let held_out = std::fs::read_to_string(&text).unwrap();
     let held_out: String = held_out.chars().take(3000).collect();
     let held_out = scratch.file("held-out.txt", held_out);

@@ -1,4 +1,4 @@
-//! `--gauge axiom`, `--sink` and `--bias`: what they do to factors, read back from the artifact.
+//! `--gauge axiom`, `--sink` and `--bias`: effects on the stored factors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{METHODS, close, compile, eval, list, number, text};
 
-/// The slots that read the residual stream.
+/// Projections that read the residual stream.
 pub const READS: [(&str, &str); 5] = [
     ("q", "attn_q"),
     ("k", "attn_k"),
@@ -21,7 +21,7 @@ pub const READS: [(&str, &str); 5] = [
     ("up", "ffn_up"),
 ];
 
-/// The slots that a method can compress.
+/// Projections that a method can compress.
 pub fn all_slots(method: &str) -> [&'static str; 2] {
     match method {
         "grc" => ["--slots", "q,k,v,gate,up"],
@@ -35,7 +35,7 @@ pub fn source(tensors: &[Tensor], layer: usize, slot: &str) -> Matrix {
     Matrix::new(tensor.rows, tensor.cols, &tensor.values)
 }
 
-/// A calibration on a little text, in windows of 16 tokens.
+/// Options of a calibration on a short text, in windows of 16 tokens.
 pub fn calibrated(scratch: &Scratch) -> Vec<String> {
     let file = scratch.file(
         "text.txt",
@@ -57,16 +57,16 @@ pub fn with<'a>(options: &[&'a str], more: &'a [String]) -> Vec<&'a str> {
     options.iter().copied().chain(more).collect()
 }
 
-/// A model of the repository with the shapes of an architecture.
+/// A model of the repository with an architecture's shapes.
 pub fn fixture(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
     root.join(name).join("model.gguf")
 }
 
-/// The tail before the search is the error of plain factors; the search lowers it, and the factors
-/// it leads to have the tail that it ends with.
+/// The initial tail energy is the error of plain factors; the search lowers it, and the resulting
+/// factors have the final tail energy.
 #[test]
-fn axiom_lowers_the_tail_it_reports() {
+fn axiom_gauge_lowers_the_tail_energy() {
     let tiny = TinyModel::default();
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny.bytes());
@@ -125,7 +125,6 @@ fn axiom_lowers_the_tail_it_reports() {
     }
 }
 
-/// Slots at their full rank lose nothing and have no gauge to search for.
 #[test]
 fn axiom_at_full_rank_changes_nothing() {
     let scratch = Scratch::new();
@@ -165,7 +164,7 @@ fn bytes_do_not_depend_on_threads() {
     }
 }
 
-/// What the first layer reads is known without executing the model: the normed embeddings of the tokens.
+/// The input of the first layer, computed without executing the model: the normed embeddings.
 fn first_inputs(tensors: &[Tensor], tokens: &[u32]) -> Vec<Vec<f64>> {
     let of = |name: &str| tensors.iter().find(|tensor| tensor.name == name).unwrap();
     let (embedding, norm) = (of("token_embd.weight"), of("blk.0.attn_norm.weight"));
@@ -181,9 +180,9 @@ fn first_inputs(tensors: &[Tensor], tokens: &[u32]) -> Vec<Vec<f64>> {
     tokens.iter().map(normed).collect()
 }
 
-/// The mean output of a corrected slot is that of its weight: `W E[x] = Ŵ E[x] + b`.
+/// The mean output of a corrected projection equals that of its weight: `W E[x] = Ŵ E[x] + b`.
 #[test]
-fn a_bias_makes_the_mean_error_zero() {
+fn bias_correction_makes_the_mean_error_zero() {
     let tiny = TinyModel::default();
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny.bytes());
@@ -258,10 +257,10 @@ fn a_bias_makes_the_mean_error_zero() {
     }
 }
 
-/// At full rank a correction is rounding, so what remains is the model's own bias, such as Qwen 2 has
-/// and Mistral has not. At less rank every architecture runs with a bias on each of its slots.
+/// At full rank a correction is only rounding, so the model's own bias remains, which Qwen 2 has
+/// and Mistral has not. At lower rank every architecture runs with a bias on each projection.
 #[test]
-fn every_architecture_takes_biases() {
+fn every_architecture_supports_biases() {
     let scratch = Scratch::new();
     let calibration = calibrated(&scratch);
     let words = scratch.path("text.txt");
@@ -285,7 +284,6 @@ fn every_architecture_takes_biases() {
                 for record in list(&report, "/plan/slots") {
                     let slot = format!("layers.{}.{}", record["layer"], text(record, "/slot"));
                     let bias = format!("{slot}.bias");
-                    // What stays dense keeps its own.
                     let expected = plain.has(&bias) || record["form"] != "dense";
                     assert_eq!(opened.has(&bias), expected, "{name}: {slot}");
                 }
@@ -304,10 +302,10 @@ fn every_architecture_takes_biases() {
     }
 }
 
-/// Attention of a model whose first position lies along one channel that no slot weighs: leading
-/// components miss it, and what is appended does not.
+/// The first position lies along a channel that no projection weighs: leading components miss it,
+/// an appended sink does not.
 #[test]
-fn an_appended_sink_is_exact() {
+fn appended_sink_is_exact() {
     let tiny = TinyModel::default();
     let tensors = TinyModel::blind();
     let scratch = Scratch::new();
@@ -336,7 +334,7 @@ fn an_appended_sink_is_exact() {
                 let exact = source(&tensors, 0, name).times(&direction);
                 exact.relative_distance(&artifact.product(0, slot).times(&direction))
             });
-            // The first component alone is what keeps it, so that any smaller rank does.
+            // The first component alone preserves it, so any smaller rank does.
             let first = READS[..3].iter().map(|(slot, name)| {
                 let (a, b) = match method {
                     "grc" => ("qkv.basis".to_owned(), format!("{slot}.projected")),
@@ -366,7 +364,6 @@ fn an_appended_sink_is_exact() {
             assert_eq!(of["appended"], true);
             assert!(number(of, "/largest") <= number(of, "/coverage"));
         }
-        // Completed is what holds less than random components of its rank would.
         let threshold = (6.0 / tiny.width as f64).sqrt();
         for of in list(&report, "/sinks") {
             assert!((number(of, "/random") - threshold).abs() < 1e-12);
@@ -384,7 +381,7 @@ fn an_appended_sink_is_exact() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_treatments_are_refused() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let output = scratch.path("out.htz");
@@ -418,21 +415,18 @@ fn what_makes_no_sense_is_refused() {
         htc!["plan", &model].args(options).run().refused(2, &said);
     }
     assert!(!output.exists());
-    // A plan of other types than those in which they are exact.
     let file = scratch.path("plan.json");
     htc!["plan", &model, "--rank", "8", "-o", &file].run().ok();
     let options = ["--plan", file.to_str().unwrap(), "--sink", "channels:2"];
     let said = ["channels:2", "layer 0", "f16", "f32"];
     compile(&options).run().refused(2, &said);
-    // As many channels as ranks leave nothing to approximate, and run.
     let options = ["--rank", "8", "--sink", "channels:8"];
     compile(&options).run().ok();
     htc!["verify", &output].run().ok();
 }
 
-/// A plan passes on what was asked, options go before it, and what it cannot say is told by its line.
 #[test]
-fn a_plan_says_how_weights_are_treated() {
+fn plan_records_the_treatment() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let file = scratch.path("plan.json");
@@ -473,7 +467,6 @@ fn a_plan_says_how_weights_are_treated() {
         .ok();
     assert!(report.stderr.contains("dry run"));
 
-    // Without these keys a plan is what it was.
     htc!["plan", &model, "--rank", "8", "-o", &file, "--force"]
         .run()
         .ok();
@@ -484,7 +477,6 @@ fn a_plan_says_how_weights_are_treated() {
         json!({"gauge": "none", "sink": "off", "bias": false})
     );
 
-    // What needs a calibration may stand in a plan, and is refused where there is none.
     let plan = htc!["plan", &model, "--rank", "8", "-o", &file, "--force"];
     plan.args(["--gauge", "whiten", "--bias", "on"]).run().ok();
     from_plan("d.htz", &[])
@@ -513,9 +505,8 @@ fn a_plan_says_how_weights_are_treated() {
     }
 }
 
-/// On the trained model of the repository the options change what they should and nothing else.
 #[test]
-fn a_trained_model_is_treated() {
+fn treatment_of_a_trained_model() {
     let scratch = Scratch::new();
     let model = demo("reference-7m-f16.gguf");
     let words = demo("alice.txt");
@@ -541,7 +532,7 @@ fn a_trained_model_is_treated() {
     assert_eq!(text(&report, "/treatment/sink"), "append");
     for of in list(&report, "/measured") {
         assert_eq!(of["norm"], "output");
-        // Shrinkage counts directions that the text hardly has, f16 rounds little.
+        // Shrinkage also counts directions that are rare in the text; f16 rounding is small.
         let (predicted, error) = (number(of, "/predicted"), number(of, "/output_error"));
         assert!(predicted > 0.99 * error, "{of}");
         assert!(predicted < 1.3 * error || error < 0.1, "{of}");

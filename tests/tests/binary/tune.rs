@@ -1,4 +1,4 @@
-//! `htc compile --tune`: norms and rows that are tuned when every matrix is stored.
+//! `htc compile --tune`: tuning of norms and rows after all matrices are stored.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,6 @@ use serde_json::Value;
 
 use super::{list, number, text};
 
-/// A model of which half of the bytes remain, on some windows of words.
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
@@ -41,12 +40,11 @@ fn bytes(scratch: &Scratch, name: &str) -> Vec<u8> {
     fs::read(scratch.path(name)).unwrap()
 }
 
-/// Norms and matrices in codes are other numbers, and nothing else, in a file of the same size; the divergence falls, and the report and the
-/// artifact say so. Without steps nothing of it is there.
 #[test]
-fn norms_and_rows_are_tuned_and_nothing_else() {
+fn only_norms_and_rows_are_tuned() {
     let scratch = Scratch::new();
-    // In types of GGUF, whose steps are larger than the room for what is said of a tuning: the same plan.
+    // In GGUF types, whose size steps exceed the space for the tuning record, so the plan is the
+    // same.
     let coded = ["--codes", "gguf", "--tune"];
     let plain = compile(&scratch, "plain.htz", &[&coded[..], &["0"]].concat())
         .run()
@@ -59,7 +57,7 @@ fn norms_and_rows_are_tuned_and_nothing_else() {
     assert!(said.contains("  tuned       "), "{said}");
     let tuned = outcome.json();
     assert_eq!(number(&tuned, "/tuning/asked"), 12.0);
-    // Five norms of 64 numbers, and the rows of seven slots in two layers.
+    // Five norms of 64 values, and the rows of seven projections in two layers.
     let rows = 2 * (64 + 32 + 32 + 64 + 192 + 192 + 64);
     assert_eq!(number(&tuned, "/tuning/numbers"), f64::from(320 + rows));
     let (before, after) = (
@@ -101,7 +99,7 @@ fn norms_and_rows_are_tuned_and_nothing_else() {
 }
 
 #[test]
-fn threads_give_the_same_tuned_bytes() {
+fn tuned_bytes_do_not_depend_on_threads() {
     let scratch = Scratch::new();
     let of = |name: &str, threads: &str| {
         let options = ["--tune", "6", "--threads", threads];
@@ -112,9 +110,8 @@ fn threads_give_the_same_tuned_bytes() {
     assert!(of("one.htz", "1") == of("two.htz", "2"));
 }
 
-/// Killed between two steps, again and again: the same bytes, and no step is taken twice.
 #[test]
-fn a_tuning_that_was_killed_goes_on() {
+fn killed_tuning_resumes() {
     let scratch = Scratch::new();
     let options = ["--tune", "40"];
     compile(&scratch, "whole.htz", &options).run().ok();
@@ -153,9 +150,9 @@ fn a_tuning_that_was_killed_goes_on() {
     assert!(bytes(&scratch, "killed.htz") == bytes(&scratch, "whole.htz"));
 }
 
-/// A norm as large as its type allows, which steps would make larger: nothing of them is kept, and that is said.
+/// Tuning would increase a norm at the maximum of its type: the result is discarded, with a note.
 #[test]
-fn tuned_numbers_that_have_no_code_are_not_kept() {
+fn tuned_values_out_of_range_are_discarded() {
     let scratch = Scratch::new();
     let mut tensors = tiny().tensors();
     for tensor in &mut tensors {
@@ -188,7 +185,7 @@ fn tuned_numbers_that_have_no_code_are_not_kept() {
 }
 
 #[test]
-fn steps_that_cannot_be_are_refused() {
+fn invalid_steps_are_refused() {
     let scratch = Scratch::new();
     for steps in ["-1", "many", "1.5", "100001"] {
         let run = compile(&scratch, "none.htz", &["--tune", steps]).run();
@@ -200,7 +197,6 @@ fn steps_that_cannot_be_are_refused() {
         .run();
     run.refused(2, &["--tune", "--calibration"]);
     assert!(!scratch.path("none.htz").exists());
-    // Factors are tuned where that is asked for.
     let gp = |options: &[&str]| {
         htc!["compile", &model, "-o", scratch.path("gp.htz"), "--force"]
             .args(["--method", "gp", "--rank", "24", "--gauge", "whiten"])

@@ -1,4 +1,4 @@
-//! The command line itself: help, versions, and what is wrong before any file is opened.
+//! The command line: help, versions, and errors found before any file is opened.
 
 use htc_tests::{Scratch, TinyModel, htc};
 
@@ -7,7 +7,6 @@ const COMMANDS: [&str; 11] = [
     "tokenize", "clean",
 ];
 
-/// What decides about a plan.
 const CALIBRATION: &str = "--calibration --calibration-tokens --context --cache \
     --trust-cache --lock-timeout";
 
@@ -15,7 +14,7 @@ const PLANNING: &str = "--method --rank --ratio --parameters --bytes --mean-rank
     --rank-floor --rank-cap --first-positions --gpu --tokens-per-joule --energy --slots --factor-type";
 
 #[test]
-fn help_is_for_standard_output_and_succeeds() {
+fn help_goes_to_stdout_and_succeeds() {
     for flag in ["--help", "-h", "help"] {
         let outcome = htc![flag].run().ok();
         assert!(outcome.stderr.is_empty());
@@ -76,10 +75,8 @@ fn every_command_explains_its_options() {
     }
 }
 
-/// What a person sees first: the few options that matter, on one screen, in sections of which each says what
-/// it is for.
 #[test]
-fn the_short_help_fits_a_screen() {
+fn short_help_fits_a_screen() {
     const SECTIONS: [&str; 5] = [
         "How small:",
         "On what text:",
@@ -108,7 +105,6 @@ fn the_short_help_fits_a_screen() {
     }
 }
 
-/// Every allocator has a line that says what it needs.
 #[test]
 fn every_allocator_is_explained() {
     for command in ["compile", "plan"] {
@@ -134,7 +130,7 @@ fn every_allocator_is_explained() {
 }
 
 #[test]
-fn the_version_is_shown() {
+fn version_is_shown() {
     for flag in ["--version", "-V"] {
         let outcome = htc![flag].run().ok();
         assert_eq!(
@@ -145,7 +141,7 @@ fn the_version_is_shown() {
 }
 
 #[test]
-fn no_arguments_is_wrong_usage_and_shows_the_commands() {
+fn missing_command_is_a_usage_error_and_lists_commands() {
     let outcome = htc![].run();
     assert_eq!(outcome.code(), Some(2));
     assert!(outcome.stdout.is_empty());
@@ -153,7 +149,7 @@ fn no_arguments_is_wrong_usage_and_shows_the_commands() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn missing_arguments_are_named() {
     for (arguments, words) in [
         (&["compile"][..], &["<IN>", "--output"][..]),
         (&["compile", "in.gguf"], &["--output"]),
@@ -181,7 +177,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn what_is_unknown_is_named() {
+fn unknown_arguments_are_named() {
     for (arguments, word) in [
         (&["decompress"][..], "decompress"),
         (&["--quiet"], "--quiet"),
@@ -197,7 +193,7 @@ fn what_is_unknown_is_named() {
 }
 
 #[test]
-fn options_that_contradict_each_other_are_named() {
+fn conflicting_options_are_named() {
     for (arguments, words) in [
         (
             &["compile", "a", "-o", "b", "--rank", "3", "--ratio", "0.5"][..],
@@ -225,9 +221,8 @@ fn options_that_contradict_each_other_are_named() {
     }
 }
 
-/// Values outside their range, whatever the files are: they do not exist here.
 #[track_caller]
-fn names_the_option(command: &[&str], options: &[(&str, &[&str])]) {
+fn assert_names_the_option(command: &[&str], options: &[(&str, &[&str])]) {
     for (option, values) in options {
         for value in *values {
             // An option and its value as two words, and as one.
@@ -245,12 +240,12 @@ fn names_the_option(command: &[&str], options: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn values_of_compile_and_plan_that_are_out_of_range() {
+fn compile_and_plan_refuse_values_out_of_range() {
     for command in [
         &["compile", "no.gguf", "-o", "no.htz"][..],
         &["plan", "no.gguf"],
     ] {
-        names_the_option(command, PLANNING_VALUES);
+        assert_names_the_option(command, PLANNING_VALUES);
     }
 }
 
@@ -294,8 +289,8 @@ const PLANNING_VALUES: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn values_of_eval_that_are_out_of_range() {
-    names_the_option(
+fn eval_refuses_values_out_of_range() {
+    assert_names_the_option(
         &["eval", "no.gguf", "--text", "no.txt"],
         &[
             ("--context", &["0", "1", "99999999999", "long"]),
@@ -306,8 +301,8 @@ fn values_of_eval_that_are_out_of_range() {
 }
 
 #[test]
-fn values_of_run_that_are_out_of_range() {
-    names_the_option(
+fn run_refuses_values_out_of_range() {
+    assert_names_the_option(
         &["run", "no.gguf", "-p", "text"],
         &[
             ("-n", &["many", "99999999999999999999"]),
@@ -320,7 +315,6 @@ fn values_of_run_that_are_out_of_range() {
     );
 }
 
-/// A minus sign begins an option, unless a number may stand there.
 #[test]
 fn negative_numbers_are_values() {
     for (command, options) in [
@@ -350,13 +344,13 @@ fn negative_numbers_are_values() {
         ),
     ] {
         for option in options {
-            names_the_option(command, &[(option, &["-1", "-512"])]);
+            assert_names_the_option(command, &[(option, &["-1", "-512"])]);
         }
     }
 }
 
 #[test]
-fn what_is_allowed_is_said() {
+fn errors_list_the_allowed_values() {
     for (option, value, words) in [
         ("--method", "svd", &["gp", "grc"][..]),
         ("--slots", "x", &["q", "gate", "down"]),
@@ -373,9 +367,8 @@ fn what_is_allowed_is_said() {
     }
 }
 
-/// What is for people cannot be shown: the work is done all the same.
 #[test]
-fn standard_error_that_cannot_be_written_is_no_failure() {
+fn unwritable_stderr_is_not_an_error() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let (output, report) = (scratch.path("out.htz"), scratch.path("report.json"));

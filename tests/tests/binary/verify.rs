@@ -1,4 +1,4 @@
-//! `htc verify`: any change to an artifact is found and named.
+//! `htc verify`: every change to an artifact is found and named.
 
 use std::fs;
 use std::ops::Range;
@@ -18,7 +18,7 @@ fn artifact(scratch: &Scratch) -> (PathBuf, Artifact) {
 }
 
 #[test]
-fn an_undamaged_artifact_is_confirmed() {
+fn undamaged_artifact_is_confirmed() {
     let scratch = Scratch::new();
     let (path, artifact) = artifact(&scratch);
     let outcome = htc!["verify", &path].run().ok();
@@ -26,7 +26,6 @@ fn an_undamaged_artifact_is_confirmed() {
     let result = htc!["verify", &path, "--json"].run().json();
     assert_eq!(result["ok"], true);
     assert!(list(&result, "/damaged").is_empty());
-    // All tensors and sections, and the padding between them.
     let manifest = artifact.manifest;
     let items = manifest.tensors.len() + manifest.sections.len();
     assert!(result["items"].as_u64() >= Some(items as u64), "{result}");
@@ -38,8 +37,7 @@ fn flipped(artifact: &Artifact, byte: usize, bit: usize) -> Vec<u8> {
     bytes
 }
 
-/// One flipped bit at the beginning, in the middle and at the end of a part.
-fn is_found_in(part: impl Fn(&Artifact) -> Range<usize>, named: &[&str]) {
+fn assert_found_in(part: impl Fn(&Artifact) -> Range<usize>, named: &[&str]) {
     let scratch = Scratch::new();
     let (_, artifact) = artifact(&scratch);
     let part = part(&artifact);
@@ -55,13 +53,13 @@ fn is_found_in(part: impl Fn(&Artifact) -> Range<usize>, named: &[&str]) {
 }
 
 #[test]
-fn a_flipped_bit_in_the_header_is_found() {
-    // Behind the magic, which tells what the file is.
-    is_found_in(|_| 8..128, &["header", "copy"]);
+fn flipped_bit_in_the_header_is_found() {
+    // After the magic, which identifies the type of file.
+    assert_found_in(|_| 8..128, &["header", "copy"]);
 }
 
 #[test]
-fn a_flipped_bit_in_the_magic_is_found() {
+fn flipped_bit_in_the_magic_is_found() {
     let scratch = Scratch::new();
     let (_, artifact) = artifact(&scratch);
     for byte in 0..8 {
@@ -71,29 +69,29 @@ fn a_flipped_bit_in_the_magic_is_found() {
 }
 
 #[test]
-fn a_flipped_bit_in_the_manifest_is_found() {
-    is_found_in(Artifact::manifest_place, &["manifest", "copy"]);
+fn flipped_bit_in_the_manifest_is_found() {
+    assert_found_in(Artifact::manifest_place, &["manifest", "copy"]);
 }
 
 #[test]
-fn a_flipped_bit_in_a_tensor_is_found() {
+fn flipped_bit_in_a_tensor_is_found() {
     for role in ["token_embedding", "layers.1.gate.b", "output_norm"] {
-        is_found_in(|artifact| artifact.place(role), &[role, "copy"]);
+        assert_found_in(|artifact| artifact.place(role), &[role, "copy"]);
     }
 }
 
 #[test]
-fn a_flipped_bit_in_the_tokenizer_is_found() {
-    is_found_in(
+fn flipped_bit_in_the_tokenizer_is_found() {
+    assert_found_in(
         |artifact| artifact.section_place("tokenizer"),
         &["tokenizer", "copy"],
     );
 }
 
 #[test]
-fn a_flipped_bit_in_the_padding_is_found() {
+fn flipped_bit_in_the_padding_is_found() {
     let place = |artifact: &Artifact| artifact.padding()..artifact.padding() + 1;
-    is_found_in(place, &["padding", "copy"]);
+    assert_found_in(place, &["padding", "copy"]);
 }
 
 #[test]
@@ -116,9 +114,9 @@ fn damage_is_listed_as_json() {
     assert_eq!(outcome.stderr.lines().count(), 1);
 }
 
-/// Bits all over the file; the step is odd, so that all bits of a byte have their turn.
+/// Flips bits all over the file; the odd step covers all bits of a byte.
 #[test]
-fn a_flipped_bit_anywhere_is_found() {
+fn flipped_bit_anywhere_is_found() {
     let scratch = Scratch::new();
     let (_, artifact) = artifact(&scratch);
     let step = artifact.bytes.len() / 150;
@@ -129,7 +127,7 @@ fn a_flipped_bit_anywhere_is_found() {
 }
 
 #[test]
-fn a_gguf_has_nothing_to_verify() {
+fn gguf_cannot_be_verified() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     htc!["verify", &model]

@@ -22,7 +22,6 @@ const TOKENS: [u32; 12] = [1, 261, 297, 70, 280, 280, 5, 298, 264, 275, 3, 290];
 
 const WITH: [&str; 3] = ["--with-source", "--rank", "16"];
 
-/// A model whose rows are whole blocks of every type, with a head of its own.
 fn tiny(dtype: DType) -> TinyModel {
     TinyModel {
         width: 256,
@@ -41,7 +40,6 @@ fn run(model: &Path) -> Htc {
     run.args(["--temp", "0", "--ignore-eos", "--threads", "2"])
 }
 
-/// The bits of the logits at every position, of a prompt read at once and token by token.
 fn bits(model: Model) -> [Vec<u32>; 2] {
     let positions: Vec<usize> = (0..TOKENS.len()).collect();
     let found = at_positions(&Arc::new(model), &TOKENS, &positions, 2);
@@ -52,9 +50,8 @@ fn source_of(artifact: &Path) -> Model {
     Model::open(artifact).unwrap().source().unwrap().unwrap()
 }
 
-/// In whatever type and whatever container: what lies in the artifact computes what the file computes.
 #[test]
-fn the_source_in_an_artifact_has_the_bits_of_the_file() {
+fn embedded_source_equals_the_file() {
     let scratch = Scratch::new();
     for dtype in [
         DType::F32,
@@ -87,7 +84,6 @@ fn the_source_in_an_artifact_has_the_bits_of_the_file() {
     }
 }
 
-/// Puts every other tensor of a folder with one file into a second one; says how many files there are.
 fn sharded(folder: &Path) -> usize {
     let bytes = fs::read(folder.join("model.safetensors")).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -124,9 +120,8 @@ fn sharded(folder: &Path) -> usize {
     shards.len()
 }
 
-/// Safetensors in several files.
 #[test]
-fn a_source_of_several_files_lies_in_one() {
+fn sharded_source_is_embedded() {
     let scratch = Scratch::new();
     let gguf = scratch.file("model.gguf", tiny(DType::F32).bytes());
     let (plain, _) = compile(
@@ -160,9 +155,8 @@ fn a_source_of_several_files_lies_in_one() {
     assert_eq!(found.run().ok().stdout, expected);
 }
 
-/// A GGUF in several files, whichever of them is named.
 #[test]
-fn a_source_in_parts_lies_in_one_file() {
+fn split_gguf_source_is_embedded() {
     let scratch = Scratch::new();
     let tiny = tiny(DType::Q8_0);
     let whole = scratch.file("model.gguf", tiny.bytes());
@@ -182,7 +176,6 @@ fn a_source_in_parts_lies_in_one_file() {
         assert_eq!(bits(source_of(&artifact)), expected, "{name}");
         artifacts.push(Artifact::open(&artifact));
     }
-    // Every tensor and every section of the source is the one of the model in a single file.
     let stored = |artifact: &Artifact| {
         let sections = artifact.manifest.sections.iter();
         let of_source = sections.filter(|s| s.name.starts_with("source."));
@@ -195,7 +188,6 @@ fn a_source_in_parts_lies_in_one_file() {
     };
     assert_eq!(stored(first), stored(one));
     assert_eq!(stored(last), stored(one));
-    // The parts may go: the artifact has all that checks a draft.
     let text = run(&whole).run().ok().stdout;
     for part in &parts {
         fs::remove_file(part).unwrap();
@@ -205,7 +197,7 @@ fn a_source_in_parts_lies_in_one_file() {
 }
 
 #[test]
-fn an_artifact_writes_the_text_of_its_source() {
+fn verifier_source_generates_the_sources_text() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny(DType::Q8_0).bytes());
     let (artifact, _) = compile(&scratch, &model, "out.htz", &WITH);
@@ -231,10 +223,8 @@ fn an_artifact_writes_the_text_of_its_source() {
         .ok()
         .json();
     assert!(number(&json, "/drafted") > 0.0);
-    // Drafting with a part of itself, it writes its own text.
     let own = run(&artifact).args(["--speculate", "0.8"]).run().ok();
     assert_eq!(own.stdout, of_artifact);
-    // What it learns is bound to both models.
     let learning = || {
         let state = ["--adapt", "gradient", "--adapt-state"];
         verified().args(state).arg(scratch.path("state"))
@@ -242,7 +232,6 @@ fn an_artifact_writes_the_text_of_its_source() {
     for _ in 0..2 {
         assert_eq!(learning().run().ok().stdout, expected);
     }
-    // Drawn tokens are of one seed, whoever checks them.
     let text = scratch.file("words.txt", words(4000));
     let eval = |model: &Path, reference: &Path| {
         let eval = htc![
@@ -269,9 +258,8 @@ fn an_artifact_writes_the_text_of_its_source() {
     assert_eq!(one["reference"]["name"], "source");
 }
 
-/// The compressed part is what it is without, in the file and in whatever is said of its size.
 #[test]
-fn sizes_are_of_the_compressed_part() {
+fn sizes_refer_to_the_compressed_part() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny(DType::F32).bytes());
     let (plain, without) = compile(&scratch, &model, "plain.htz", &["--rank", "16"]);
@@ -299,9 +287,9 @@ fn sizes_are_of_the_compressed_part() {
     let weights = ModelFile::open(&model).unwrap().tensor_bytes() as f64;
     assert_eq!(source + shared, weights);
     assert_eq!(source, with.manifest.source_bytes() as f64);
-    // Norms, and embedding and head, which stay as they are.
+    // Norms, embedding and head, which are unchanged.
     assert!(shared >= 2.0 * 4.0 * 256.0 * 299.0, "{shared}");
-    // Alignment and words of the manifest are the rest.
+    // The rest is alignment and the manifest.
     assert!(file - number(&report, "/bytes/after") - source < 16_384.0);
 
     let dry = htc![
@@ -369,12 +357,11 @@ fn verify_finds_damage_in_the_source() {
     fs::write(&artifact, bytes).unwrap();
     let says = ["section source.layers.1.down.weight", "1 of"];
     htc!["verify", &artifact].run().refused(1, &says);
-    // Nobody asked for it: what is not damaged is executed.
     run(&artifact).run().ok();
 }
 
 #[test]
-fn threads_and_runs_change_no_byte() {
+fn bytes_do_not_depend_on_threads_or_runs() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny(DType::Q4K).bytes());
     let mut bytes = Vec::new();
@@ -384,13 +371,11 @@ fn threads_and_runs_change_no_byte() {
         bytes.push(fs::read(path).unwrap());
     }
     assert!(bytes[0] == bytes[1] && bytes[0] == bytes[2]);
-    // Nothing is left of the work.
     assert_eq!(fs::read_dir(scratch.path("")).unwrap().count(), 3);
 }
 
-/// What was measured on the artifact, also at parts of its bytes, is said in the one that has the source, too.
 #[test]
-fn what_was_measured_stays() {
+fn quality_and_active_fractions_are_preserved() {
     let scratch = Scratch::new();
     let tiny = TinyModel {
         ffn: 192,
@@ -416,19 +401,17 @@ fn what_was_measured_stays() {
     assert_eq!(with.dial, other.dial);
     assert_eq!(with.provenance, other.provenance);
     assert_eq!(with.requires, other.requires);
-    // Stored in an order of its own, it shares nothing that was moved.
+    // Permuted tensors are not shared with the source.
     assert!(number(&report, "/bytes/after") <= 110e3);
     let expected = run(&model).run().ok().stdout;
     for fraction in ["0.8", "1"] {
         let found = run(&path).args(["--verifier", "source", "--speculate", fraction]);
         assert_eq!(found.run().ok().stdout, expected, "{fraction}");
     }
-    // Whoever is killed goes on, and comes to the same bytes.
     let whole = fs::read(&path).unwrap();
     for part in 1..4 {
         let mut child = elastic("killed.htz").arg("--with-source").spawn();
         sleep(Duration::from_millis(400 * part));
-        // One that has ended already is none to kill.
         _ = child.kill();
         child.wait().unwrap();
     }
@@ -437,11 +420,10 @@ fn what_was_measured_stays() {
     assert!(!scratch.path(".killed.htz.htc-work").exists());
 }
 
-/// Mapped is the whole file, and read what is executed.
 #[cfg(target_os = "linux")]
 #[test]
-fn without_a_draft_the_source_is_not_read() {
-    /// Pages around the one that is read, which the system brings along.
+fn source_is_not_read_without_a_draft() {
+    /// Pages that the system reads ahead.
     const AROUND: u64 = 256 << 10;
     let scratch = Scratch::new();
     let large = TinyModel {
@@ -469,12 +451,12 @@ fn without_a_draft_the_source_is_not_read() {
             << 10
     };
     let opened = Model::open(&path).unwrap();
-    // Mapped to the end.
+    // Keeps the whole file mapped.
     let _map = Arc::clone(&opened.file().files[0]);
     let source = opened.source().unwrap().unwrap();
     let own = opened.file().size();
     assert!(source.file().size() > 4 * own);
-    // Also one that is bound for a draft reads its norms alone.
+    // Binding the source for a draft reads only its norms.
     assert!(resident() < own + AROUND, "{} of {own}", resident());
     bits(opened);
     assert!(resident() < own + 2 * AROUND, "{} of {own}", resident());
@@ -483,7 +465,7 @@ fn without_a_draft_the_source_is_not_read() {
 }
 
 #[test]
-fn what_has_no_source_is_refused_in_one_line() {
+fn missing_source_is_refused_in_one_line() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny(DType::Q8_0).bytes());
     let (plain, _) = compile(&scratch, &model, "plain.htz", &["--rank", "16"]);
@@ -501,7 +483,6 @@ fn what_has_no_source_is_refused_in_one_line() {
         ];
         eval.run().refused(2, &["--with-source", "no source"]);
     }
-    // A file of that name is called otherwise.
     let refused = run(&with).args(["--verifier", "./source"]);
     refused.run().refused(1, &["./source"]);
     let both = run(&with).args(["--verifier", "source", "--speculate"]);

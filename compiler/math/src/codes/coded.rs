@@ -1,25 +1,24 @@
-//! Codes of a strip before they are packed.
+//! Codes of a tile of rows before packing.
 
 use htc_formats::bands::{BandsError, Kind, Packer, QUADS, STRIP_ROWS};
 
-/// Codes of a strip's rows, as yet in no file.
+/// Unpacked codes of a tile of rows.
 #[derive(Clone, Debug, Default)]
 pub struct CodedStrip {
-    /// The scales of rows in bands of levels, and in those of trellises.
+    /// Of codebook and of trellis column groups.
     pub(super) rows: [Vec<f32>; 2],
     pub(super) bands: Vec<CodedBand>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum CodedBand {
-    /// A scale for each row; for each quad a code for each weight, row by row.
+    /// A scale per row; for each quad a code per weight, row by row.
     Levels(Vec<u8>, [Vec<u8>; QUADS]),
-    /// For each quad a state for each weight, row by row.
+    /// For each quad a state per weight, row by row.
     Trellis([Vec<u16>; QUADS]),
 }
 
 impl CodedStrip {
-    /// Puts the rows of another behind these.
     pub(super) fn append(&mut self, other: CodedStrip) {
         if self.bands.is_empty() {
             *self = other;
@@ -43,16 +42,15 @@ impl CodedStrip {
                         .zip(more)
                         .for_each(|(to, of)| to.extend(of));
                 }
-                // Bands have the same code in all rows.
                 _ => {}
             }
         }
     }
 
-    /// Writes it as the strip of this index.
+    /// Writes the tile with this index.
     ///
     /// # Errors
-    /// [`BandsError::Scale`] for the scale of a row that is none in f16.
+    /// [`BandsError::Scale`] for a row scale that exceeds f16.
     pub fn pack(&self, strip: usize, packer: &mut Packer) -> Result<(), BandsError> {
         for (kind, scales) in KINDS.into_iter().zip(&self.rows) {
             for (r, &scale) in scales.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The scales of columns, from a look at all rows, and those of rows, from the row alone.
+//! Column and row scales.
 
 use htc_formats::bands::{
     BAND, BandsError, Codes, Kind, LEVEL_UNIT, MAX_SCALE, Packer, QUAD, Trellis, stored_scale,
@@ -7,10 +7,10 @@ use htc_formats::bands::{
 use super::{BandsEncodeError, relative_error};
 use crate::Feedback;
 
-/// The largest number of a row may grow by this where errors of other columns are put back.
+/// Growth of a row's largest number by error feedback.
 const HEADROOM: f32 = 1.2;
 
-/// Mean squares of columns, over those of their rows.
+/// Mean squares of columns relative to those of their rows.
 #[derive(Clone, Debug)]
 pub struct ColumnEnergies {
     rows: usize,
@@ -18,7 +18,7 @@ pub struct ColumnEnergies {
 }
 
 impl ColumnEnergies {
-    /// Of no rows yet.
+    /// Creates empty statistics.
     pub fn new(cols: usize) -> ColumnEnergies {
         ColumnEnergies {
             rows: 0,
@@ -26,7 +26,7 @@ impl ColumnEnergies {
         }
     }
 
-    /// Counts the next row.
+    /// Adds the next row.
     ///
     /// # Errors
     /// [`BandsEncodeError::NotFinite`]; [`BandsEncodeError::Length`].
@@ -53,11 +53,10 @@ impl ColumnEnergies {
         Ok(())
     }
 
-    /// The scales for these codes. What feedback moves into a column makes its numbers larger than they
-    /// were, by the errors of those before it, which are independent of them.
+    /// Returns the scales for `codes`, enlarged by the expected carried errors.
     ///
     /// # Errors
-    /// [`BandsEncodeError::Length`] where the codes are those of other columns, or the feedback is.
+    /// [`BandsEncodeError::Length`] if the number of columns differs.
     pub fn scales(
         &self,
         codes: &Codes,
@@ -97,18 +96,16 @@ impl ColumnEnergies {
     }
 }
 
-/// Scales of columns as they are stored.
+/// Column scales as stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Columns {
     codes: Codes,
-    /// Roots of mean squares, over those of the rows.
     natural: Vec<f32>,
-    /// Ones in bands of levels, which have none.
     scales: Vec<f32>,
 }
 
 impl Columns {
-    /// Writes them.
+    /// Writes the scales.
     ///
     /// # Errors
     /// [`BandsError::Scale`].
@@ -121,10 +118,9 @@ impl Columns {
         Ok(())
     }
 
-    /// Each so much larger.
     pub(super) fn grown(&self, by: &[f64]) -> Columns {
         let scales = self.scales.iter().zip(by);
-        // A factor that turns a column around or doubles it fits nothing.
+        // A larger factor is no valid fit.
         let scales =
             scales.map(|(&scale, by)| stored_scale(scale * (1.0 + by.clamp(-0.5, 0.5) as f32)));
         Columns {
@@ -133,13 +129,12 @@ impl Columns {
         }
     }
 
-    /// Those of four columns; zero behind the last, where there is padding.
     pub(super) fn scales(&self, first: usize) -> [f32; QUAD] {
         std::array::from_fn(|c| self.scales.get(first + c).copied().unwrap_or(0.0))
     }
 
-    /// The scale of a row: for levels such that its largest number is about the largest level with the
-    /// largest scale, for a trellis the root of the mean square over those of the columns.
+    /// Returns the scale of a row: for codebooks from its largest number, for a trellis its root
+    /// mean square relative to the columns.
     pub(super) fn row_scale(&self, kind: Kind, row: &[f32]) -> f32 {
         match kind {
             Kind::Levels => {

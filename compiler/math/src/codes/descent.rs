@@ -1,4 +1,4 @@
-//! What follows feedback: sweeps of descent over levels, and the scales of rows by least squares.
+//! Coordinate descent over codebook codes, and row scales by least squares.
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
@@ -11,15 +11,15 @@ use super::{BandsEncodeError, Levels};
 use crate::Feedback;
 
 impl Strip {
-    /// Half of the gradient of `tr(E C Eᵀ)` with its sign turned, `E C`.
+    /// Computes `E C`, half of the negative gradient of `tr(E C Eᵀ)`.
     pub fn slopes(&self, feedback: &Feedback, slopes: &mut Vec<f32>) {
         let pairs = self.weights.iter().zip(&self.values);
         let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
         product(&errors, self.rows, feedback, slopes);
     }
 
-    /// One sweep over the groups of a band, `slopes` being `E C`: the scale of each, and then its codes one by one, go
-    /// to what is nearest to the minimum with all else as it is. Whether any changed.
+    /// Runs one sweep over a column group: moves each scale, then each code, towards the minimum.
+    /// `slopes` is `E C`. Returns true if any changed.
     pub fn sweep_levels(
         &mut self,
         levels: &Levels,
@@ -41,7 +41,6 @@ impl Strip {
                 let before = self.values[r * n + col];
                 let nearest = levels.nearest(over(before + step, unit));
                 let value = f32::from(nearest.value) * unit;
-                // Nearer to the minimum, or not at all: of two that are as near the first stays.
                 if (value - before - step).abs() >= step.abs() {
                     continue;
                 }
@@ -54,7 +53,7 @@ impl Strip {
         changed
     }
 
-    /// The scales of rows by least squares under the second moment, codes fixed, and what they stand for then.
+    /// Refits the row scales by least squares with fixed codes.
     pub fn refit(
         &mut self,
         codes: &Codes,
@@ -102,7 +101,7 @@ impl Strip {
             let mut factors = [1.0; 2];
             for ((scales, by), factor) in self.coded.rows.iter_mut().zip(by).zip(&mut factors) {
                 if let Some(scale) = scales.get_mut(r) {
-                    // A factor that turns a row around or doubles it fits nothing.
+                    // A larger factor is no valid fit.
                     let fit = *scale * (1.0 + by.clamp(-0.5, 0.5) as f32);
                     let before = std::mem::replace(scale, half(self.first + r, fit)?);
                     *factor = over(*scale, before);
@@ -118,7 +117,6 @@ impl Strip {
     }
 }
 
-/// `values · C`, `[rows, n]`.
 fn product(values: &[f32], rows: usize, feedback: &Feedback, out: &mut Vec<f32>) {
     let n = feedback.order;
     out.clear();

@@ -1,5 +1,4 @@
-//! Levels of a band, row by row: the scale of a group, and its codes, with what each leaves carried to those behind it
-//! in the band.
+//! Codebook quantisation of a column group, row by row, with error feedback.
 
 use std::ops::Range;
 
@@ -10,21 +9,18 @@ use super::strip::{Strip, over};
 use super::{Levels, Nearest};
 use crate::Feedback;
 
-/// How far from the scale that leaves the least error without feedback others are tried with it, in parts of that.
+/// Scales to try with feedback, relative to the best one without.
 const AROUND: Range<f32> = 0.7..1.3;
 
-/// Scales that are tried there, about.
 const TRIED: usize = 10;
 
-/// A group of a row in units of its scales' own.
+/// Group of a row, in units of the row scale.
 struct Group {
     width: usize,
-    /// What it should be, and what feedback of the bands before makes of that.
     exact: [f32; BAND],
     targets: [f32; BAND],
 }
 
-/// What errors of the columns of a band count there, and what of each is carried to those behind.
 #[derive(Clone, Copy)]
 struct Within<'a> {
     feedback: &'a Feedback,
@@ -50,7 +46,7 @@ impl Group {
         &self.targets[..self.width]
     }
 
-    /// Codes with a scale, one by one, and what they lose; given up where that comes to `most`.
+    /// Quantises with `scale`; returns codes and loss, or `None` once the loss reaches `most`.
     fn code(
         &self,
         levels: &Levels,
@@ -80,8 +76,7 @@ impl Group {
         Some((codes, lost))
     }
 
-    /// The scale with which the group loses least, and its codes: around the one that would lose least if no code made
-    /// up for another, those that make up for each other are looked at.
+    /// Returns the scale of least loss and its codes.
     fn best(&self, levels: &Levels, within: Option<Within<'_>>) -> (u8, [Nearest; BAND]) {
         let columns = |of: Within<'_>| of.start..of.start + self.width;
         let importance = within.map(|of| &of.feedback.importance()[columns(of)]);
@@ -104,9 +99,8 @@ impl Group {
     }
 }
 
-/// Takes the scale of a group to what its codes, which stay, lose least with under the second moment, as the integer that it is;
-/// whether it changed. `values` are what the codes of these columns stand for, `slopes` half of the gradient of what is
-/// lost of the whole row, with its sign turned.
+/// Refits the integer scale of a group with fixed codes; returns true if it changed. `values` are
+/// the dequantised codes, `slopes` half of the negative gradient of the row's loss.
 pub(super) fn fit_scale(
     feedback: &Feedback,
     columns: Range<usize>,
@@ -122,7 +116,7 @@ pub(super) fn fit_scale(
         .sum();
     let before = f32::from(*scale);
     let best = before * (1.0 + over(dot(values, &slopes[columns.clone()]), curve));
-    // Of the integers the nearest is the best: what is lost is a parabola of the scale.
+    // The loss is a parabola of the scale.
     let after = best.round().clamp(1.0, f32::from(MAX_SCALE));
     if *scale == 0 || after == before || !after.is_finite() {
         return false;
@@ -138,7 +132,7 @@ pub(super) fn fit_scale(
 }
 
 impl Strip {
-    /// Codes a band in levels; what is left of it is not yet carried to the bands behind.
+    /// Quantises a column group; does not carry its error to later ones.
     pub fn code_levels(
         &mut self,
         levels: &Levels,
@@ -180,7 +174,6 @@ mod tests {
         Some(Within { feedback, start: 0 })
     }
 
-    /// Inputs that mostly depend on few numbers.
     fn feedback() -> Feedback {
         let of = numbers(1, BAND * 4);
         let entry = |at: usize| {
@@ -197,10 +190,8 @@ mod tests {
         Feedback::new(moment, 0.01).unwrap()
     }
 
-    /// What a scale loses is what its codes lose of the outputs, `e C eᵀ`; the one that is found never loses more than the one
-    /// without feedback, and clearly less in all.
     #[test]
-    fn the_scale_that_loses_least_with_feedback_is_found() {
+    fn best_scale_with_feedback_beats_the_scale_without() {
         let feedback = feedback();
         let within = within(&feedback);
         for bits in 2..=4 {
@@ -239,7 +230,6 @@ mod tests {
         }
     }
 
-    /// `E C` of a row, in float64.
     fn slopes(feedback: &Feedback, errors: &[f64]) -> Vec<f64> {
         let column = |col: usize| {
             let entries = errors.iter().enumerate();
@@ -249,9 +239,8 @@ mod tests {
         (0..BAND).map(column).collect()
     }
 
-    /// Of all scales, and the slopes are those of what is there then.
     #[test]
-    fn a_scale_is_fitted_to_its_codes() {
+    fn fitted_scale_is_optimal_and_updates_the_slopes() {
         let feedback = feedback();
         let mut fitted = 0;
         for seed in 0..40 {
@@ -276,8 +265,8 @@ mod tests {
                     .map(move |code| (code * f64::from(scale) / 100.0) as f32)
             };
             let mut values: Vec<f32> = of(scale).collect();
-            let given = slopes(&feedback, &errors(scale.into()));
-            let mut found: Vec<f32> = given.iter().map(|&slope| slope as f32).collect();
+            let initial = slopes(&feedback, &errors(scale.into()));
+            let mut found: Vec<f32> = initial.iter().map(|&slope| slope as f32).collect();
             let changed = fit_scale(&feedback, 0..BAND, &mut scale, &mut values, &mut found);
             assert_eq!(changed, scale != before);
             fitted += usize::from(changed);
@@ -290,7 +279,7 @@ mod tests {
                     .all(|(a, b)| (a - b).abs() < 1e-5)
             );
             let expected = slopes(&feedback, &errors(scale.into()));
-            let size = given
+            let size = initial
                 .iter()
                 .fold(1e-3, |most: f64, slope| most.max(slope.abs()));
             for (found, expected) in found.iter().zip(expected) {

@@ -1,30 +1,28 @@
-//! The nearest level, and the scale of least error.
+//! Codebook encoder.
 
 use htc_formats::bands::{Code, CodesError, Kind, LEVEL_TABLES, MAX_SCALE};
 
-/// A code of levels and the integer that it stands for.
+/// Code with its integer value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nearest {
-    /// What is stored.
+    /// Stored code.
     pub code: u8,
-    /// What it decodes to, in units of the scales.
+    /// Decoded value, in units of the scales.
     pub value: i8,
 }
 
-/// Scales that are looked at before those between them, about.
 const LOOKS: usize = 14;
 
-/// Encodes levels of one number of bits.
+/// Codebook encoder for one bit width.
 #[derive(Clone, Debug)]
 pub struct Levels {
     bits: u8,
-    /// The nearest magnitude to numbers from `i / 2` on, below `(i + 1) / 2`: its index and itself. All
-    /// borders between integers are among these.
+    /// Index and value of the nearest magnitude for numbers in `[i / 2, (i + 1) / 2)`.
     nearest: Vec<(u8, i8)>,
 }
 
 impl Levels {
-    /// Levels of 2 to 8 bits.
+    /// Creates an encoder for 2 to 8 bits.
     ///
     /// # Errors
     /// [`CodesError::Bits`].
@@ -34,7 +32,6 @@ impl Levels {
         let table = LEVEL_TABLES.get(usize::from(bits) - 2).copied();
         let magnitudes = table.unwrap_or(&eight);
         let nearest = |half: i32| {
-            // The border itself belongs to the level above.
             let crossed = |pair: &&[i8]| half >= i32::from(pair[0]) + i32::from(pair[1]);
             let index = magnitudes.windows(2).take_while(crossed).count();
             (index as u8, magnitudes[index])
@@ -43,12 +40,12 @@ impl Levels {
         Ok(Levels { bits, nearest })
     }
 
-    /// Bits of a code.
+    /// Returns the bits of a code.
     pub fn bits(&self) -> u8 {
         self.bits
     }
 
-    /// The nearest level to a number in units of the integers.
+    /// Returns the level nearest to a number in integer units.
     pub fn nearest(&self, x: f32) -> Nearest {
         // A cast saturates, and NaN becomes 0.
         let half = ((2.0 * x.abs()) as usize).min(self.nearest.len() - 1);
@@ -62,22 +59,22 @@ impl Levels {
         Nearest { code, value }
     }
 
-    /// The scale, 0 to 63, that leaves about the least weighted squared error of a group's numbers, which are
-    /// in units of the integers at a scale of one; the lowest of equals.
+    /// Returns the scale, 0 to 63, of about the least weighted squared error of `x`, in integer
+    /// units at scale 1.
     ///
     /// # Panics
-    /// Where `importance` has another length than `x`.
+    /// Panics if the lengths of `importance` and `x` differ.
     pub fn scale(&self, x: &[f32], importance: Option<&[f32]>) -> u8 {
         assert!(importance.is_none_or(|weights| weights.len() == x.len()));
         let largest = x.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
         if largest == 0.0 {
             return 0;
         }
-        // The largest number is cut off at most to a third: with two bits that is the best.
+        // Clipping below a third never pays; a third is optimal for two bits.
         let whole =
             |share: f32| ((largest / 127.0 * share) as usize).clamp(1, usize::from(MAX_SCALE));
         let (first, last) = (whole(0.3), (whole(1.25) + 1).min(MAX_SCALE.into()));
-        // A look at some, then at those around the best of them.
+        // Coarse search, then around the best.
         let step = (last - first) / LOOKS + 1;
         let mut best = (f32::INFINITY, first);
         let look = |scale: usize, best: &mut (f32, usize)| {
@@ -96,7 +93,7 @@ impl Levels {
         best.1 as u8
     }
 
-    /// The weighted squared error of a group with a scale, in units of the integers at a scale of one.
+    /// Returns the weighted squared error at `scale`, in integer units at scale 1.
     pub fn error(&self, x: &[f32], importance: Option<&[f32]>, scale: f32) -> f32 {
         let inverse = 1.0 / scale;
         let of = |x: f32| {
@@ -116,7 +113,7 @@ mod tests {
     use htc_formats::bands::level;
 
     #[test]
-    fn no_level_is_nearer_and_codes_stand_for_their_values() {
+    fn nearest_returns_the_closest_level_and_its_code() {
         for bits in 2..=8 {
             let levels = Levels::new(bits).unwrap();
             let all: Vec<i8> = (0..=(1_u16 << bits) as u8 as u16 + if bits == 8 { 255 } else { 0 })
@@ -135,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn no_other_scale_has_a_smaller_error() {
+    fn scale_error_is_within_3_percent_of_the_best() {
         let mut rng = crate::random::Rng(7);
         for bits in 2..=8 {
             let levels = Levels::new(bits).unwrap();

@@ -1,48 +1,47 @@
-//! A whole matrix.
+//! Encoding of a whole matrix.
 
 use htc_formats::bands::{BandsError, Codes, CodesError, Packer, STRIP_ROWS, rotate};
 
 use super::{ColumnEnergies, Guide, StripCoder};
 use crate::{FactoriseError, Weight};
 
-/// Why a matrix has no codes.
+/// Errors of [`encode_bands`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BandsEncodeError {
-    /// Numbers that are not those of so many rows and columns.
+    /// The number of values does not match the shape.
     #[error("{rows} rows of {cols} columns are not {found} numbers")]
     Length {
         /// Rows.
         rows: usize,
         /// Columns.
         cols: usize,
-        /// Numbers given.
+        /// Number of values.
         found: usize,
     },
-    /// A number that is not finite.
+    /// A number is not finite.
     #[error("the number {value} in row {row} has no code; it must be finite")]
     NotFinite {
-        /// The row.
+        /// Row of the number.
         row: usize,
         /// The number.
         value: f32,
     },
-    /// A scale that is none in f16.
+    /// A scale exceeds f16.
     #[error(transparent)]
     Scale(#[from] BandsError),
-    /// A code that there is not.
+    /// The code is not supported.
     #[error(transparent)]
     Code(#[from] CodesError),
-    /// A second moment that is none.
+    /// The second moment is invalid.
     #[error(transparent)]
     Feedback(#[from] FactoriseError),
 }
 
-/// Encodes `w [rows, codes.cols()]`, rotated where the codes say so, with feedback or with every weight counting the same. The same numbers
-/// give the same bytes.
+/// Encodes `w [rows, codes.cols()]`, rotated if the codes require it, with the error feedback of
+/// `guide`. Deterministic.
 ///
 /// # Errors
-/// [`BandsEncodeError::NotFinite`]; [`BandsEncodeError::Scale`] where numbers are too large;
-/// [`BandsEncodeError::Length`]; [`BandsEncodeError::Feedback`].
+/// [`BandsEncodeError`].
 pub fn encode_bands(
     codes: &Codes,
     w: Weight<'_>,

@@ -1,20 +1,18 @@
-//! How errors of four columns count together.
+//! Error metric of four columns.
 
 use htc_formats::bands::QUAD;
 
 use crate::Feedback;
 
-/// How errors of four columns count together.
 pub(super) struct Metric {
-    /// What the columns behind cannot make up for of each.
+    /// Error of each column that later columns cannot compensate.
     pub diagonal: [f32; QUAD],
     /// `N_qq⁻¹`.
     pub inverse: [[f32; QUAD]; QUAD],
 }
 
 impl Metric {
-    /// Of columns whose errors those behind make up for. Behind the last column there is padding, which counts for
-    /// nothing and makes up for nothing.
+    /// Returns the metric under feedback. Padding columns have no weight.
     pub fn behind(feedback: Option<&Feedback>, first: usize) -> Metric {
         let mut inverse = [[0.0; QUAD]; QUAD];
         for (i, row) in inverse.iter_mut().enumerate() {
@@ -38,7 +36,6 @@ impl Metric {
             let behind = (i + 1..QUAD).map(|j| factor(i, j).powi(2) * own[j]);
             own[i] + behind.sum::<f32>()
         });
-        // Column by column, from the diagonal upwards, of a triangular matrix with ones on its diagonal.
         let above = (0..QUAD).flat_map(|j| (0..j).rev().map(move |i| (i, j)));
         for (i, j) in above {
             let sum: f32 = (i + 1..=j).map(|k| factor(i, k) * inverse[k][j]).sum();

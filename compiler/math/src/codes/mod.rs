@@ -1,8 +1,8 @@
-//! Encoders of the codes of [bands](htc_formats::bands): numbers in, bytes out.
+//! Encoders for the codes of [column groups](htc_formats::bands).
 //!
-//! The scales of columns come from a look at all rows ([`ColumnEnergies`]), then strips of 256 rows are coded
-//! one after the other, with [feedback](crate::Feedback) or alone ([`StripCoder`]). [`encode_bands`] does
-//! both for a matrix in memory.
+//! [`ColumnEnergies`] gathers column scales from all rows, then [`StripCoder`] quantises tiles of
+//! 256 rows, optionally with [error feedback](crate::Feedback). [`encode_bands`] does both for a
+//! matrix in memory.
 
 mod coded;
 mod columns;
@@ -26,7 +26,7 @@ pub use rows::{Carried, OutputBlock, RowFeedback};
 pub use strip::{Guide, StripCoder, WIDEST_FIT};
 pub use trellis::{Start, Viterbi};
 
-/// The part of the energy of Gaussian numbers that a code loses, where they are coded alone.
+/// Returns the relative energy loss of a code on independent Gaussian numbers.
 pub fn relative_error(code: Code) -> f64 {
     const LEVELS: [f64; 7] = [0.104, 2.55e-2, 5.9e-3, 1.46e-3, 4.0e-4, 1.04e-4, 2.4e-5];
     const TRELLIS: [f64; 4] = [0.0765, 2.04e-2, 4.94e-3, 1.31e-3];

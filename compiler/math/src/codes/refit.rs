@@ -1,7 +1,7 @@
-//! The scales of columns by least squares, when all codes of a matrix are known.
+//! Column scales by least squares, after all codes of a matrix are known.
 //!
-//! Where column `j` of what is stored, `V`, becomes `1 + δ_j` times as large, `tr(H E C Eᵀ)` is least for
-//! `A δ = g` with `A = C ∘ Vᵀ H V` and `g_j = Σ_i V_ij (H E C)_ij`.
+//! If column `j` of the stored `V` grows by the factor `1 + δ_j`, `tr(H E C Eᵀ)` is minimal for `A
+//! δ = g` with `A = C ∘ Vᵀ H V` and `g_j = Σ_i V_ij (H E C)_ij`.
 
 use faer::linalg::matmul::matmul;
 use faer::linalg::solvers::Solve;
@@ -10,7 +10,6 @@ use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
 use super::RowFeedback;
 use crate::Feedback;
 
-/// Sums over the rows of a matrix.
 #[derive(Clone, Debug)]
 pub(super) struct ColumnFit {
     cols: usize,
@@ -18,7 +17,7 @@ pub(super) struct ColumnFit {
     gram: Vec<f32>,
     /// `g [cols]`.
     slope: Vec<f64>,
-    /// `V` and `E` of rows whose errors count together, until all of them are here.
+    /// `V` and `E` of an incomplete block of rows.
     values: Vec<f32>,
     errors: Vec<f32>,
 }
@@ -34,7 +33,7 @@ impl ColumnFit {
         }
     }
 
-    /// Counts the next rows, the first of which has this index.
+    /// Adds the next rows, from index `first`.
     pub fn add(
         &mut self,
         (first, values, errors): (usize, &[f32], &[f32]),
@@ -67,7 +66,6 @@ impl ColumnFit {
         self.fold(&values, (&weighed(&values), &weighed(&errors)), feedback);
     }
 
-    /// Adds rows, given `H V` and `H E`.
     fn fold(&mut self, values: &[f32], (hv, he): (&[f32], &[f32]), feedback: &Feedback) {
         let (n, rows) = (self.cols, values.len() / self.cols);
         matmul(
@@ -86,8 +84,8 @@ impl ColumnFit {
         }
     }
 
-    /// The parts `δ` by which columns grow; zero where `fits` says that they have no scale. `None` where the
-    /// system has no solution.
+    /// Returns the growth `δ` of the columns; zero unless `fits`. `None` if the system has no
+    /// solution.
     pub fn solve(&self, feedback: &Feedback, fits: &[bool]) -> Option<Vec<f64>> {
         let n = self.cols;
         let free: Vec<usize> = (0..n)
@@ -112,7 +110,6 @@ impl ColumnFit {
     }
 }
 
-/// `a [rows, _] · b [_, cols]`.
 fn product((a, rows): (&[f32], usize), (b, inner): (&[f32], usize), cols: usize) -> Vec<f32> {
     let mut out = vec![0.0; rows * cols];
     matmul(

@@ -1,17 +1,16 @@
-//! What errors of rows count, and how those of the rows above are made up for by the rows below.
+//! Error feedback from rows to the rows below.
 //!
-//! With the second moment `H` of the gradients at the outputs beside `C` of the inputs the errors `E` cost
-//! `½ tr(H E C Eᵀ)` (a Kronecker-factored Hessian: Martens and Grosse 2015). For `H = M G Mᵀ` with `M` upper
-//! triangular in blocks of rows, ones on its diagonal, and `G` block-diagonal, and `C = N D Nᵀ` as in
+//! With the second moment `H` of the output gradients and `C` of the inputs, the errors `E` cost `½
+//! tr(H E C Eᵀ)` (a Kronecker-factored Hessian: Martens and Grosse 2015). For `H = M G Mᵀ` with `M`
+//! unit upper triangular in blocks of rows and `G` block-diagonal, and `C = N D Nᵀ` as in
 //! [`Feedback`](crate::Feedback),
 //!
 //! ```text
 //! tr(H E C Eᵀ) = ‖G^½ Mᵀ E N D^½‖²,      (Mᵀ E)_b = E_b + Σ_{a<b} M_abᵀ E_a
 //! ```
 //!
-//! so that the best that the rows of block `b` can do, given those above, is to be coded, with feedback along
-//! columns, as if they were `W_b + Σ_{a<b} M_abᵀ E_a`, and each as important as `G_b` says (Tseng et al. 2025,
-//! "YAQA", in blocks of rows). Of `G_b` the diagonal is looked at.
+//! so the optimum for block `b`, given those above, is to quantise `W_b + Σ_{a<b} M_abᵀ E_a` with
+//! feedback along columns, weighted by the diagonal of `G_b` (Tseng et al. 2025, "YAQA").
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
@@ -19,24 +18,23 @@ use faer::{Accum, Mat, MatMut, MatRef, Par};
 use crate::FactoriseError;
 use crate::feedback::{SMALLEST_DAMPING, cholesky};
 
-/// Rows that are coded before what they lose is put back by those below.
+/// Rows that are quantised before their errors are carried.
 const STEP: usize = 32;
 
-/// A square on the diagonal of the second moment of outputs.
+/// Diagonal block of the second moment of the outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputBlock<'a> {
-    /// Its first row and column.
+    /// First row and column.
     pub first: usize,
-    /// Its rows.
+    /// Number of rows.
     pub order: usize,
-    /// Its lower triangle, row by row: `order (order + 1) / 2` numbers.
+    /// Lower triangle, row by row: `order (order + 1) / 2` numbers.
     pub lower: &'a [f32],
 }
 
-/// What errors of rows count, and how they are made up for by the rows below: of one matrix.
+/// Row weights and error feedback between the rows of one matrix.
 #[derive(Clone, Debug)]
 pub struct RowFeedback {
-    /// By row, in units of their mean.
     weights: Vec<f32>,
     blocks: Vec<Block>,
 }
@@ -45,14 +43,14 @@ pub struct RowFeedback {
 struct Block {
     first: usize,
     order: usize,
-    /// `M [order, order]`, row-major; read to the right of the blocks on its diagonal.
+    /// `M [order, order]`, row-major; read right of its diagonal blocks.
     factor: Vec<f32>,
-    /// `H [order, order]`, row-major and whole, in the units of the weights.
+    /// `H [order, order]`, row-major, in the units of the weights.
     moment: Vec<f32>,
 }
 
 impl RowFeedback {
-    /// Of rows whose errors have nothing to do with each other, and count as much as this.
+    /// Creates independent rows with these weights.
     pub fn of_weights(mut weights: Vec<f32>) -> RowFeedback {
         normalise(&mut weights);
         RowFeedback {
@@ -61,12 +59,11 @@ impl RowFeedback {
         }
     }
 
-    /// Of the blocks of a second moment, one after the other, and `damping` times the mean of its diagonal. What
-    /// lies beside them is zero.
+    /// Factorises consecutive blocks of a second moment plus `damping` times the mean of its
+    /// diagonal.
     ///
     /// # Errors
-    /// Blocks that are not definite in spite of the damping, or a damping that is not a finite number of at
-    /// least zero.
+    /// Blocks that are not definite despite damping, or a damping that is negative or not finite.
     pub fn new(blocks: &[OutputBlock<'_>], damping: f64) -> Result<RowFeedback, FactoriseError> {
         if !damping.is_finite() || damping < 0.0 {
             return Err(FactoriseError::Damping { found: damping });
@@ -77,7 +74,6 @@ impl RowFeedback {
         };
         let rows: usize = blocks.iter().map(|of| of.order).sum();
         let mean = blocks.iter().map(diagonal).sum::<f64>() / rows.max(1) as f64;
-        // Outputs that count for nothing are like outputs that count alike.
         let unit = if mean > 0.0 { mean } else { 1.0 };
         let mut found = RowFeedback {
             weights: Vec::with_capacity(rows),
@@ -95,12 +91,12 @@ impl RowFeedback {
         Ok(found)
     }
 
-    /// What an error of a row counts that the rows below do not make up for, in units of the mean.
+    /// Returns the row weights after compensation by the rows below, in units of the mean.
     pub fn weights(&self) -> &[f32] {
         &self.weights
     }
 
-    /// The block that a row is in: its first row, its rows, and its second moment.
+    /// Returns the first row, the order and the second moment of a row's block.
     pub(super) fn moment(&self, row: usize) -> Option<(usize, usize, &[f32])> {
         let mut blocks = self.blocks.iter();
         let found = blocks.find(|of| (of.first..of.first + of.order).contains(&row))?;
@@ -108,7 +104,6 @@ impl RowFeedback {
     }
 }
 
-/// In units of the mean; ones where that is zero.
 fn normalise(weights: &mut [f32]) {
     let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
     let mean = (sum / weights.len().max(1) as f64) as f32;
@@ -119,7 +114,6 @@ fn normalise(weights: &mut [f32]) {
 }
 
 impl Block {
-    /// The factor of a block, whose `G` goes behind the weights of the blocks before.
     fn new(
         of: &OutputBlock<'_>,
         (unit, added): (f64, f64),
@@ -131,7 +125,6 @@ impl Block {
             let (row, col) = (row.max(col), row.min(col));
             f64::from(of.lower[row * (row + 1) / 2 + col]) / unit + own
         };
-        // From below: what the last rows leave unexplained of the first comes first in a Cholesky factor.
         let mut reversed = Mat::from_fn(n, n, |i, j| match j <= i {
             true => entry(n - 1 - i, n - 1 - j),
             false => 0.0,
@@ -147,7 +140,6 @@ impl Block {
                 let own = (i..end).map(|j| upper(i, j).powi(2));
                 weights.push(own.sum::<f64>() as f32);
             }
-            // `M_ab = U_ab U_bb⁻¹`, row by row from the left.
             for row in 0..start {
                 for j in start..end {
                     let before = (start..j).map(|k| solved[k - start] * upper(k, j));
@@ -166,21 +158,20 @@ impl Block {
     }
 }
 
-/// What rows are to make up for of those above, while a matrix is coded from the top down: all rows of a [`step`](Self::step),
-/// or the first and then the others of it, as they are with what [`of_row`](Self::of_row) adds to them, and then
-/// [`put`](Self::put) of what these lose of the rows as they were.
+/// Errors carried from the rows above, during quantisation from top to bottom. For the rows of each
+/// [`step`](Self::step) add [`of_row`](Self::of_row), quantise, then [`put`](Self::put) the errors
+/// relative to the original rows.
 #[derive(Clone, Debug)]
 pub struct Carried<'a> {
     rows: Option<&'a RowFeedback>,
     cols: usize,
-    /// The block that is being coded.
     block: usize,
-    /// `Mᵀ E [order, cols]` of it.
+    /// Its `Mᵀ E [order, cols]`.
     moved: Vec<f32>,
 }
 
 impl<'a> Carried<'a> {
-    /// For a matrix of so many columns.
+    /// Creates an empty state.
     pub fn new(rows: Option<&'a RowFeedback>, cols: usize) -> Carried<'a> {
         Carried {
             rows,
@@ -190,21 +181,21 @@ impl<'a> Carried<'a> {
         }
     }
 
-    /// Rows that are coded before what they lose is put back by those below; `None` where none makes up for another.
+    /// Returns the rows per step; `None` without feedback between rows.
     pub fn step(&self) -> Option<usize> {
         self.rows
             .filter(|rows| !rows.blocks.is_empty())
             .map(|_| STEP)
     }
 
-    /// What a row of the matrix is to make up for, of the rows coded so far; `None` where there is nothing.
+    /// Returns the error carried to a row, if any.
     pub fn of_row(&self, row: usize) -> Option<&[f32]> {
         let block = self.rows?.blocks.get(self.block)?;
         let at = row.checked_sub(block.first)?;
         (at < block.order).then(|| &self.moved[at * self.cols..][..self.cols])
     }
 
-    /// Notes the errors `[_, cols]` of the rows that were coded next, of whole rows and of one step.
+    /// Records the errors `[_, cols]` of the rows just quantised.
     pub fn put(&mut self, first: usize, errors: &[f32]) {
         let Some(rows) = self.rows else { return };
         let Some(index) = rows

@@ -1,12 +1,8 @@
-//! A strip of at most 256 rows, with feedback: what coding columns loses of the outputs is put back by the
-//! columns behind them.
+//! Quantisation of a tile of at most 256 rows with error feedback along columns.
 //!
-//! As in [`Feedback::code`], with columns of trellises four at a time. With `C = N D Nᵀ` a quad `q` of
-//! them is best coded as the numbers nearest to `W_q + (Σ_{j<q} E_j N_jq) N_qq⁻¹`, under the metric
-//! `N_qq D_q N_qqᵀ`, of which the diagonal is looked at.
-//!
-//! Columns that fill the last band up are no columns here: nothing is looked at but those of the matrix, and the codes
-//! of padding are zero, or in a quad with columns of the matrix on the path that is best for those.
+//! As [`Feedback::code`], with trellis columns four at a time. With `C = N D Nᵀ` the optimum for a
+//! quad `q` of columns is the code nearest to `W_q + (Σ_{j<q} E_j N_jq) N_qq⁻¹` under the diagonal
+//! of the metric `N_qq D_q N_qqᵀ`. Padding columns carry no weight.
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
@@ -22,26 +18,26 @@ use super::trellis::Start;
 use super::{BandsEncodeError, Columns, Levels, RowFeedback, Viterbi};
 use crate::{FactoriseError, Feedback, Weight};
 
-/// Rows below a step that the search for its paths looks at, as they are known then.
+/// Lookahead rows of the path search.
 const AHEAD: usize = 8;
 
-/// Columns of the widest matrix whose columns' scales are fitted to all codes: the system of equations is a square of
-/// them, and gains one percent.
+/// Largest number of columns for which column scales are refitted: cost is quadratic, the gain one
+/// percent.
 pub const WIDEST_FIT: usize = 4096;
 
-/// What errors count, and which make up for which.
+/// Error weights and error feedback.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Guide<'a> {
-    /// Along columns; without, the squares of errors count alike, and none makes up for another.
+    /// Along columns; `None` for unweighted errors without feedback.
     pub columns: Option<&'a Feedback>,
-    /// Along rows; without, they count alike.
+    /// Along rows; `None` for unweighted rows.
     pub rows: Option<&'a RowFeedback>,
-    /// Sweeps of descent over levels behind feedback.
+    /// Sweeps of coordinate descent over codebook codes.
     pub sweeps: usize,
 }
 
 impl<'a> Guide<'a> {
-    /// The same for these codes: rotated along columns where they are.
+    /// Returns the guide for these codes, rotated if they are.
     ///
     /// # Errors
     /// As [`Feedback::rotated`].
@@ -54,56 +50,46 @@ impl<'a> Guide<'a> {
     }
 }
 
-/// Codes strips of one matrix after the other, on the calling thread. The codes of a strip depend on its
-/// rows, the scales of columns and the feedback alone.
+/// Quantises the tiles of one matrix in order, on the calling thread.
 #[derive(Clone, Debug)]
 pub struct StripCoder<'a> {
     codes: &'a Codes,
     columns: &'a Columns,
     guide: Guide<'a>,
     carried: Carried<'a>,
-    /// For the scales of columns, where errors count together.
     fit: Option<ColumnFit>,
-    /// By bits, made when a band asks for it.
     searches: Vec<Viterbi>,
     tables: Vec<Levels>,
 }
 
-/// What is known of some rows of a strip while they are coded.
 pub(super) struct Strip {
-    /// The first row in the matrix.
     pub first: usize,
-    /// Rows, and those with padding.
+    /// Without and with padding.
     pub rows: usize,
     pub padded: usize,
     pub cols: usize,
-    /// What the rows should be `[rows + _, cols]`; behind them come others that are only looked at.
+    /// Original rows `[rows + _, cols]`, then lookahead rows.
     pub weights: Vec<f32>,
-    /// What feedback makes of it.
     pub targets: Vec<f32>,
-    /// What the codes stand for, `[rows, cols]`.
     pub values: Vec<f32>,
-    /// What an error of a row counts, and its scale for trellises, `[rows + _]`.
     counts: Vec<f32>,
     scales: Vec<f32>,
     pub coded: CodedStrip,
 }
 
-/// The first and the last state so far of the sequence of each quad of a strip.
+/// First and last state of each quad's sequence.
 type Ends = Vec<Option<(u16, u16)>>;
 
-/// Which rows of a strip are coded next.
 struct Part {
     rows: std::ops::Range<usize>,
-    /// Those that are only looked at: behind them, and the strip's last in front of its first.
+    /// Lookahead: next rows, and the end of the tile for tail-biting.
     ahead: std::ops::Range<usize>,
     tail: std::ops::Range<usize>,
-    /// Whether the strip ends with them.
     ends: bool,
 }
 
 impl<'a> StripCoder<'a> {
-    /// For a matrix in these codes whose columns have these scales.
+    /// Creates a coder for a matrix.
     pub fn new(codes: &'a Codes, columns: &'a Columns, guide: Guide<'a>) -> StripCoder<'a> {
         StripCoder {
             codes,
@@ -119,11 +105,11 @@ impl<'a> StripCoder<'a> {
         }
     }
 
-    /// Codes the rows of the strip of this index, the next one.
+    /// Quantises the rows of the next tile, `index`.
     ///
     /// # Errors
-    /// [`BandsEncodeError::Length`] where they are more than a strip's or other columns than the feedback's;
-    /// [`BandsEncodeError::Scale`] where numbers are too large.
+    /// [`BandsEncodeError::Length`] for a wrong shape; [`BandsEncodeError::Scale`] if numbers are
+    /// too large.
     pub fn code(&mut self, index: usize, rows: Weight<'_>) -> Result<CodedStrip, BandsEncodeError> {
         let (cols, found) = (self.codes.cols(), rows.values.len());
         let length = BandsEncodeError::Length {
@@ -174,7 +160,7 @@ impl<'a> StripCoder<'a> {
         Ok(coded)
     }
 
-    /// The scales of columns that fit the codes best, when all rows are coded.
+    /// Returns the refitted column scales, after the last tile.
     pub fn columns(&self) -> Columns {
         let fits: Vec<bool> = (0..self.codes.cols())
             .map(|col| self.codes[col / BAND].kind() == Kind::Trellis)
@@ -186,7 +172,6 @@ impl<'a> StripCoder<'a> {
         }
     }
 
-    /// Sweeps over levels, and the scales of rows.
     fn descend(&mut self, strip: &mut Strip, feedback: &Feedback) -> Result<(), BandsEncodeError> {
         let mut slopes = Vec::new();
         let sweeps = match self.codes.has(Kind::Levels) {
@@ -256,7 +241,6 @@ impl<'a> StripCoder<'a> {
         })
     }
 
-    /// Codes a band, with feedback inside of it.
     fn band(
         &mut self,
         strip: &mut Strip,
@@ -298,8 +282,8 @@ impl<'a> StripCoder<'a> {
         Ok(())
     }
 
-    /// One sweep of descent over the levels, `slopes` being `E C`; whether any changed. Searching the paths of
-    /// trellises again gains nothing.
+    /// Runs one sweep over the codebook codes; returns true if any changed. Repeating the trellis
+    /// search gains nothing.
     fn sweep(
         &mut self,
         strip: &mut Strip,
@@ -330,7 +314,6 @@ fn table(tables: &mut Vec<Levels>, bits: u8) -> Result<&Levels, BandsEncodeError
     Ok(&tables[at])
 }
 
-/// The search of a code; none for levels.
 fn search(searches: &mut Vec<Viterbi>, code: Code) -> Option<&mut Viterbi> {
     let at = match searches.iter().position(|of| of.code() == code) {
         Some(at) => at,
@@ -342,7 +325,7 @@ fn search(searches: &mut Vec<Viterbi>, code: Code) -> Option<&mut Viterbi> {
     searches.get_mut(at)
 }
 
-/// The scale of a row as it is in f16.
+/// Rounds a row scale to f16.
 pub(super) fn half(row: usize, scale: f32) -> Result<f32, BandsEncodeError> {
     let rounded = stored_scale(scale);
     if rounded.is_finite() {
@@ -356,13 +339,13 @@ pub(super) fn half(row: usize, scale: f32) -> Result<f32, BandsEncodeError> {
     .into())
 }
 
-/// A number over a scale; zero over a scale of zero, where no code matters.
+/// Divides by a scale; zero for a zero scale.
 pub(super) fn over(x: f32, scale: f32) -> f32 {
     if scale > 0.0 { x / scale } else { 0.0 }
 }
 
 impl Strip {
-    /// What a quad should be, given those before it, `[rows + _, 4]`; zero in columns of padding.
+    /// Returns the targets of a quad, `[rows + _, 4]`.
     fn wanted(&self, first: usize, metric: &Metric) -> Vec<[f32; QUAD]> {
         let mut wanted = vec![[0.0; QUAD]; self.counts.len()];
         let width = QUAD.min(self.cols - first);
@@ -379,7 +362,7 @@ impl Strip {
         wanted
     }
 
-    /// The states whose values are nearest to what is wanted of a quad, `[padded, 4]`.
+    /// Returns the nearest states for a quad, `[padded, 4]`.
     fn search(
         &self,
         search: &mut Viterbi,
@@ -387,7 +370,6 @@ impl Strip {
         (columns, diagonal): ([f32; QUAD], [f32; QUAD]),
         (part, end): (&Part, &mut Option<(u16, u16)>),
     ) -> Vec<u16> {
-        // Behind the last row there is padding, which counts for nothing.
         let tail = part.tail.len();
         let padding = if part.ends {
             self.padded - self.rows
@@ -397,7 +379,7 @@ impl Strip {
         let count = wanted.len() + padding;
         let mut targets = vec![[0.0; QUAD]; count];
         let mut importance = vec![[0.0; QUAD]; count];
-        // In units of the mean row, so that costs stay within a float's range.
+        // In units of the mean row, to stay within the range of f32.
         let rows = &self.scales;
         let mean = rows.iter().map(|&row| f64::from(row).powi(2)).sum::<f64>() / rows.len() as f64;
         let mean = mean.max(f64::MIN_POSITIVE).sqrt() as f32;
@@ -431,7 +413,6 @@ impl Strip {
         states
     }
 
-    /// What the states of a quad stand for.
     fn stand_for(&mut self, search: &Viterbi, states: &[u16], columns: [f32; QUAD], first: usize) {
         let states = states.as_chunks::<QUAD>().0;
         let width = QUAD.min(self.cols - first);
@@ -443,7 +424,7 @@ impl Strip {
         }
     }
 
-    /// Moves what is wanted of the columns of a band behind some that are coded now.
+    /// Carries errors within a column group.
     fn carry_inside(&mut self, feedback: &Feedback, coded: std::ops::Range<usize>) {
         let end = ((coded.start / BAND + 1) * BAND).min(self.cols);
         for r in 0..self.rows {
@@ -459,7 +440,7 @@ impl Strip {
         }
     }
 
-    /// Moves what is wanted of the columns behind a band.
+    /// Carries the errors of a column group to later ones.
     fn carry(&mut self, feedback: &Feedback, band: usize) {
         let (start, behind) = (band * BAND, (band + 1) * BAND);
         if behind >= self.cols {

@@ -1,54 +1,48 @@
-//! The search for a path through a trellis.
+//! Path search in a trellis.
 
 use htc_formats::bands::{Code, STATE_BITS, STATES, Trellis};
 
-/// Weights on each side of the seam that decide the state there.
+/// Weights on each side of the seam that determine its state.
 const SEAM: usize = 64;
 
-/// Numbers that the inner loop handles together.
 const LANES: usize = 8;
 
-/// The value of each state, eight to a chunk.
 type Values = [[f32; LANES]; STATES / LANES];
 
-/// Where a part of a sequence starts.
+/// Start of a part of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub enum Start {
-    /// Its first weight has this state.
+    /// State of the first weight.
     At(u16),
-    /// The weight before its first has this state.
+    /// State of the weight before the first.
     Behind(u16),
 }
 
-/// Viterbi's algorithm (Viterbi 1967; for codes of this kind Tseng et al. 2024, "QTIP"): among all paths
-/// the one of least weighted squared error. Tails are bitten: the bits of the first weights go on behind
-/// the last, so that a sequence of `n` weights takes exactly `n` times the bits of its code. The state at
-/// the seam is that of the best open path through the 64 weights on each side of it.
+/// Viterbi's algorithm (Viterbi 1967; for codes of this kind Tseng et al. 2024, "QTIP"): finds the
+/// path of least weighted squared error. Tail-biting: the bits of the first weights continue after
+/// the last, so `n` weights take exactly `n` times the bits of the code. The state at the seam is
+/// that of the best open path through the 64 weights on each side.
 ///
-/// The work of a weight is 4096 additions and comparisons, whatever the bits. No step depends on the
-/// processor, so that equal numbers have equal codes everywhere. Holds some megabytes, so keep it from
-/// sequence to sequence.
+/// A weight costs 4096 additions and comparisons at any bit width. Results do not depend on the
+/// processor. Holds some megabytes; reuse it.
 #[derive(Clone, Debug)]
 pub struct Viterbi {
     code: Code,
-    /// The value of each state, eight to a chunk.
     values: Box<Values>,
-    /// For each weight the least cost of a path up to it, by the bits that the next state keeps of
-    /// its last; the costs before the first weight come first.
+    /// Least cost of a path up to each weight, by the bits that the next state keeps.
     costs: Vec<f32>,
-    /// The seam's targets, importances and path.
     seam: (Vec<f32>, Vec<f32>, Vec<u16>),
 }
 
 impl Viterbi {
-    /// For the code of a trellis; `None` for levels.
+    /// Creates the search; `None` for codebooks.
     pub fn new(code: Code) -> Option<Viterbi> {
         let tables = Trellis::of(code)?;
         let value = |state| f32::from(tables.value(state));
         Some(Viterbi::with_values(code, value))
     }
 
-    /// With values of one's own, for whoever trains tables.
+    /// Creates a search with custom values.
     pub fn with_values(code: Code, value: impl Fn(usize) -> f32) -> Viterbi {
         let mut values = Box::new([[0.0; LANES]; STATES / LANES]);
         for (state, to) in values.as_flattened_mut().iter_mut().enumerate() {
@@ -62,21 +56,19 @@ impl Viterbi {
         }
     }
 
-    /// The states of a sequence, a strip's four columns row by row: the low bits of each are new, the
-    /// others those of the state behind it, and the last stands before the first. `targets` are in the
-    /// units of the table's integers; `importance` weighs their squared errors.
+    /// Computes the states of a sequence, the four columns of a tile row by row: the low bits of
+    /// each are new, the others those of the next state, and the last precedes the first. `targets`
+    /// are in the units of the table's integers.
     ///
     /// # Panics
-    /// Where `importance` or `states` have another length than `targets`, or there are less than
-    /// twelve bits in all.
+    /// Panics if lengths differ, or with less than twelve bits in all.
     pub fn encode(&mut self, targets: &[f32], importance: Option<&[f32]>, states: &mut [u16]) {
         assert_eq!(states.len(), targets.len());
         let first = self.seam(targets, importance);
         self.part(targets, importance, (Start::At(first), Some(first)), states);
     }
 
-    /// The state of the first weight of a sequence, on the best path around the seam; without any demand that
-    /// the targets between are those that they will be.
+    /// Returns the state of the first weight on the best path around the seam.
     ///
     /// # Panics
     /// As [`encode`](Self::encode).
@@ -87,12 +79,11 @@ impl Viterbi {
         self.state_at_seam(targets, importance)
     }
 
-    /// The states of a part of a sequence: as many as there is room for, of the best path through all of the
-    /// targets, those behind them being what is known of the next part. `last` is the state of the sequence's
-    /// first weight where the targets reach its end.
+    /// Fills `states` with the best path through all targets, of which the last may be a lookahead.
+    /// `last` is the state of the sequence's first weight if the targets reach its end.
     ///
     /// # Panics
-    /// Where there are more states than targets, or other importances.
+    /// Panics with more states than targets, or if lengths differ.
     pub fn part(
         &mut self,
         targets: &[f32],
@@ -114,28 +105,26 @@ impl Viterbi {
         self.trace(targets, importance, first, states);
     }
 
-    /// The code that it searches.
+    /// Returns the code.
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// The value of a state.
+    /// Returns the value of a state.
     pub fn value(&self, state: u16) -> f32 {
         let state = usize::from(state) % STATES;
         self.values[state / LANES][state % LANES]
     }
 
-    /// Bits of a weight.
     fn bits(&self) -> u32 {
         self.code.bits().into()
     }
 
-    /// Classes of states by the bits that the next one keeps.
     fn kept(&self) -> usize {
         STATES >> self.bits()
     }
 
-    /// The state of the first weight on the best open path around the seam.
+    /// Returns the number of classes of states by kept bits.
     fn state_at_seam(&mut self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
         let around = SEAM.min(targets.len() / 2);
         let (mut x, mut weights, mut path) = std::mem::take(&mut self.seam);
@@ -143,22 +132,21 @@ impl Viterbi {
         x.clear();
         x.extend(targets[tail..].iter().chain(&targets[..around]));
         weights.clear();
-        if let Some(given) = importance {
-            weights.extend(given[tail..].iter().chain(&given[..around]));
+        if let Some(window) = importance {
+            weights.extend(window[tail..].iter().chain(&window[..around]));
         }
         path.resize(x.len(), 0);
-        let given = importance.map(|_| &*weights);
-        self.search(&x, given, None);
-        let last = self.cheapest_end(&x, given);
-        self.trace(&x, given, last, &mut path);
+        let window = importance.map(|_| &*weights);
+        self.search(&x, window, None);
+        let last = self.cheapest_end(&x, window);
+        self.trace(&x, window, last, &mut path);
         let first = path.get(around).copied().unwrap_or(0);
         self.seam = (x, weights, path);
         first
     }
 
-    /// Fills the costs, from the last weight to the first: in this direction the new bits of a state are
-    /// its lowest. `keeps` are the bits that the state of the last weight takes over; any where there
-    /// are none.
+    /// Fills the costs from the last weight to the first. `keeps` are the bits that the last state
+    /// takes over, if fixed.
     fn search(&mut self, targets: &[f32], importance: Option<&[f32]>, keeps: Option<usize>) {
         let kept = self.kept();
         self.costs.resize((targets.len() + 1) * kept, 0.0);
@@ -175,7 +163,6 @@ impl Viterbi {
         }
     }
 
-    /// The cost of being in `state` at weight `t`.
     fn cost(&self, targets: &[f32], importance: Option<&[f32]>, t: usize, state: usize) -> f32 {
         let before = (targets.len() - 1 - t) * self.kept();
         let weight = importance.map_or(1.0, |weights| weights[t]);
@@ -184,7 +171,6 @@ impl Viterbi {
         of_weight(terms(targets[t], weight), value, kept)
     }
 
-    /// The cheapest state of the first weight.
     fn cheapest_end(&self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
         let mut best = (f32::INFINITY, 0);
         for state in 0..STATES {
@@ -196,7 +182,7 @@ impl Viterbi {
         best.1
     }
 
-    /// Of the states that one of this class may follow the first of the cheapest, at weight `t`.
+    /// Returns the cheapest state at weight `t` that may follow this class.
     fn cheapest(
         &self,
         targets: &[f32],
@@ -214,7 +200,6 @@ impl Viterbi {
         best.1
     }
 
-    /// The path that leads to `first` at the first weight.
     fn trace(&self, targets: &[f32], importance: Option<&[f32]>, first: u16, states: &mut [u16]) {
         let count = states.len();
         let mut state = usize::from(first);
@@ -228,22 +213,20 @@ impl Viterbi {
     }
 }
 
-/// The error of a weight, less the square of its target, which is the same for all values: so that it is
-/// two fused operations. Fused ones give the same numbers on every processor.
+/// Returns the error of a weight minus its squared target: two fused operations, bit-identical on
+/// every processor.
 #[inline(always)]
 fn of_weight([weight, slope]: [f32; 2], value: f32, cost: f32) -> f32 {
     value.mul_add(weight.mul_add(value, slope), cost)
 }
 
-/// What [`of_weight`] takes of a weight.
 fn terms(target: f32, weight: f32) -> [f32; 2] {
     [weight, -2.0 * weight * target]
 }
 
-/// One weight: from the least costs by kept bits to those behind it.
+/// Step of one weight, over least costs by kept bits.
 type Step = fn(&Values, [f32; 2], &[f32], &mut [f32]);
 
-/// The version for a number of bits and this processor.
 fn step_of(bits: u32) -> Step {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
@@ -262,7 +245,7 @@ fn step_of(bits: u32) -> Step {
     }
 }
 
-/// [`step`] for AVX2 with FMA; same operations, same numbers.
+/// [`step`] for AVX2 with FMA; bit-identical.
 #[cfg(target_arch = "x86_64")]
 fn wide<const BITS: usize, const KEPT: usize>(
     values: &Values,
@@ -280,15 +263,15 @@ fn wide<const BITS: usize, const KEPT: usize>(
         after: &mut [f32; KEPT],
     ) {
         let (weight, slope) = (_mm256_set1_ps(weight), _mm256_set1_ps(slope));
-        // Of two neighbours each four times.
+        // Each of two neighbours four times.
         let pairs = _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0);
         for chunk in 0..KEPT / LANES {
             let mut least = _mm256_set1_ps(f32::INFINITY);
             for j in 0..1 << BITS {
                 let at = j * (KEPT / LANES) + chunk;
                 let from = (at * LANES) >> BITS;
-                // SAFETY: `at` is below STATES / LANES, so that `from` is below KEPT, and with two bits
-                // even, so that the one behind it is there, too.
+                // SAFETY: `at` is below STATES / LANES, so that `from` is below KEPT, and with two
+                // bits even, so that `from + 1` is below KEPT, too.
                 let (value, old) = unsafe {
                     let value = _mm256_loadu_ps(values.get_unchecked(at).as_ptr());
                     let old = before.as_ptr().add(from);
@@ -302,7 +285,6 @@ fn wide<const BITS: usize, const KEPT: usize>(
                     (value, old)
                 };
                 let cost = _mm256_fmadd_ps(value, _mm256_fmadd_ps(weight, value, slope), old);
-                // Of two that cost the same the first.
                 least = _mm256_min_ps(cost, least);
             }
             // SAFETY: `chunk` is below KEPT / LANES.
@@ -310,7 +292,7 @@ fn wide<const BITS: usize, const KEPT: usize>(
         }
     }
     if let (Ok(before), Ok(after)) = (before.try_into(), after.try_into()) {
-        // SAFETY: `step_of` hands this out on processors that have AVX2 and FMA only.
+        // SAFETY: `step_of` returns this function only on processors with AVX2 and FMA.
         unsafe { inner::<BITS, KEPT>(values, terms, before, after) }
     }
 }
@@ -331,7 +313,7 @@ fn step<const BITS: usize, const KEPT: usize>(
         for j in 0..1 << BITS {
             let at = j * (KEPT / LANES) + chunk;
             let values = &values[at];
-            // A state takes over the bits that the class of the one before kept.
+            // A state takes over the kept bits of the previous class.
             let old: [f32; LANES] = if BITS >= 3 {
                 [before[(at * LANES) >> BITS]; LANES]
             } else {

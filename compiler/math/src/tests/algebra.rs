@@ -1,5 +1,3 @@
-//! Factorisations by an algebra that a caller brings.
-
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -14,32 +12,33 @@ use super::super::{
 use super::Dense;
 use super::gauge::Moment;
 
-/// The host, which tells what it was asked for; from some question on it refuses.
+/// The host, which records its calls and fails from call number `refuses_from` on.
 #[derive(Debug, Default)]
 struct Asked {
-    asked: Mutex<Vec<&'static str>>,
+    calls: Mutex<Vec<&'static str>>,
     refuses_from: Option<usize>,
 }
 
 impl Asked {
-    fn told(&self, what: &'static str) -> Result<(), FactoriseError> {
-        let mut asked = self.asked.lock().unwrap();
-        asked.push(what);
+    fn record_call(&self, operation: &'static str) -> Result<(), FactoriseError> {
+        let mut calls = self.calls.lock().unwrap();
+        calls.push(operation);
         match self.refuses_from {
-            Some(from) if asked.len() > from => Err(FactoriseError::Device {
-                message: what.to_owned(),
+            Some(from) if calls.len() > from => Err(FactoriseError::Device {
+                message: operation.to_owned(),
             }),
             _ => Ok(()),
         }
     }
 
-    /// How often it was asked for each, as `eigen 2, gram 1`.
     fn counts(&self) -> String {
         let mut counts = BTreeMap::new();
-        for what in self.asked.lock().unwrap().iter() {
-            *counts.entry(*what).or_insert(0) += 1;
+        for operation in self.calls.lock().unwrap().iter() {
+            *counts.entry(*operation).or_insert(0) += 1;
         }
-        let counts = counts.iter().map(|(what, count)| format!("{what} {count}"));
+        let counts = counts
+            .iter()
+            .map(|(operation, count)| format!("{operation} {count}"));
         counts.collect::<Vec<_>>().join(", ")
     }
 }
@@ -50,17 +49,17 @@ impl Algebra for Asked {
     }
 
     fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
-        self.told("eigen")?;
+        self.record_call("eigen")?;
         Host.eigen(matrix, k)
     }
 
     fn eigenvalues(&self, matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
-        self.told("eigenvalues")?;
+        self.record_call("eigenvalues")?;
         Host.eigenvalues(matrix)
     }
 
     fn right_singular(&self, tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
-        self.told("right singular")?;
+        self.record_call("right singular")?;
         Host.right_singular(tall, k)
     }
 
@@ -72,7 +71,7 @@ impl Algebra for Asked {
         y: MatRef<'_, f64>,
         scale: f64,
     ) -> Result<(), FactoriseError> {
-        self.told("multiply")?;
+        self.record_call("multiply")?;
         Host.multiply(out, accumulate, x, y, scale)
     }
 
@@ -81,20 +80,18 @@ impl Algebra for Asked {
         x: MatRef<'_, f64>,
         y: MatRef<'_, f64>,
     ) -> Result<Mat<f64>, FactoriseError> {
-        self.told("multiply lower")?;
+        self.record_call("multiply lower")?;
         Host.multiply_lower(x, y)
     }
 
     fn gram(&self, order: usize) -> Result<Box<dyn Gram>, FactoriseError> {
-        self.told("gram")?;
+        self.record_call("gram")?;
         Host.gram(order)
     }
 }
 
-/// The bits of all numbers that come of something.
 type Made<'a> = Box<dyn Fn(&dyn Algebra) -> Result<Vec<u64>, FactoriseError> + 'a>;
 
-/// Its name, and what it is expected to ask an algebra for.
 type Work<'a> = (&'static str, Made<'a>, &'static str);
 
 fn bits(parts: &[&[f32]], values: &[f64]) -> Vec<u64> {
@@ -103,7 +100,7 @@ fn bits(parts: &[&[f32]], values: &[f64]) -> Vec<u64> {
     parts.chain(values.iter().map(|v| v.to_bits())).collect()
 }
 
-/// What factorisations are made of. Gauges are made anew for each, since a root is found once.
+/// Inputs of the factorisations. Gauges are created for each, because a root is computed once.
 #[derive(Clone, Copy)]
 struct Given<'a> {
     tall: &'a Dense,
@@ -139,7 +136,6 @@ impl<'a> Given<'a> {
     fn basis(self, gauged: bool, protected: bool) -> Made<'a> {
         Box::new(move |algebra| {
             let direction = vec![1.0; self.tall.cols];
-            // Whatever is covered is too little.
             let sink = Sink {
                 direction: &direction,
                 threshold: f64::INFINITY,
@@ -186,13 +182,14 @@ impl<'a> Given<'a> {
                 "eigen 1, gram 1, multiply 1",
             ),
             (
-                // The root and its inverse; the weight by the root, vectors by both and by the weight.
+                // The root and its inverse; the weight times the root, vectors times both and times
+                // the weight.
                 "of a long weight under a gauge",
                 self.factors(tall, Path::Gram, true),
                 "eigen 2, gram 1, multiply 4, multiply lower 2",
             ),
             (
-                // The moment by the weight, in a block on the diagonal and nothing before it, and that by the weight again.
+                // The moment times the weight, one diagonal block, and the weight times that.
                 "of a short weight under a gauge",
                 self.factors(wide, Path::Gram, true),
                 "eigen 1, multiply 4",
@@ -273,21 +270,20 @@ impl<'a> Given<'a> {
 }
 
 #[test]
-fn an_algebra_is_asked_for_all_that_takes_time_and_its_errors_are_told() {
+fn factorisations_use_the_algebra_and_pass_on_its_errors() {
     let (tall, wide) = (Dense::normal(150, 80, 1), Dense::normal(66, 80, 2));
     let moment = Moment::new(80, 3);
-    let given = Given {
+    let inputs = Given {
         tall: &tall,
         wide: &wide,
         moment: &moment,
     };
-    let all = given.factorisations().into_iter().chain(given.spectra());
+    let all = inputs.factorisations().into_iter().chain(inputs.spectra());
     for (name, work, expected) in all {
-        let asked = Asked::default();
-        assert_eq!(work(&asked).unwrap(), work(&Host).unwrap(), "{name}");
-        assert_eq!(asked.counts(), expected, "{name}");
-        // Whatever is refused, nothing is made of the rest.
-        let questions = asked.asked.lock().unwrap().clone();
+        let calls = Asked::default();
+        assert_eq!(work(&calls).unwrap(), work(&Host).unwrap(), "{name}");
+        assert_eq!(calls.counts(), expected, "{name}");
+        let questions = calls.calls.lock().unwrap().clone();
         for (from, question) in questions.iter().enumerate() {
             let refusing = Asked {
                 refuses_from: Some(from),

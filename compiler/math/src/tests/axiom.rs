@@ -5,8 +5,6 @@ use super::{Dense, Rng, close};
 
 use Side::{Read, Write};
 
-/// A block with grouped-query attention, its ranks, and a feed-forward layer wider or narrower
-/// than the stream: every shape on either side.
 fn block(d: usize, seed: u64) -> Vec<(Dense, usize, Side)> {
     let slot = |m: usize, n: usize, seed: u64| {
         let q = m.min(n);
@@ -68,7 +66,6 @@ fn the_gradient_is_that_of_central_differences() {
     let d = 20;
     let block = block(d, 11);
     for (w, rank, side) in &block {
-        // Every slot alone, and at the end all together.
         let one = [AxiomSlot {
             weight: w.weight(),
             rank: *rank,
@@ -86,7 +83,7 @@ fn check_gradient(slots: &[AxiomSlot<'_>], d: usize) {
     let here = objective.at(&lambda).unwrap();
     let gradient = here.gradient();
     let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
-    // A difference of tails holds the rounding of the whole energy, and is divided by the step.
+    // Rounding error of the whole energy, divided by the step.
     let energy: f64 = slots.iter().map(|s| s.weight.norm_squared()).sum();
     let h = 1e-5;
     for i in 0..d {
@@ -124,7 +121,6 @@ fn the_tail_never_rises_and_the_mean_is_one() {
         assert!(found.entries.iter().all(|g| (0.0624..16.01).contains(g)));
         assert!(found.evaluations <= 40 && found.evaluations >= found.trace.len());
 
-        // Baked into the factors, it loses what the trace says.
         let (reads, writes) = (found.reads().unwrap(), found.writes().unwrap());
         let last: f64 = block
             .iter()
@@ -145,8 +141,9 @@ fn the_tail_never_rises_and_the_mean_is_one() {
     }
 }
 
-/// Two channels, the first of which neither slot truncates: `f = a² e^{−2λ} + b² e^{2λ}` for the
-/// second, whose minimum `2ab` is at `e^λ = (a/b)^½`; the mean of `λ` moves the first the other way.
+/// Two channels, the first of which is never truncated: `f = a² e^{−2λ} + b² e^{2λ}` for the
+/// second, whose minimum `2ab` is at `e^λ = (a/b)^½`; the mean of `λ` moves the first the other
+/// way.
 #[test]
 fn two_channels_have_the_minimum_of_the_closed_form() {
     let square = |first: f64, second: f64| {
@@ -156,7 +153,6 @@ fn two_channels_have_the_minimum_of_the_closed_form() {
             _ => 0.0,
         })
     };
-    // Feed-forward layers narrower than the stream have to agree with square ones.
     let wide = |first: f64, second: f64| {
         Dense::from_fn(2, 3, |i, j| match (i, j) {
             (0, 0) => first,
@@ -181,7 +177,6 @@ fn two_channels_have_the_minimum_of_the_closed_form() {
             }
         }
     }
-    // With nothing against it the channel goes as far as it may.
     let alone = [(square(2.0, 1.0), 1, Read)];
     let found = axiom_gauge(&slots(&alone), options, &Host).unwrap();
     close(found.entries[1], 16.0, 1e-9);
@@ -212,7 +207,6 @@ fn options_bound_the_work() {
 #[test]
 fn channels_without_energy_and_ranks_without_tail() {
     let d = 16;
-    // Channel 3 takes part in nothing, channel 5 in writes only.
     let read = Dense::normal(20, d, 51);
     let read = Dense::from_fn(20, d, |i, j| match j {
         3 | 5 => 0.0,

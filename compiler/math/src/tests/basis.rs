@@ -11,7 +11,6 @@ use super::{
 
 use BasisWeighting::{Equal, Normalised};
 
-/// Q, K, V of grouped-query attention with decaying spectra of different size.
 fn attention(d: usize, seed: u64) -> [Dense; 3] {
     let kv = d / 4;
     let spectrum = |n: usize, scale: f64| -> Vec<f64> {
@@ -37,7 +36,7 @@ fn projection_error(w: &Dense, p: &Mat<f64>) -> f64 {
     norm(&(&w - &kept * p.transpose())) / norm(&w)
 }
 
-/// `Σ ‖W_i − W_i P Pᵀ‖² / ‖W_i‖²`, what the normalised basis minimises.
+/// `Σ ‖W_i − W_i P Pᵀ‖² / ‖W_i‖²`, the objective of the normalised basis.
 fn objective(slots: &[Dense], p: &Mat<f64>) -> f64 {
     slots.iter().map(|w| projection_error(w, p).powi(2)).sum()
 }
@@ -62,7 +61,6 @@ fn diagonal_weight_gives_unit_vectors_in_order() {
         [0.0, 0.0, 1.0, 0.0],
     ];
     assert_eq!(found.basis, expected.concat());
-    // Column j of W̃ is W times basis vector j.
     let projected = [
         [0.0, 0.0, 1.0, 0.0],
         [-3.0, 0.0, 0.0, 0.0],
@@ -88,7 +86,6 @@ fn of_equal_magnitudes_the_lowest_index_is_positive() {
 
 #[test]
 fn normalisation_saves_the_small_slot() {
-    // The large slot reads inputs 0 and 1 evenly, the small one input 2 alone.
     let large = Dense::from_fn(2, 3, |i, j| if i == j { 10.0 } else { 0.0 });
     let small = Dense::from_fn(1, 3, |_, j| if j == 2 { 0.1 } else { 0.0 });
     let slots = [large.weight(), small.weight()];
@@ -119,7 +116,6 @@ fn normalisation_saves_the_small_slot() {
     );
 }
 
-/// Orders on both sides of the thresholds of the eigensolver.
 #[test]
 fn full_basis_is_the_identity() {
     for d in [4, 64, 130, 300] {
@@ -168,14 +164,12 @@ fn stored_error_is_that_of_the_projection() {
                 };
                 lost += scale * expected.powi(2);
             }
-            // What is lost is the sum of the eigenvalues left out.
             let left: f64 = eigenvalues[k..].iter().sum();
             close(lost, left, 1e-12 * eigenvalues.iter().sum::<f64>());
         }
     }
 }
 
-/// One slot alone: the shared basis is the best there is.
 #[test]
 fn one_slot_reaches_the_tail_of_its_singular_values() {
     let spectrum: Vec<f64> = (0..60).map(|i| 1.0 / (1.0 + f64::from(i))).collect();
@@ -203,7 +197,6 @@ fn no_other_subspace_does_better() {
     let mut rng = Rng(77);
     for seed in 0..20 {
         assert!(objective(&slots, &orthonormal(d, k, 1000 + seed)) > best);
-        // A rotation of one kept into one dropped direction.
         let (i, j) = (rng.next() as usize % k, k + rng.next() as usize % (d - k));
         let (sin, cos) = 1e-2f64.sin_cos();
         let mut turned = kept.clone();
@@ -212,7 +205,6 @@ fn no_other_subspace_does_better() {
         }
         assert!(objective(&slots, &turned) > best, "rotation {i} {j}");
     }
-    // A rotation inside the subspace changes nothing.
     let inside = &kept * orthonormal(k, k, 3);
     close(objective(&slots, &inside), best, 1e-13);
 }
@@ -312,7 +304,7 @@ fn extreme_shapes_and_scales() {
 }
 
 #[test]
-fn refusals_say_what_and_where() {
+fn errors_name_the_problem_and_the_weight() {
     let (w, narrow) = (Dense::normal(4, 6, 1), Dense::normal(4, 5, 2));
     let refused = |slots: &[Weight<'_>], k| shared_basis(slots, k, Normalised).unwrap_err();
     for k in [0, 7] {
@@ -407,7 +399,7 @@ fn two_calls_and_two_threads_give_the_same_bytes() {
 }
 
 #[test]
-fn shared_singular_values_alone_are_the_roots_of_the_eigenvalues() {
+fn shared_singular_values_are_the_roots_of_the_eigenvalues() {
     let slots = attention(80, 67);
     let weights = weights(&slots);
     for weighting in [Normalised, Equal] {

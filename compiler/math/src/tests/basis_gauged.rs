@@ -1,5 +1,3 @@
-//! The shared basis under a gauge, with exempt columns and with a sink direction.
-
 use faer::Mat;
 
 use super::super::decompose::eigen;
@@ -10,7 +8,6 @@ use super::super::{
 use super::gauge::{Moment, gauged, gauges};
 use super::{Dense, close, decreasing, matrix, norm, orthonormal, signs_are_fixed};
 
-/// Q, K, V of grouped-query attention with decaying spectra of different size.
 fn attention(d: usize, seed: u64) -> [Dense; 3] {
     let slot = |m: usize, scale: f64, seed: u64| {
         let spectrum: Vec<f64> = (0..m)
@@ -25,7 +22,6 @@ fn attention(d: usize, seed: u64) -> [Dense; 3] {
     ]
 }
 
-/// The approximation of slot `i` by the first `shorter` of `k` basis vectors.
 fn product(found: &SharedBasis, w: &Dense, i: usize, k: usize, shorter: usize) -> Mat<f64> {
     let basis = matrix(&found.basis, k, w.cols);
     matrix(&found.projected[i], w.rows, k).subcols(0, shorter) * basis.subrows(0, shorter)
@@ -71,15 +67,12 @@ fn one_slot_reaches_the_tail_of_the_gauged_weight() {
     }
 }
 
-/// What is lost is the sum of the eigenvalues left out, for every prefix; nothing is lost at
-/// full rank; random subspaces lose more.
 #[test]
 fn slots_lose_the_eigenvalues_left_out() {
     let d = 48;
     let slots = attention(d, 11);
     for (name, gauge, g) in gauges(d) {
         let inverse = {
-            // G is symmetric positive definite and small: Gauss and Jordan.
             let mut left = g.clone();
             let mut right = Mat::<f64>::identity(d, d);
             for p in 0..d {
@@ -213,9 +206,9 @@ fn exempt_columns_are_exact() {
     }
 }
 
-/// What the outputs lose is the tail of `W_R C_RR W_Rᵀ` over the columns `R` that are not exempt.
+/// The loss is the tail of `W_R C_RR W_Rᵀ` over the columns `R` that are not exempt.
 #[test]
-fn beside_exempt_columns_the_outputs_are_the_best() {
+fn loss_with_exempt_columns_is_the_tail_of_the_others() {
     let (m, n, k) = (20, 30, 9);
     let w = Dense::normal(m, n, 61);
     let moment = Moment::new(n, 63);
@@ -243,12 +236,11 @@ fn beside_exempt_columns_the_outputs_are_the_best() {
     close(lost, (left / whole).sqrt(), 1e-6);
 }
 
-/// On the direction every slot gives what its weight gives, with the first components of any smaller rank
-/// too, and the rest of the basis loses no more than that of the plain basis.
+/// Holds at any smaller rank.
 #[test]
 fn the_sink_direction_is_exact() {
     let d = 40;
-    // Slots that do not see the last inputs, along which the direction lies.
+    // Weights that hardly see the sink direction.
     let slots = attention(d, 41).map(|w| {
         Dense::from_fn(w.rows, d, |i, j| {
             let value = f64::from(w.values[i * d + j]);
@@ -287,7 +279,6 @@ fn the_sink_direction_is_exact() {
                 (missed / whole).sqrt()
             };
             let missed = |found: &SharedBasis| missed_at(found, k);
-            // Whatever the coverage was.
             let always = Sink {
                 threshold: f64::INFINITY,
                 ..sink
@@ -301,7 +292,6 @@ fn the_sink_direction_is_exact() {
                 let missed = missed_at(&found, shorter);
                 assert!(missed < 1e-4, "{name}, {shorter}: {missed:e}");
             }
-            // One component beside the direction replaces the least of the plain ones.
             let fewer = find(&slots, k - 1, &options(None));
             let lost = |found: &SharedBasis, k: usize| -> f64 {
                 let parts = slots.iter().enumerate().map(|(i, w)| {
@@ -330,7 +320,6 @@ fn the_sink_direction_is_exact() {
             }
         }
     }
-    // A direction among the exempt channels needs nothing.
     let mut along = vec![0.0; d];
     along[35] = 2.0;
     let options = BasisOptions {

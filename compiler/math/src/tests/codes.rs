@@ -1,5 +1,3 @@
-//! Encoders of bands.
-
 use htc_formats::bands::{Bands, Code, Codes, Kind, Packer, QUAD, STATES, Trellis};
 
 use crate::codes::{BandsEncodeError, Guide, OutputBlock, RowFeedback, Viterbi, encode_bands};
@@ -24,7 +22,6 @@ fn bits_above(bits: f64, error: f64) -> f64 {
 
 #[test]
 fn a_trellis_is_near_shannons_bound_on_gaussian_numbers() {
-    // What the tables were chosen for, on other numbers.
     let most = [[0.15, 0.17, 0.21, 0.28], [0.15, 0.17, 0.20, 0.26]];
     for code in Code::all().chain(Code::earlier()) {
         let (bits, Some(tables)) = (code.bits(), Trellis::of(code)) else {
@@ -46,7 +43,7 @@ fn a_trellis_is_near_shannons_bound_on_gaussian_numbers() {
     }
 }
 
-/// Every circle of 15 bits, three weights of five, against the search.
+/// Compares every cycle of 15 bits, three weights of five, with the search.
 #[test]
 fn no_path_through_the_same_seam_is_better() {
     let mut viterbi = Viterbi::new(Code::trellis(5).unwrap()).unwrap();
@@ -74,7 +71,7 @@ fn no_path_through_the_same_seam_is_better() {
 }
 
 #[test]
-fn what_is_packed_decodes_to_the_values_of_the_path() {
+fn packed_paths_decode_to_their_values() {
     for bits in Kind::Trellis.bits() {
         let codes = Codes::uniform(Code::trellis(bits).unwrap(), 32).unwrap();
         for rows in [16, 48, 256] {
@@ -124,13 +121,11 @@ fn weights_that_count_more_lose_less() {
     assert!(weighted < 0.7 * plain, "{weighted} for {plain}");
 }
 
-/// The bytes of a matrix of which every weight counts the same.
 fn encoded(codes: &Codes, rows: usize, values: &[f32]) -> Result<Vec<u8>, BandsEncodeError> {
     let cols = codes.cols();
     encode_bands(codes, Weight { rows, cols, values }, Guide::default())
 }
 
-/// The relative error of a matrix.
 pub(super) fn loss(codes: &Codes, rows: usize, w: &[f32]) -> f64 {
     let bytes = encoded(codes, rows, w).unwrap();
     assert_eq!(bytes, encoded(codes, rows, w).unwrap());
@@ -147,14 +142,13 @@ pub(super) fn loss(codes: &Codes, rows: usize, w: &[f32]) -> f64 {
 }
 
 #[test]
-fn matrices_lose_what_their_codes_do() {
-    // Rows and columns of very different sizes, as scales are for, and a last group that is not full.
+fn matrix_loss_matches_the_loss_of_the_code() {
     let (rows, cols) = (300, 96);
     let mut w = normal(9, rows * cols, 0.02);
     for (i, w) in w.iter_mut().enumerate() {
         *w *= [0.3, 1.0, 2.0][i / cols % 3] * [0.5, 1.5][i % 2];
     }
-    // Against Shannon's bound for a Gaussian, on which levels of less bits spend less.
+    // Against Shannon's bound for a Gaussian, for which codebooks of few bits are worse.
     for code in Code::all() {
         let codes = Codes::uniform(code, cols).unwrap();
         let above = bits_above(code.bits().into(), loss(&codes, rows, &w));
@@ -171,7 +165,6 @@ fn matrices_lose_what_their_codes_do() {
 #[test]
 fn odd_matrices_have_codes_or_are_refused() {
     let codes: Codes = "2:l3x1,t3x1".parse().unwrap();
-    // Zeros decode to zeros, also a row or a column of them beside others.
     assert_eq!(loss(&codes, 40, &[0.0; 40 * 64]), 0.0);
     let mut w = normal(3, 40 * 64, 1.0);
     w[64..128].fill(0.0);
@@ -183,7 +176,6 @@ fn odd_matrices_have_codes_or_are_refused() {
     assert_eq!(row, [0.0; 64]);
     bands.row(7, &mut row).unwrap();
     assert_eq!(row[40], 0.0);
-    // Large, tiny and constant.
     for (size, most) in [(3e3, 0.05), (1e-4, 0.05), (1e-7, 0.5)] {
         let w: Vec<f32> = normal(4, 40 * 64, size);
         assert!(loss(&codes, 40, &w) < most, "{size}");
@@ -196,7 +188,6 @@ fn odd_matrices_have_codes_or_are_refused() {
         "{fault}"
     );
     w[70] = 1e30;
-    // By the row of the matrix that it is in.
     let fault = encoded(&codes, 40, &w).unwrap_err();
     assert!(fault.to_string().contains("row 1 "), "{fault}");
     assert!(matches!(
@@ -207,13 +198,13 @@ fn odd_matrices_have_codes_or_are_refused() {
     assert!(Viterbi::new(Code::levels(4).unwrap()).is_none());
 }
 
-/// A second moment of `n` inputs of which each depends on the one before.
+/// Second moment of `n` inputs each of which depends on the one before.
 fn moment(n: usize) -> Vec<f64> {
     let entry = |i: usize, j: usize| 0.9f64.powi(i.abs_diff(j) as i32);
     (0..n * n).map(|at| entry(at / n, at % n)).collect()
 }
 
-/// What a matrix of normal numbers loses, by `tr(H E C Eᵀ)`.
+/// Matrix of normal numbers whose loss is `tr(H E C Eᵀ)`.
 struct Lossy {
     rows: usize,
     cols: usize,
@@ -225,7 +216,6 @@ struct Lossy {
 }
 
 impl Lossy {
-    /// Of outputs with the second moment `outputs`.
     fn new(rows: usize, cols: usize, outputs: Vec<f64>) -> Lossy {
         Lossy {
             rows,
@@ -284,7 +274,6 @@ impl Lossy {
     }
 }
 
-/// The second moment of outputs that have nothing to do with each other.
 fn alone(n: usize) -> Vec<f64> {
     (0..n * n)
         .map(|at| f64::from(u8::from(at / n == at % n)))
@@ -324,7 +313,7 @@ fn each_step_with_feedback_loses_less_of_the_outputs() {
     }
 }
 
-/// The second moment of `n` outputs that mostly depend on a fifth as many numbers.
+/// Second moment of `n` outputs driven by `n / 5` factors.
 fn few_directions(n: usize) -> Vec<f64> {
     let count = n / 5;
     let of = normal(8, n * count, 1.0);
@@ -338,7 +327,7 @@ fn few_directions(n: usize) -> Vec<f64> {
 }
 
 #[test]
-fn rows_make_up_for_those_above() {
+fn row_feedback_reduces_the_loss() {
     let rows = 300;
     let lossy = Lossy::new(rows, 64, few_directions(rows));
     let feedback = lossy.feedback();
@@ -410,7 +399,6 @@ fn rows_that_count_more_lose_less() {
     assert!(lossy.lost(&codes, guide) > lossy.lost(&codes, Guide::default()));
 }
 
-/// Codes of so many columns, and a mixture with a trellis or levels last.
 fn of_width(cols: usize) -> Vec<Codes> {
     let code = [
         Code::levels(2),
@@ -433,9 +421,8 @@ fn of_width(cols: usize) -> Vec<Codes> {
     all.map(|codes| Codes::new(codes, cols).unwrap()).to_vec()
 }
 
-/// The part of its energy that a matrix loses is that of its code at any width, and padding is what nothing leaves there.
 #[test]
-fn a_padded_band_loses_what_whole_ones_do() {
+fn padded_column_group_loses_as_much_as_whole_ones() {
     let rows = 200;
     let whole: Vec<f64> = of_width(192)
         .iter()
@@ -445,7 +432,8 @@ fn a_padded_band_loses_what_whole_ones_do() {
         let w = normal(3, rows * cols, 0.05);
         for (codes, whole) in of_width(cols).iter().zip(&whole) {
             let found = loss(codes, rows, &w);
-            // Of a narrow matrix the last band, which may have another code, is more than a sixth.
+            // In a narrow matrix the last column group, possibly of another code, is more than a
+            // sixth.
             let same = codes.same().is_some() && cols > 32;
             println!("{codes}: {found:.5}, {whole:.5} of 192 columns");
             assert!(found < 1.03 * whole || !same, "{codes}: {found} {whole}");
@@ -473,14 +461,12 @@ fn a_padded_band_loses_what_whole_ones_do() {
             }
         }
     }
-    // A single number in a row.
     let w = normal(5, rows, 0.05);
     for codes in of_width(1) {
         assert!(loss(&codes, rows, &w) < 0.2, "{codes}");
     }
 }
 
-/// A matrix with columns of zeros behind its own, of which nothing is read.
 fn with_zeros(narrow: &Lossy, wide: usize) -> Lossy {
     let (rows, cols) = (narrow.rows, narrow.cols);
     let place = |at: usize| (at / wide, at % wide);
@@ -498,13 +484,12 @@ fn with_zeros(narrow: &Lossy, wide: usize) -> Lossy {
         values: (0..rows * wide).map(place).map(value).collect(),
         inputs: (0..wide * wide).map(place).map(input).collect(),
         outputs: narrow.outputs.clone(),
-        // Of the mean of the diagonal, of which zeros take a part.
+        // Relative to the mean of the diagonal, which the zeros lower.
         damping: narrow.damping * wide as f64 / cols as f64,
     }
 }
 
-/// With padding about as much is lost as with columns of zeros in its place, with feedback along columns, along rows,
-/// and sweeps; and each of these gains what it gains where bands are whole.
+/// Holds with feedback along columns, along rows, and sweeps.
 #[test]
 fn padding_is_no_worse_than_columns_of_zeros() {
     let (rows, cols, wide) = (96, 172, 192);
@@ -518,7 +503,6 @@ fn padding_is_no_worse_than_columns_of_zeros() {
     };
     let along_rows = RowFeedback::new(&[block], 0.01).unwrap();
     for (codes, of_zeros) in of_width(cols).iter().zip(of_width(wide)) {
-        // Sums over some matrices: alone, with feedback along columns, along rows, too.
         let mut sums = [[0.0; 2]; 3];
         for seed in 0..6 {
             let narrow = Lossy {
@@ -545,7 +529,7 @@ fn padding_is_no_worse_than_columns_of_zeros() {
         }
         for (step, [padded, zeros]) in sums.iter().enumerate() {
             println!("{codes}: {padded:.5}, with zeros {zeros:.5}");
-            // Zeros also make the scales of trellises smaller, the more of a band they are, which gains some here.
+            // Zeros also make the scales of trellises smaller, which helps a little here.
             let most = if codes.has(Kind::Trellis) { 1.15 } else { 1.03 };
             assert!(*padded < most * zeros, "{codes}: {sums:?}");
             if step > 0 {
@@ -555,13 +539,10 @@ fn padding_is_no_worse_than_columns_of_zeros() {
     }
 }
 
-/// A matrix that is rotated loses of normal numbers what another does, with feedback of what is rotated as well as
-/// without; a last band that is padded stays.
 #[test]
-fn rotated_matrices_lose_what_others_do() {
+fn rotation_does_not_increase_the_loss_of_normal_numbers() {
     for cols in [96, 100] {
         let mut lossy = Lossy::new(256, cols, alone(256));
-        // With inputs that have no order: rotated or not the same.
         lossy.inputs = few_directions(cols);
         let feedback = lossy.feedback();
         let fed = Guide {
@@ -579,9 +560,8 @@ fn rotated_matrices_lose_what_others_do() {
     }
 }
 
-/// Where a few weights stand out the rotation spreads them over the band: they no longer make the scale of all others.
 #[test]
-fn weights_that_stand_out_lose_less_rotated() {
+fn rotation_reduces_the_loss_with_outliers() {
     let mut lossy = Lossy::new(256, 64, alone(256));
     lossy.inputs = alone(64);
     for (at, weight) in lossy.values.iter_mut().enumerate() {

@@ -1,5 +1,4 @@
-//! Factors with a bias, scored on explicit inputs: a population whose mean and covariance are known, and
-//! samples that the gauge was not made from.
+//! Factors with a bias, scored on explicit inputs.
 
 use faer::Mat;
 
@@ -10,11 +9,10 @@ use super::super::{
 };
 use super::{Dense, Rng, close, matrix, orthonormal};
 
-/// `μ ± (n λ_i)^½ q_i`, each as often: their mean is `μ`, their covariance `Σ λ_i q_i q_iᵀ`.
+/// `μ ± (n λ_i)^½ q_i` with equal frequency: their mean is `μ`, their covariance `Σ λ_i q_i q_iᵀ`.
 struct Population {
     points: Vec<Vec<f64>>,
     mean: Vec<f64>,
-    /// `Σ`.
     covariance: Mat<f64>,
 }
 
@@ -37,7 +35,7 @@ impl Population {
         }
     }
 
-    /// `C = E[x xᵀ]` by its definition; above the diagonal nothing, since nobody may read it.
+    /// `C = E[x xᵀ]` by its definition; NaN above the diagonal, which must not be read.
     fn second_moment(&self) -> Vec<f64> {
         let n = self.mean.len();
         let mut second = vec![f64::NAN; n * n];
@@ -72,10 +70,9 @@ fn whitened(w: &Dense, r: usize, order: usize, values: &[f64]) -> LowRank {
     low_rank_with(w.weight(), r, &options).unwrap()
 }
 
-/// With a bias the factors under the covariance reach the closed form, `Σ_{i>r} λ_i(W Σ Wᵀ)`, and those
-/// under the second moment do not; without a bias it is the other way round.
+/// Closed form under the covariance: `Σ_{i>r} λ_i(W Σ Wᵀ)`.
 #[test]
-fn with_a_bias_the_covariance_is_the_norm() {
+fn covariance_is_the_best_norm_with_a_bias() {
     let (m, n, r) = (20, 30, 6);
     let w = Dense::normal(m, n, 93);
     let inputs = Population::new(n, 3.0);
@@ -122,9 +119,8 @@ fn with_a_bias_the_covariance_is_the_norm() {
     assert!(mean_energy(w.weight(), &[0.0]).is_nan());
 }
 
-/// Moments that are kept in float32 give a covariance, however large the mean.
 #[test]
-fn rounded_moments_have_a_covariance() {
+fn float32_moments_have_a_covariance_at_any_mean() {
     let n = 24;
     for offset in [0.0, 1e2, 1e4] {
         let inputs = Population::new(n, offset);
@@ -150,7 +146,6 @@ fn rounded_moments_have_a_covariance() {
         values: &[1.0, 0.0, 0.5, 4.0],
     };
     let found = covariance(moment, &[1.0, 1.0]).unwrap();
-    // The first channel does not vary; what rounding leaves open stays.
     assert!(found[0] > 0.0 && found[0] < 1e-6);
     assert!(found[2].abs() <= (found[0] * found[3]).sqrt());
     assert_eq!(found[3], 3.0);
@@ -172,14 +167,11 @@ fn rounded_moments_have_a_covariance() {
     ));
 }
 
-/// A gauge made from one sample of the inputs, scored by the outputs on another: it generalises, and
-/// each gauge that knows more of the inputs loses less.
 #[test]
-fn a_gauge_is_better_on_inputs_that_it_was_not_made_from() {
+fn gauges_generalise_to_unseen_inputs() {
     let (m, n, r) = (24, 32, 8);
     let w = Dense::normal(m, n, 95);
     let turn = orthonormal(n, n, 96);
-    // Correlated channels of different size.
     let root = Mat::from_fn(n, n, |i, j| {
         (1.0 + 4.0 * (i % 3) as f64) * turn[(i, j)] * 10f64.powf(-1.5 * j as f64 / n as f64)
     });

@@ -1,5 +1,3 @@
-//! The decompositions themselves: known spectra, residuals, orthogonality, for every backend.
-
 use faer::Mat;
 
 use super::super::decompose::{eigen, right_singular};
@@ -8,7 +6,6 @@ use super::{close, decreasing, norm, orthonormal, orthonormality};
 
 type Solver = fn(Mat<f64>, usize) -> Result<Leading, FactoriseError>;
 
-/// The backends in this build.
 const EIGEN: &[(&str, Solver)] = &[
     ("faer", eigen),
     #[cfg(feature = "openblas")]
@@ -59,7 +56,7 @@ fn scaled_columns(m: &Mat<f64>, factors: &[f64]) -> Mat<f64> {
     Mat::from_fn(m.nrows(), factors.len(), |i, j| m[(i, j)] * factors[j])
 }
 
-/// Only the lower triangle, to see that nothing else is read.
+/// Sets the upper triangle to NaN to check that it is not read.
 fn lower(m: &Mat<f64>) -> Mat<f64> {
     Mat::from_fn(m.nrows(), m.ncols(), |i, j| {
         if i >= j { m[(i, j)] } else { f64::NAN }
@@ -95,7 +92,6 @@ fn eigenpairs_satisfy_their_equation() {
     }
 }
 
-/// Shapes with and without a QR factorisation first.
 #[test]
 fn right_singular_vectors_satisfy_their_equation() {
     for (m, n) in [
@@ -133,9 +129,8 @@ fn right_singular_vectors_satisfy_their_equation() {
     }
 }
 
-/// Without vectors another algorithm finds the values; at any scale they are the same.
 #[test]
-fn eigenvalues_alone_are_those_of_the_whole_decomposition() {
+fn eigenvalues_equal_those_of_the_full_decomposition() {
     type Values = fn(Mat<f64>) -> Result<Vec<f64>, FactoriseError>;
     let solvers: &[(&str, Values)] = &[
         ("faer", super::super::decompose::eigenvalues),
@@ -172,7 +167,6 @@ fn fewer_vectors_are_the_first_ones() {
             let some = solve(matrix.clone(), n / 3).unwrap();
             assert_eq!(all.values, some.values);
             for j in 0..n / 3 {
-                // The reflections are applied to more or fewer columns at a time.
                 for i in 0..n {
                     close(some.vectors[(i, j)], all.vectors[(i, j)], 1e-14);
                 }
@@ -181,7 +175,6 @@ fn fewer_vectors_are_the_first_ones() {
     }
 }
 
-/// Distinct eigenvalues leave no freedom but the sign.
 #[cfg(feature = "openblas")]
 #[test]
 fn backends_agree() {

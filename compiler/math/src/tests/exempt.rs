@@ -1,5 +1,3 @@
-//! Exempt columns of a slot that is factorised alone.
-
 use faer::Mat;
 
 use super::super::decompose::eigen;
@@ -67,9 +65,9 @@ fn exempt_columns_are_exact_and_the_others_as_without_them() {
     }
 }
 
-/// Whatever keeps the exempt columns loses at least the tail of `H W_R C_RR W_Rᵀ H` over the others.
+/// The lower bound is the tail of `H W_R C_RR W_Rᵀ H` over the other columns.
 #[test]
-fn beside_exempt_columns_the_outputs_are_the_best() {
+fn loss_with_exempt_columns_reaches_the_lower_bound() {
     let (m, n, r) = (20, 30, 9);
     let w = Dense::normal(m, n, 61);
     let moment = Moment::new(n, 63);
@@ -97,11 +95,9 @@ fn beside_exempt_columns_the_outputs_are_the_best() {
     assert!((lost / left - 1.0).abs() < 1e-5, "{lost} for {left}");
 }
 
-/// With a direction to keep as well, both are exact.
 #[test]
-fn a_direction_beside_exempt_columns_is_exact() {
+fn sink_direction_and_exempt_columns_are_both_exact() {
     let (m, n, r) = (10, 16, 5);
-    // The direction lies where the weight is small, so that the leading components miss it.
     let w = Dense::from_fn(m, n, |i, j| {
         let x = ((i * 7 + j * 3) % 11) as f64 - 5.0;
         if j >= 12 { 1e-3 * x } else { x }
@@ -128,7 +124,7 @@ fn a_direction_beside_exempt_columns_is_exact() {
 }
 
 #[test]
-fn exempt_columns_that_are_none_are_refused() {
+fn invalid_exempt_columns_are_refused() {
     let w = Dense::normal(6, 8, 1);
     let refused = |exempt: &[usize], r| {
         let options = LowRankOptions {

@@ -4,11 +4,10 @@ use htc_formats::block::Near;
 use super::Dense;
 use super::gauge::Moment;
 
-/// Whole numbers times a step for each block: the largest number has the code `reach`.
+/// Integers times a step per block: the largest number has the code `reach`.
 struct Grid {
     block: usize,
     reach: f32,
-    /// What other steps may be, in parts of one.
     near: &'static [f32],
 }
 
@@ -56,7 +55,6 @@ const COARSE: Grid = Grid {
     near: &[],
 };
 
-/// The same with steps that may be others.
 const CHOSEN: Grid = Grid {
     near: &[0.85, 0.95, 1.05, 1.15],
     ..COARSE
@@ -70,7 +68,6 @@ fn missing(weight: &Dense, values: &[f32], moment: SecondMoment<'_>) -> f64 {
     weighted_dense_energies(weight.weight(), values, moment).missing
 }
 
-/// Every number for itself.
 fn rounded(weight: &Dense, code: &Grid) -> Vec<f32> {
     let mut values = Vec::new();
     for row in weight.values.chunks(weight.cols) {
@@ -108,9 +105,8 @@ fn the_factor_is_that_of_the_damped_moment() {
     }
 }
 
-/// With two inputs the second column's target has a closed form.
 #[test]
-fn the_second_column_makes_up_for_the_first() {
+fn second_column_compensates_for_the_first() {
     let of = [2.0, f64::NAN, 0.9, 1.0];
     let feedback = Feedback::new(moment(&of, 2), 0.0).unwrap();
     let code = Grid {
@@ -149,7 +145,6 @@ fn the_second_column_makes_up_for_the_first() {
     assert_eq!(rounded_to_ones(0.3), 0.0);
 }
 
-/// Zeros and ones.
 struct Half;
 
 fn rounded_to_ones(value: f32) -> f32 {
@@ -190,7 +185,7 @@ impl BlockCode for Half {
 }
 
 #[test]
-fn feedback_loses_less_and_sweeps_never_more() {
+fn feedback_reduces_the_loss_and_sweeps_never_raise_it() {
     let (m, n) = (24, 160);
     for seed in 0..6 {
         let weight = Dense::normal(m, n, seed);
@@ -213,20 +208,17 @@ fn feedback_loses_less_and_sweeps_never_more() {
                     let fed = missing(&weight, &coded.values, c);
                     assert!(fed < 0.7 * plain, "{seed}: {fed} of {plain}");
                 }
-                // What is said to be stored is.
                 for (at, (&q, &value)) in coded.codes.iter().zip(&coded.values).enumerate() {
                     let step = coded.scales[at / code.block];
                     assert_eq!(value, (f32::from(q) - code.reach) * step);
                 }
             }
-            // Steps that are chosen with codes making up for each other lose less.
             assert!(last < 0.97 * first, "{seed}: {last} of {first}");
             first = last;
         }
     }
 }
 
-/// The damped second moment that sweeps descend on, whole.
 struct Damped {
     order: usize,
     values: Vec<f64>,
@@ -246,7 +238,7 @@ fn feedback_moment(feedback: &Feedback) -> Damped {
 }
 
 #[test]
-fn without_correlations_every_number_is_rounded_for_itself() {
+fn uncorrelated_inputs_are_rounded_independently() {
     let (m, n) = (5, 64);
     let weight = Dense::normal(m, n, 9);
     let mut values = vec![0.0; n * n];
@@ -259,7 +251,7 @@ fn without_correlations_every_number_is_rounded_for_itself() {
 }
 
 #[test]
-fn inputs_that_are_zero_or_alike_are_coded() {
+fn zero_or_identical_inputs_are_coded() {
     let (m, n) = (4, 32);
     let weight = Dense::normal(m, n, 5);
     for value in [0.0, 1.0] {
@@ -271,7 +263,7 @@ fn inputs_that_are_zero_or_alike_are_coded() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn mismatched_shapes_are_refused() {
     let of = Moment::new(32, 1);
     assert!(Feedback::new(moment(&of.values, 32), -1.0).is_err());
     assert!(Feedback::new(moment(&of.values, 32), f64::NAN).is_err());
@@ -302,7 +294,6 @@ fn what_does_not_fit_is_refused() {
     assert!(feedback.code(weight, &COARSE, 0).is_err());
 }
 
-/// `H C H` band by band, what is left behind whole bands as it is.
 #[test]
 fn the_rotated_feedback_is_that_of_the_rotated_moment() {
     let (n, damping) = (75, 0.05);

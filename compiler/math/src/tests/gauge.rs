@@ -9,10 +9,9 @@ use super::{Dense, Rng, close, decreasing, matrix, norm, orthonormal, signs_are_
 
 const PATHS: [Path; 2] = [Path::Svd, Path::Gram];
 
-/// Both orientations and a square, one block of the symmetric products and two.
 const SHAPES: [(usize, usize); 6] = [(24, 24), (40, 30), (30, 40), (90, 70), (70, 90), (20, 600)];
 
-/// A second moment with known roots; its upper triangle holds no numbers, since nobody may read it.
+/// Second moment with known roots; NaN in the upper triangle, which must not be read.
 pub(super) struct Moment {
     turn: Mat<f64>,
     eigenvalues: Vec<f64>,
@@ -37,7 +36,6 @@ impl Moment {
         moment
     }
 
-    /// Eigenvalues over three decades, one far above the others.
     pub fn new(n: usize, seed: u64) -> Self {
         let mut eigenvalues: Vec<f64> = (0..n)
             .map(|i| 10f64.powf(-3.0 * i as f64 / n as f64))
@@ -75,13 +73,11 @@ pub(super) fn diagonal(entries: &[f64]) -> Mat<f64> {
     Mat::from_fn(n, n, |i, j| if i == j { entries[i] } else { 0.0 })
 }
 
-/// Positive entries over about two decades.
 pub(super) fn spread(n: usize, seed: u64) -> Vec<f64> {
     let mut rng = Rng(seed);
     (0..n).map(|_| (1.2 * rng.normal()).exp()).collect()
 }
 
-/// Every kind of gauge of order `n` beside the matrix that it stands for.
 pub(super) fn gauges(n: usize) -> Vec<(&'static str, Gauge, Mat<f64>)> {
     let moment = Moment::new(n, 77);
     let shrunk = moment.power(0.5, DEFAULT_SHRINKAGE);
@@ -157,14 +153,11 @@ pub(super) fn gauged(
     low_rank_with(w.weight(), r, &options)
 }
 
-/// `B A` of the first `shorter` of `r` components.
 fn product(found: &LowRank, w: &Dense, r: usize, shorter: usize) -> Mat<f64> {
     let (b, a) = (matrix(&found.b, w.rows, r), matrix(&found.a, r, w.cols));
     b.subcols(0, shorter) * a.subrows(0, shorter)
 }
 
-/// Every gauge on either side, either path, every shape: the singular values are those of the
-/// dense `H W G`, its tail is reached and by the first components too, and full rank loses nothing.
 #[test]
 fn gauged_truncation_reaches_the_tail_of_the_gauged_weight() {
     for (m, n) in SHAPES {
@@ -178,13 +171,13 @@ fn gauged_truncation_reaches_the_tail_of_the_gauged_weight() {
                 let expected = singular_values(&dense);
                 let total = norm(&dense);
                 for path in PATHS {
-                    let what = format!("{name}, {m} x {n}, {path:?}, H {}", output.is_some());
+                    let label = format!("{name}, {m} x {n}, {path:?}, H {}", output.is_some());
                     let r = 3 * q / 4;
                     let found = gauged(&w, r, path, &gauge, output).unwrap();
-                    assert!(decreasing(&found.singular_values), "{what}");
-                    assert!(signs_are_fixed(&found.a, n), "{what}");
+                    assert!(decreasing(&found.singular_values), "{label}");
+                    assert!(signs_are_fixed(&found.a, n), "{label}");
                     for (s, e) in found.singular_values.iter().zip(&expected) {
-                        assert!((s - e).abs() < 1e-7 * expected[0], "{what}: {s} {e}");
+                        assert!((s - e).abs() < 1e-7 * expected[0], "{label}: {s} {e}");
                     }
                     for shorter in [1, q / 3, r] {
                         let missing = w.f64() - product(&found, &w, r, shorter);
@@ -192,19 +185,19 @@ fn gauged_truncation_reaches_the_tail_of_the_gauged_weight() {
                         let bound = tail(&expected, shorter);
                         assert!(
                             (lost - bound).abs() < 1e-6,
-                            "{what}, rank {shorter}: {lost:e} {bound:e}"
+                            "{label}, rank {shorter}: {lost:e} {bound:e}"
                         );
                     }
                     let all = gauged(&w, q, path, &gauge, output).unwrap();
                     let lost = low_rank_error(w.weight(), &all.a, &all.b, q);
-                    assert!(lost < 2e-6, "{what}: {lost:e}");
+                    assert!(lost < 2e-6, "{label}: {lost:e}");
                 }
             }
         }
     }
 }
 
-/// The minimum of `E‖(W − Ŵ) x‖²`: the tail of `W C^½`, which no other matrix of that rank beats.
+/// The minimum of `E‖(W − Ŵ) x‖²` is the tail of `W C^½`.
 #[test]
 fn whitened_truncation_is_the_best_for_the_outputs() {
     for (m, n) in [(30, 20), (20, 30), (80, 70), (70, 80)] {
@@ -242,13 +235,11 @@ fn whitened_truncation_is_the_best_for_the_outputs() {
                     assert!(loss(&noise(m, r, &b, part), &a) > best);
                     assert!(loss(&b, &noise(r, n, &a, part)) > best);
                 }
-                // Projections of the weight on random subspaces of either side.
                 let right = orthonormal(n, r, 300 + seed);
                 assert!(loss(&(w.f64() * &right), &right.transpose().to_owned()) > best);
                 let left = orthonormal(m, r, 400 + seed);
                 assert!(loss(&left, &(left.transpose() * w.f64())) > best);
             }
-            // What the other gauges choose is not as good for the outputs.
             let others = [
                 Gauge::None,
                 Gauge::activation(&moment.diagonal(), 1.0).unwrap(),
@@ -262,15 +253,13 @@ fn whitened_truncation_is_the_best_for_the_outputs() {
     }
 }
 
-/// `W x = (W D⁻¹)(D x)`: a diagonal that is divided out of the weight and multiplied into
-/// its input, whose second moment is then `D C D`, leaves the whitened approximation as it is.
+/// `W x = (W D⁻¹)(D x)`, where the second moment becomes `D C D`.
 #[test]
 fn a_diagonal_before_whitening_changes_nothing() {
     for (m, n) in [(40, 30), (30, 40), (70, 70)] {
         let w = decaying(m, n, 23);
         let moment = Moment::new(n, 29);
         let mut rng = Rng(31);
-        // Powers of two, so that the weight in the other coordinates is exact.
         let d: Vec<f64> = (0..n)
             .map(|_| 2f64.powi((rng.next() % 9) as i32 - 4))
             .collect();
@@ -313,7 +302,6 @@ fn a_gauge_of_ones_gives_the_bytes_of_no_gauge() {
     }
 }
 
-/// Units of the input: they change the singular values and not a byte of the factors.
 #[test]
 fn a_common_factor_of_the_gauge_leaves_the_factors() {
     let (m, n) = (40, 30);
@@ -351,7 +339,7 @@ fn a_common_factor_of_the_gauge_leaves_the_factors() {
     }
 }
 
-/// An input that moves in half of its directions only: those are reproduced with half the rank.
+/// With half of the directions, half the rank suffices.
 #[test]
 fn singular_second_moment() {
     for (m, n) in [(50, 40), (40, 50), (64, 64)] {
@@ -371,7 +359,6 @@ fn singular_second_moment() {
                     let found = find(half);
                     let lost = weighted_error(w.weight(), &found.a, &found.b, half, moment.of());
                     assert!(lost < 1e-5, "{m} x {n}, {path:?}: {lost:e}");
-                    // The directions that never occur are free, but not arbitrary.
                     assert!(low_rank_error(w.weight(), &found.a, &found.b, half) < 1.0);
                 }
             }
@@ -389,7 +376,7 @@ fn inputs_that_never_occur() {
     assert!(matches!(Gauge::whiten(moment, 0.01), Ok(Gauge::None)));
     assert!(matches!(Gauge::activation(&[0.0; 3], 1.0), Ok(Gauge::None)));
 
-    // A dead channel counts a thousandth of the root mean square of all, and is not lost.
+    // A dead channel counts a thousandth of the root mean square.
     let w = Dense::normal(5, 4, 59);
     let gauge = Gauge::activation(&[4.0, 0.0, 4.0, 4.0], 1.0).unwrap();
     let g = [2.0, 3f64.sqrt() * 1e-3, 2.0, 2.0];
@@ -482,7 +469,7 @@ fn refusals() {
     }
 
     let w = Dense::normal(5, 3, 73);
-    // Each pair is possible, the three together are not: the eigenvalues are 1.9, 1.9, -0.8.
+    // Eigenvalues 1.9, 1.9, -0.8.
     let indefinite = [1.0, 0.0, 0.0, -0.9, 1.0, 0.0, -0.9, -0.9, 1.0];
     let indefinite = SecondMoment {
         order: 3,

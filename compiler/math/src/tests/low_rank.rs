@@ -9,7 +9,6 @@ use super::{Dense, close, decreasing, matrix, norm, orthonormal, orthonormality,
 
 const PATHS: [Path; 2] = [Path::Svd, Path::Gram];
 
-/// `B A` in float64 of the stored factors.
 fn product(found: &LowRank, w: &Dense, r: usize) -> Mat<f64> {
     matrix(&found.b, w.rows, r) * matrix(&found.a, r, w.cols)
 }
@@ -24,8 +23,7 @@ fn geometric(q: usize, condition: f64) -> Vec<f64> {
         .collect()
 }
 
-/// Largest relative difference of two stored factors, entry by entry against the largest entry
-/// of the component.
+/// Relative to the largest entry of the component.
 fn factor_difference(one: &LowRank, other: &LowRank, w: &Dense, r: usize) -> f64 {
     let mut worst = 0.0f64;
     for j in 0..r {
@@ -84,7 +82,6 @@ fn rank_one_weight() {
                     .all(|s| *s < 1e-6 * found.singular_values[0])
             );
             assert!(error(&found, &w, 1) < 1e-7);
-            // Asking for more components than there are adds nothing but rounding.
             let found = low_rank(w.weight(), 20, path).unwrap();
             assert!(error(&found, &w, 20) < 1e-7);
         }
@@ -110,9 +107,8 @@ fn orthogonal_weight_has_equal_singular_values() {
     }
 }
 
-/// Singular values, Eckart and Young, order and scaling of the components, and truncation, on
-/// shapes that take every branch: both orientations, QR first or not, one panel or several,
-/// orders on both sides of the thresholds of the solvers.
+/// Both orientations, QR first or not, one panel or several, orders on both sides of the solvers'
+/// thresholds.
 #[test]
 fn known_spectrum() {
     for (m, n) in [
@@ -148,7 +144,6 @@ fn known_spectrum() {
             });
             assert!(orthonormality(&u) < 1e-6 && orthonormality(&v) < 1e-6);
 
-            // The first components alone are the best approximation of their rank.
             for shorter in [1, r / 3, r - 1] {
                 let first = LowRank {
                     a: found.a[..shorter * n].to_vec(),
@@ -198,9 +193,7 @@ fn paths_agree_to_rounding_when_well_conditioned() {
     }
 }
 
-/// Where singular values fall below what a Gram matrix resolves, the two paths may
-/// choose other vectors for them; what is stored differs by less than 1e-7 of `‖W‖`, the
-/// rounding of the factors themselves.
+/// The stored product differs by less than 1e-7 of `‖W‖`, the rounding of the factors.
 #[test]
 fn paths_agree_within_the_bound_when_ill_conditioned() {
     let bound = 1e-7;
@@ -262,7 +255,6 @@ fn extreme_shapes() {
                 );
             }
         }
-        // Full rank reproduces the weight.
         for (m, n) in [(170, 170), (170, 60), (60, 170)] {
             let w = Dense::normal(m, n, 43);
             let q = m.min(n);
@@ -306,7 +298,7 @@ fn huge_and_small_scales() {
     }
 }
 
-/// A power of two rounds nothing, so that it must change nothing but the exponents.
+/// Scaling by a power of two is exact.
 #[test]
 fn singular_values_scale_with_the_weight() {
     for (m, n) in [(40, 30), (150, 140), (140, 400)] {
@@ -324,8 +316,6 @@ fn singular_values_scale_with_the_weight() {
     }
 }
 
-/// The split of the singular values between the factors leaves less error after q8_0 than
-/// giving them to either side or half to each.
 #[test]
 fn split_is_the_best_of_those_measured_under_q8_0() {
     let q8_0 = |values: &[f32]| {
@@ -401,7 +391,6 @@ fn two_calls_and_two_threads_give_the_same_bytes() {
             let run = || low_rank(w.weight(), 60, path).unwrap();
             let first = run();
             assert_eq!(first, run());
-            // The same numbers at another address.
             let mut moved = vec![0.0; 3];
             moved.extend(&w.values);
             let moved = Weight {
@@ -419,9 +408,8 @@ fn two_calls_and_two_threads_give_the_same_bytes() {
     }
 }
 
-/// Without vectors the same numbers come out, to the resolution of the Gram matrix.
 #[test]
-fn singular_values_alone_are_those_of_the_factorisation() {
+fn singular_values_equal_those_of_the_factorisation() {
     for (rows, cols) in [(1, 1), (1, 9), (40, 90), (130, 70), (80, 80)] {
         let w = Dense::normal(rows, cols, 61);
         let found = singular_values(w.weight(), &Host).unwrap();

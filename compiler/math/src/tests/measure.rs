@@ -118,7 +118,6 @@ fn energies_of_a_dense_matrix_are_those_of_the_plain_computation_part_by_part() 
             norm(&(w.f64() * &root)).powi(2),
             1e-9 * output.whole,
         );
-        // Parts of the rows add up.
         let mut sum = Energies::default();
         for start in (0..m).step_by(97) {
             let rows = 97.min(m - start);

@@ -24,7 +24,6 @@ use faer::Mat;
 use super::Weight;
 use crate::random::Rng;
 
-/// A dense matrix, row-major, in both precisions.
 struct Dense {
     rows: usize,
     cols: usize,
@@ -84,13 +83,12 @@ impl Dense {
     }
 }
 
-/// Row-major float32 as a float64 matrix.
 fn matrix(values: &[f32], rows: usize, cols: usize) -> Mat<f64> {
     assert_eq!(values.len(), rows * cols);
     Mat::from_fn(rows, cols, |i, j| f64::from(values[i * cols + j]))
 }
 
-/// Random orthonormal columns: Gram and Schmidt, twice.
+/// Random orthonormal columns: Gram-Schmidt, twice.
 fn orthonormal(rows: usize, cols: usize, seed: u64) -> Mat<f64> {
     assert!(cols <= rows);
     let mut rng = Rng(seed);
@@ -112,7 +110,6 @@ fn orthonormal(rows: usize, cols: usize, seed: u64) -> Mat<f64> {
     q
 }
 
-/// `‖M‖_F`.
 fn norm(m: &Mat<f64>) -> f64 {
     m.col_iter()
         .flat_map(|c| c.iter().map(|v| v * v).collect::<Vec<_>>())
@@ -132,7 +129,6 @@ fn orthonormality(q: &Mat<f64>) -> f64 {
     worst
 }
 
-/// The entry of largest magnitude of every row is positive.
 fn signs_are_fixed(rows: &[f32], width: usize) -> bool {
     rows.chunks_exact(width).all(|row| {
         let mut largest = 0.0f32;

@@ -1,14 +1,11 @@
-//! Principal components of planted subspaces, and against Jacobi's rotations in float64.
-
 use super::super::*;
 use super::*;
 
-/// The numbers as they are.
 fn exact(number: f64) -> f32 {
     number as f32
 }
 
-/// `Σ x xᵀ / count`, of which the lower triangle is kept, of vectors `[count, n]`.
+/// Lower triangle of `Σ x xᵀ / count` over vectors `[count, n]`.
 fn moment(vectors: &Mat<f64>) -> Vec<f64> {
     let n = vectors.ncols();
     let full = vectors.transpose() * vectors;
@@ -25,7 +22,6 @@ fn found(order: usize, values: &[f64]) -> PrincipalBasis {
     principal_basis(SecondMoment { order, values }, exact, &Host).unwrap()
 }
 
-/// Eigenvalues by Jacobi's rotations, decreasing: slow, and of no library.
 fn jacobi(lower: &[f64], n: usize) -> Vec<f64> {
     let mut a = Mat::from_fn(n, n, |i, j| lower[i.max(j) * n + i.min(j)]);
     for _ in 0..60 {
@@ -57,7 +53,6 @@ fn jacobi(lower: &[f64], n: usize) -> Vec<f64> {
     values
 }
 
-/// Of orders that are powers of two and of others, of fewer vectors than components as well.
 #[test]
 fn a_basis_diagonalises_the_moment() {
     for (n, count) in [(1, 3), (3, 40), (16, 200), (20, 7), (48, 500)] {
@@ -86,7 +81,6 @@ fn a_basis_diagonalises_the_moment() {
     }
 }
 
-/// What was planted in a subspace is found in the first components, and next to nothing outside of it.
 #[test]
 fn a_planted_subspace_is_found() {
     const N: usize = 24;
@@ -105,9 +99,9 @@ fn a_planted_subspace_is_found() {
     assert!(overlap > 1.0 - 1e-6, "{overlap}");
 }
 
-/// Entries that are equal where they are stored are equal, and the first of them is positive.
+/// Entries that are equal as stored count as equal, and the first of them is positive.
 #[test]
-fn signs_are_those_of_what_is_stored() {
+fn signs_are_fixed_on_the_stored_entries() {
     let n = 2;
     // The components (1, -1) and (1, 1) over √2, the former with more energy.
     let lower = [1.0, f64::NAN, -0.25, 1.0];
@@ -123,7 +117,7 @@ fn signs_are_those_of_what_is_stored() {
 }
 
 #[test]
-fn no_energy_has_a_basis_and_no_parts() {
+fn zero_moment_has_a_basis_without_energy() {
     let basis = found(6, &[0.0; 36]);
     assert_eq!(basis.energies, [0.0; 6]);
     let u = Mat::from_fn(6, 6, |i, j| basis.components[6 * i + j]);
@@ -131,7 +125,7 @@ fn no_energy_has_a_basis_and_no_parts() {
 }
 
 #[test]
-fn what_is_no_moment_is_refused() {
+fn invalid_moments_are_refused() {
     let refused = |order, values: &[f64]| {
         principal_basis(SecondMoment { order, values }, exact, &Host).unwrap_err()
     };
@@ -139,7 +133,6 @@ fn what_is_no_moment_is_refused() {
     assert!(matches!(short, FactoriseError::MomentLength { .. }));
     let infinite = refused(1, &[f64::INFINITY]);
     assert!(matches!(infinite, FactoriseError::MomentEntry { .. }));
-    // Every pair is possible, the three together are not.
     let three = [1.0, 0.0, 0.0, -0.9, 1.0, 0.0, -0.9, -0.9, 1.0];
     let indefinite = refused(3, &three);
     assert!(matches!(indefinite, FactoriseError::Indefinite { .. }));

@@ -14,7 +14,6 @@ fn rows(p: &Mat<f64>) -> Vec<f64> {
         .collect()
 }
 
-/// What is left of the direction outside the rows of the basis, relative to its length.
 fn missed(basis: &[f64], direction: &[f64]) -> f64 {
     let mut rest = direction.to_vec();
     for row in basis.chunks_exact(direction.len()) {
@@ -32,7 +31,7 @@ fn the_appended_basis_reproduces_the_direction() {
         let p = orthonormal(d, k, 1);
         let mut rng = Rng(2);
         let random: Vec<f64> = (0..d).map(|_| 1e5 * rng.normal()).collect();
-        // Inside the span but for a small part: one orthogonalisation would not be enough.
+        // Almost inside the span: one orthogonalisation would not be enough.
         let nearly = |part: f64| -> Vec<f64> {
             (0..d)
                 .map(|i| (0..k).map(|j| p[(i, j)]).sum::<f64>() + part * random[i] / 1e5)
@@ -62,7 +61,6 @@ fn a_covered_direction_adds_nothing() {
     let inside = coverage(&plain, &direction).unwrap();
     close(inside.norm, 1.0, 1e-14);
     close(inside.largest, 3.0 / 10f64.sqrt(), 1e-14);
-    // Covered altogether: whatever the threshold, there is nothing to add.
     for threshold in [0.15, 2.0] {
         let mut basis = plain.clone();
         let found = append_direction(&mut basis, &direction, threshold).unwrap();
@@ -82,7 +80,6 @@ fn a_covered_direction_adds_nothing() {
     }
 }
 
-/// The norm belongs to the span, the largest part to the basis.
 #[test]
 fn coverage_and_rotation() {
     let (d, k) = (30, 10);
@@ -98,9 +95,9 @@ fn coverage_and_rotation() {
     assert_eq!((none.norm, none.largest), (0.0, 0.0));
 }
 
-/// What random bases cover is the threshold: in the mean of the squares exactly as much as the rank's part of the width.
+/// The mean of the squares is exactly the rank over the width.
 #[test]
-fn random_bases_cover_what_is_said() {
+fn random_bases_reach_the_random_coverage() {
     let d = 24;
     let direction: Vec<f64> = (0..d).map(|i| 1.0 + (i as f64).cos()).collect();
     for k in [1, 6, 20] {
@@ -118,7 +115,7 @@ fn random_bases_cover_what_is_said() {
     );
 }
 
-/// A weight that hardly sees the last quarter of its inputs, along which the direction lies.
+/// Weight that hardly sees the sink direction.
 fn blind(m: usize, n: usize) -> (Dense, Vec<f64>) {
     let mut rng = Rng(11);
     let last = |j: usize| 4 * j >= 3 * n;
@@ -129,8 +126,6 @@ fn blind(m: usize, n: usize) -> (Dense, Vec<f64>) {
     (w, direction)
 }
 
-/// Under every gauge, on either side, with either path: the direction is exact, the other
-/// components are those of the plain factors, the coverage is that of the singular vectors.
 #[test]
 fn low_rank_factors_keep_the_direction() {
     for (m, n) in [(40, 30), (30, 40), (70, 70)] {
@@ -143,7 +138,7 @@ fn low_rank_factors_keep_the_direction() {
                 let gauged = &h * w.f64() * &g;
                 let inverse = gauge.divide(column.clone(), &Host).unwrap();
                 for (path, r) in [(Path::Svd, 9), (Path::Gram, 9), (Path::Svd, 1)] {
-                    let what = format!("{name}, {m} x {n}, {path:?}, r = {r}");
+                    let label = format!("{name}, {m} x {n}, {path:?}, r = {r}");
                     let find = |threshold: Option<f64>| {
                         let options = LowRankOptions {
                             path,
@@ -166,10 +161,10 @@ fn low_rank_factors_keep_the_direction() {
                     let plain = find(None);
                     let kept = find(Some(2.0));
                     let outcome = kept.sink.unwrap();
-                    assert!(outcome.appended, "{what}");
-                    assert!(missed(&kept) < 1e-5, "{what}: {:e}", missed(&kept));
-                    assert!(missed(&plain) > 1e-2, "{what}: {:e}", missed(&plain));
-                    assert!(signs_are_fixed(&kept.a, n), "{what}");
+                    assert!(outcome.appended, "{label}");
+                    assert!(missed(&kept) < 1e-5, "{label}: {:e}", missed(&kept));
+                    assert!(missed(&plain) > 1e-2, "{label}: {:e}", missed(&plain));
+                    assert!(signs_are_fixed(&kept.a, n), "{label}");
                     assert_eq!(kept.singular_values, plain.singular_values);
                     let along = &h * w.f64() * &column;
                     best_with_the_direction(&kept, &gauged, (&h, &g), (&column, &along), r);
@@ -181,7 +176,7 @@ fn low_rank_factors_keep_the_direction() {
                     let threshold = random_coverage(r, n);
                     let usual = find(Some(threshold));
                     let outcome = usual.sink.unwrap();
-                    assert_eq!(outcome.appended, expected < threshold, "{what}");
+                    assert_eq!(outcome.appended, expected < threshold, "{label}");
                     assert_eq!(usual.a, if outcome.appended { kept.a } else { plain.a });
                     assert!(name != "none" || output.is_some() || outcome.appended);
                 }
@@ -190,7 +185,6 @@ fn low_rank_factors_keep_the_direction() {
     }
 }
 
-/// Right singular vectors of either shape.
 fn right_vectors(matrix: &Mat<f64>, r: usize) -> Mat<f64> {
     if matrix.nrows() >= matrix.ncols() {
         return right_singular(matrix.clone(), r).unwrap().vectors;
@@ -200,8 +194,7 @@ fn right_vectors(matrix: &Mat<f64>, r: usize) -> Mat<f64> {
     Mat::from_fn(matrix.ncols(), r, |i, j| product[(i, j)] / left.values[j])
 }
 
-/// Of every smaller rank the first components give what the weight gives at the direction, and lose the
-/// tail of what is left of the weight beside that output.
+/// At every smaller rank, with the tail of the weight orthogonal to the output.
 fn best_with_the_direction(
     kept: &LowRank,
     gauged: &Mat<f64>,
@@ -211,12 +204,11 @@ fn best_with_the_direction(
 ) {
     let (m, n) = gauged.shape();
     let (b, a) = (matrix(&kept.b, m, r), matrix(&kept.a, r, n));
-    // u ∝ H W ŝ.
     let u = along * (1.0 / norm(along));
-    let beside = gauged - &u * (u.transpose() * gauged);
+    let deflated = gauged - &u * (u.transpose() * gauged);
     let tall = match m < n {
-        true => beside.transpose().to_owned(),
-        false => beside,
+        true => deflated.transpose().to_owned(),
+        false => deflated,
     };
     let values = right_singular(tall, 1).unwrap().values;
     for shorter in [1, r.div_ceil(2), r] {
@@ -231,7 +223,6 @@ fn best_with_the_direction(
 
 #[test]
 fn a_direction_that_is_not_missed_costs_nothing() {
-    // At full rank nothing is missed, whatever the threshold.
     let w = Dense::normal(6, 4, 17);
     let options = LowRankOptions {
         sink: Some(Sink {
@@ -253,7 +244,6 @@ fn channels_of_largest_norm() {
     let one = Dense::from_fn(2, 5, |_, j| [1.0, -4.0, 0.0, 1.0, 3.0][j]);
     let other = Dense::from_fn(3, 5, |_, j| [1.0, 0.0, 5.0, 1.0, 0.0][j]);
     let weights = [one.weight(), other.weight()];
-    // Energies 5, 32, 75, 5, 18.
     for (count, expected) in [
         (0, &[][..]),
         (1, &[2]),

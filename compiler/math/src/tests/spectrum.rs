@@ -5,7 +5,6 @@ use super::super::{
 use super::gauge::Moment;
 use super::{Dense, close};
 
-/// A weight whose spectrum falls, and the second moment of what it reads.
 fn problem(rows: usize, cols: usize, seed: u64) -> (Dense, Moment) {
     let falls = |i: usize| 10f64.powf(-(i as f64) / 8.0);
     let spectrum: Vec<f64> = (0..rows.min(cols)).map(falls).collect();
@@ -35,10 +34,9 @@ fn values_are_those_of_the_decomposition() {
     }
 }
 
-/// What the best approximation of the whole matrix loses on some of its rows is no less than the tail of those rows'
-/// own spectrum says, at every rank, whatever the rows count.
+/// At every rank and for any row weights.
 #[test]
-fn some_rows_bound_what_any_approximation_of_the_whole_loses_there() {
+fn spectrum_of_some_rows_bounds_their_loss_in_any_approximation() {
     let (rows, cols, seen) = (48, 36, 14);
     let (weight, moment) = problem(rows, cols, 9);
     let gauge = Gauge::whiten(moment.of(), 0.0).unwrap();
@@ -49,7 +47,6 @@ fn some_rows_bound_what_any_approximation_of_the_whole_loses_there() {
     };
     let largest = rows.min(cols);
     let whole = low_rank_with(weight.weight(), largest, &options).unwrap();
-    // Every third row, each counting differently.
     let indices: Vec<usize> = (0..seen).map(|i| 3 * i).collect();
     let counts = |i: usize| (1.0 + 0.3 * i as f32).sqrt();
     let some: Vec<f32> = indices

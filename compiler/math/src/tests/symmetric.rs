@@ -1,9 +1,7 @@
-//! Decompositions for those who do not factorise with them.
-
 use super::super::*;
 use super::*;
 
-/// `Q diag(values) Qᵀ` with a random orthonormal `Q`, of which the lower triangle alone is kept.
+/// Lower triangle of `Q diag(values) Qᵀ` with a random orthonormal `Q`.
 fn symmetric(values: &[f64]) -> (Mat<f64>, Mat<f64>) {
     let n = values.len();
     let q = orthonormal(n, n, 3);
@@ -43,7 +41,7 @@ fn eigenvalues_and_vectors_are_those_that_were_planted() {
 }
 
 #[test]
-fn what_has_no_eigenvalues_is_refused() {
+fn invalid_matrices_are_refused() {
     let refused = |matrix: Mat<f64>| symmetric_eigenvalues(matrix, &Host).unwrap_err();
     assert!(matches!(
         refused(Mat::zeros(0, 0)),
@@ -74,9 +72,8 @@ fn what_has_no_eigenvalues_is_refused() {
     );
 }
 
-/// What a basis of the first k components loses, against the factors that are stored.
 #[test]
-fn components_say_what_every_shared_basis_loses() {
+fn component_energies_give_the_loss_of_every_rank() {
     let first = Dense::with_spectrum(20, 12, &[5.0, 3.0, 1.0, 0.2], 1);
     let second = Dense::normal(9, 12, 2);
     let weights = [first.weight(), second.weight()];
@@ -95,7 +92,6 @@ fn components_say_what_every_shared_basis_loses() {
     }
 }
 
-/// Fewer outputs than inputs, one of them a multiple of another.
 #[test]
 fn few_outputs_have_few_components() {
     let mut first = Dense::normal(5, 40, 4);
@@ -123,7 +119,7 @@ fn few_outputs_have_few_components() {
             let lost = (energies[4..].iter().sum::<f64>() / total).sqrt();
             assert!((stored - lost).abs() < 1e-6, "{stored} {lost}");
         }
-        // Seven directions, orthonormal, and nothing.
+        // Seven orthonormal directions, then zeros.
         for (i, row) in found.basis.chunks_exact(40).enumerate() {
             for (j, other) in found.basis.chunks_exact(40).enumerate() {
                 let product: f64 = row.iter().zip(other).map(|(x, y)| x * y).sum();

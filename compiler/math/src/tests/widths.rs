@@ -1,19 +1,16 @@
-//! Encoders of bands at the widths beyond which steps are left out, and at the widest that models have.
-
 use htc_formats::bands::{BAND, Bands, Code, Codes};
 
 use super::codes::{loss, normal};
 use crate::codes::{Guide, RowFeedback, encode_bands, relative_error};
 use crate::{Feedback, SecondMoment, Weight};
 
-/// Of inputs that depend on those before them as `0.9^|i - j|`.
+/// Inputs that are correlated by `0.9^|i - j|`.
 struct Wide {
     cols: usize,
     values: Vec<f32>,
     feedback: Feedback,
 }
 
-/// Rows, of which every third counts more.
 const ROWS: usize = 32;
 
 fn count(row: usize) -> f64 {
@@ -37,7 +34,7 @@ impl Wide {
         }
     }
 
-    /// `tr(H E C Eᵀ)`, where rows count as they do.
+    /// Weighted `tr(H E C Eᵀ)`.
     fn lost(&self, codes: &Codes, guide: Guide<'_>) -> f64 {
         let (rows, cols, values) = (ROWS, self.cols, &self.values[..]);
         let bytes = encode_bands(codes, Weight { rows, cols, values }, guide).unwrap();
@@ -46,7 +43,6 @@ impl Wide {
         let of_row = |(row, values): (usize, &[f32])| {
             bands.row(row, &mut stored).unwrap();
             let errors = values.iter().zip(&stored).map(|(w, v)| f64::from(w - v));
-            // What an error has in common with all before it, and itself.
             let (mut before, mut sum) = (0.0, 0.0);
             for e in errors {
                 sum += e * (e + 2.0 * 0.9 * before);
@@ -58,10 +54,8 @@ impl Wide {
     }
 }
 
-/// Wider than the widest whose columns' scales are fitted, and padded: feedback gains about what it gains where the
-/// matrix is narrow, and so do rows of which only a diagonal is known.
 #[test]
-fn feedback_of_wide_matrices_gains_what_it_does_of_narrow_ones() {
+fn feedback_gains_as_much_in_wide_matrices_as_in_narrow_ones() {
     let of = [4100, 100].map(Wide::new);
     let of_rows = RowFeedback::of_weights((0..ROWS).map(|row| count(row) as f32).collect());
     let mixed = |cols: usize| {
@@ -96,14 +90,12 @@ fn feedback_of_wide_matrices_gains_what_it_does_of_narrow_ones() {
     }
 }
 
-/// 65,536 columns, rotated or not, and so many that the last band is padded: what is packed is decoded to numbers that
-/// are as close as those of narrow matrices are.
+/// Rotated or not, whole or padded.
 #[test]
-fn the_widest_matrices_lose_what_their_codes_do() {
+fn widest_matrices_have_the_loss_of_their_codes() {
     let rows = 16;
     for (cols, trellis) in [(65_536, 2), (65_533, 4)] {
         let w = normal(3, rows * cols, 0.05);
-        // Trellises take the longest to find; the last band is one.
         let [trellis, levels] = [Code::trellis(trellis), Code::levels(3)].map(Result::unwrap);
         let bands = (1..=2048).map(|band| if band % 16 == 0 { trellis } else { levels });
         let bands: Vec<Code> = bands.collect();

@@ -1,4 +1,4 @@
-//! Axioms: principal directions of one half of the sample that the other half has too.
+//! Axioms: principal directions that both halves of the sample have.
 
 use faer::Mat;
 use faer::linalg::matmul::matmul;
@@ -13,28 +13,24 @@ use crate::system::random::Rng;
 /// Variance of the first half that the candidates hold.
 pub(super) const ENERGY: f64 = 0.95;
 
-/// The part of the sample that is held out for the rebuild.
+/// Fraction of the sample held out for the rebuild.
 pub(super) const HELD_OUT: f64 = 0.5;
 
-/// A candidate survives where the rebuilt subspace misses at most this part of what a random one of
-/// its dimension misses, `1 − k/d`: nearer to being there than to chance. Without that comparison every
-/// direction would survive in a subspace that nearly fills the space.
+/// Maximum missed fraction of a survivor, relative to that of a random subspace, `1 − k/d`;
+/// otherwise all directions would survive in a nearly full subspace.
 pub(super) const MISSED: f64 = 0.5;
 
-/// Vectors of a half that are needed at least: with two there is one direction.
 const FEWEST: usize = 2;
 
-/// The axioms of a sample; `None` where it is too small, or where the directions fill the space so
-/// that a random subspace misses nothing.
+/// Finds the axioms; `None` if the sample is too small or the directions fill the space.
 ///
 /// # Errors
-/// Vectors whose products exceed float64.
+/// Overflow of float64.
 pub(super) fn of_sample(layer: usize, sample: &Sample) -> Result<Option<Axioms>, FactoriseError> {
     let held_out = (HELD_OUT * sample.count() as f64) as usize;
     if held_out < FEWEST {
         return Ok(None);
     }
-    // Not the same stream of numbers as the layer's intervals.
     let mut random = Rng(!SEED.wrapping_add(layer as u64));
     let order = shuffled(sample.count(), &mut random);
     let (held_out, first) = order.split_at(held_out);
@@ -103,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn isotropic_noise_does_not() {
+    fn isotropic_noise_has_no_axioms() {
         for width in [100, 500] {
             let found = of_sample(3, &sample(301, &vec![1.0; width]));
             let found = found.unwrap().unwrap();
@@ -114,11 +110,10 @@ mod tests {
     }
 
     #[test]
-    fn without_vectors_or_room_there_are_none() {
+    fn small_samples_and_full_subspaces_give_none() {
         assert!(of_sample(0, &sample(3, &[1.0; 8])).unwrap().is_none());
         assert!(of_sample(0, &sample(40, &[1.0])).unwrap().is_none());
         assert!(of_sample(0, &Sample::new(&[], 8, &[])).unwrap().is_none());
-        // Two directions of equal variance in two dimensions.
         assert!(of_sample(0, &sample(40, &[1.0; 2])).unwrap().is_none());
     }
 }

@@ -1,30 +1,25 @@
-//! The curvature of the graph of nearest neighbours.
+//! Curvature of the nearest-neighbour graph.
 //!
-//! Forman's curvature of an edge of a graph without weights, with its triangles as faces
-//! (Samal et al. 2018), is `4 − deg u − deg v + 3 t`, where `t` triangles have the edge. It is
-//! positive where neighbours of neighbours are neighbours, as on a sphere, negative where
-//! neighbourhoods part, as in a tree.
+//! Forman's curvature of an edge with triangles as faces (Samal et al. 2018) is `4 − deg u − deg v
+//! + 3 t` for `t` triangles: positive as on a sphere, negative as in a tree.
 
 use faer::Mat;
 
 use crate::analyse::record::{Curvature, rounded};
 
-/// The name of the estimator.
+/// Name of the estimator.
 pub(super) const ESTIMATOR: &str = "forman_augmented";
 
-/// Neighbours that a vector chooses.
+/// Nearest neighbours per vector.
 pub(super) const NEIGHBOURS: usize = 8;
 
-/// The curvature of the graph in which each vector is joined to its nearest, given the squared
-/// distances; `None` where there are not more vectors than neighbours.
+/// Computes the curvature from squared distances; `None` for too few vectors.
 pub(super) fn of_sample(distances: &Mat<f64>) -> Option<Curvature> {
     (distances.nrows() > NEIGHBOURS)
         .then(|| neighbours(distances))
         .and_then(|graph| curvature(&graph))
 }
 
-/// Whether two vectors are joined: either is one of the nearest of the other, of equally near ones
-/// the first.
 fn neighbours(distances: &Mat<f64>) -> Vec<Vec<bool>> {
     let n = distances.nrows();
     let mut joined = vec![vec![false; n]; n];
@@ -39,7 +34,6 @@ fn neighbours(distances: &Mat<f64>) -> Vec<Vec<bool>> {
     joined
 }
 
-/// The curvature of a graph; `None` where it has no edge.
 fn curvature(joined: &[Vec<bool>]) -> Option<Curvature> {
     let degrees: Vec<usize> = joined
         .iter()
@@ -92,19 +86,17 @@ mod tests {
             assert_eq!((found.mean, found.negative), (n as f64, 0.0));
             assert_eq!(found.edges, n * (n - 1) / 2);
         }
-        // A star: 4 − 1 − n, the mark of a tree.
+        // A star: 4 − 1 − n, as in a tree.
         let star = curvature(&graph(9, |i, _| i == 0)).unwrap();
         assert_eq!((star.mean, star.negative, star.edges), (-5.0, 1.0, 8));
         assert!(curvature(&graph(5, |_, _| false)).is_none());
     }
 
-    /// Points on a line: the neighbours are those on either side.
     #[test]
-    fn the_graph_joins_the_nearest() {
+    fn graph_connects_nearest_neighbours() {
         let n = 30;
         let distances = Mat::from_fn(n, n, |i, j| (i as f64 - j as f64).powi(2));
         let joined = neighbours(&distances);
-        // Those at the ends have all of theirs on one side.
         for (i, row) in joined.iter().enumerate().take(21).skip(9) {
             let near: Vec<usize> = (0..n).filter(|&j| row[j]).collect();
             let expected: Vec<usize> = (i - 4..=i + 4).filter(|&j| j != i).collect();

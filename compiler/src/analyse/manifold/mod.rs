@@ -1,4 +1,4 @@
-//! The manifold of the residual stream in four phases: sampling, symmetry, curvature, axioms.
+//! Manifold of the residual stream in four phases: sampling, symmetry, curvature, axioms.
 
 mod axioms;
 mod curvature;
@@ -11,7 +11,7 @@ use super::sample::Sample;
 use crate::calibrate::StoredLayer;
 use crate::math::FactoriseError;
 
-/// The rules, and no layer yet.
+/// Returns the rules, without layers.
 pub(super) fn none() -> Manifold {
     Manifold {
         symmetry: SymmetryRule {
@@ -31,10 +31,10 @@ pub(super) fn none() -> Manifold {
     }
 }
 
-/// The manifold behind one layer.
+/// Computes the manifold after one layer.
 ///
 /// # Errors
-/// Statistics that no activations have.
+/// Invalid statistics.
 pub(super) fn of_layer(
     layer: usize,
     stored: &StoredLayer,

@@ -1,7 +1,4 @@
-//! Heads whose queries, keys or values lie in nearly equal subspaces.
-//!
-//! The coordinates of queries and keys are the rotary planes, which all heads have in common. Those
-//! of values are each head's own: there, equal subspaces are equal as they are stored.
+//! Heads with nearly equal subspaces of queries, keys or values, as stored.
 
 use faer::Mat;
 use faer::linalg::matmul::matmul;
@@ -12,19 +9,16 @@ use crate::analyse::record::{HeadPair, Symmetry, rounded};
 use crate::calibrate::{Moment, StoredLayer};
 use crate::math::{FactoriseError, Host, symmetric_eigen, symmetric_eigenvalues};
 
-/// The part of a head's energy `E‖x‖²` that its subspace holds.
+/// Fraction of a head's energy `E‖x‖²` that its subspace holds.
 pub(super) const ENERGY: f64 = 0.9;
 
-/// Mean cosine from which two subspaces are nearly equal: an angle of 18 degrees, at which one
-/// subspace still holds nine tenths (`cos²`) of what lies in the other, the part of the energy that
-/// made them.
+/// Minimum mean cosine: at 18 degrees a subspace still holds nine tenths (`cos²`) of the other.
 pub(super) const THRESHOLD: f64 = 0.95;
 
-/// Pairs that are listed.
 const LISTED: usize = 16;
 
 /// # Errors
-/// Statistics that no activations have.
+/// Invalid statistics.
 pub(super) fn of_layer(stored: &StoredLayer) -> Result<Vec<Symmetry>, FactoriseError> {
     let mut subspaces: [Vec<Mat<f64>>; 3] = Default::default();
     for head in 0..stored.kv_heads() {
@@ -39,7 +33,6 @@ pub(super) fn of_layer(stored: &StoredLayer) -> Result<Vec<Symmetry>, FactoriseE
         .collect()
 }
 
-/// The leading eigenvectors of `E[x xᵀ]`, `[head_size, k]`.
 fn subspace(moment: &Moment) -> Result<Mat<f64>, FactoriseError> {
     let n = moment.mean.len();
     let second = moment.lower();
@@ -48,7 +41,6 @@ fn subspace(moment: &Moment) -> Result<Mat<f64>, FactoriseError> {
     Ok(found.vectors.subcols(0, k).to_owned())
 }
 
-/// All pairs of subspaces, given by orthonormal columns.
 fn compare(of: &str, subspaces: &[Mat<f64>]) -> Result<Symmetry, FactoriseError> {
     let (mut pairs, mut undecided) = (0, 0);
     let mut near = Vec::new();
@@ -56,7 +48,7 @@ fn compare(of: &str, subspaces: &[Mat<f64>]) -> Result<Symmetry, FactoriseError>
         for (a, first) in subspaces[..b].iter().enumerate() {
             pairs += 1;
             let larger = first.ncols().max(second.ncols());
-            // The mean of cos² over random subspaces, and so at least the square of the mean cosine.
+            // Root of the mean of cos² over random subspaces.
             let chance = (larger as f64 / first.nrows().max(1) as f64).sqrt();
             if chance >= THRESHOLD {
                 undecided += 1;
@@ -85,8 +77,7 @@ fn compare(of: &str, subspaces: &[Mat<f64>]) -> Result<Symmetry, FactoriseError>
     })
 }
 
-/// The mean of the singular values of `AᵀB`, as many as the smaller subspace has dimensions; 0 where
-/// that is none.
+/// Mean singular value of `AᵀB`, over the smaller dimension.
 fn mean_cosine(a: &Mat<f64>, b: &Mat<f64>) -> Result<f64, FactoriseError> {
     let (a, b) = match a.ncols() <= b.ncols() {
         true => (a, b),
@@ -120,9 +111,8 @@ mod tests {
     }
 
     #[test]
-    fn equal_heads_are_found_whatever_their_bases() {
+    fn equal_heads_are_found_in_any_basis() {
         let turned = {
-            // The span of the axes 0 and 1, turned by 30 degrees within itself.
             let (cos, sin) = (30f64.to_radians().cos(), 30f64.to_radians().sin());
             let mut turned = Mat::zeros(16, 2);
             (turned[(0, 0)], turned[(1, 0)]) = (cos, sin);
@@ -141,20 +131,18 @@ mod tests {
         assert_eq!((pair.a, pair.b, pair.cosine), (0, 2, 1.0));
         assert!((pair.chance - (2.0f64 / 16.0).sqrt()).abs() < 1e-5);
         assert_eq!(found.dimensions, [2, 2, 2, 2]);
-        // One common axis of two.
         let half = mean_cosine(&heads[1], &heads[3]).unwrap();
         assert!((half - 0.5).abs() < 1e-12);
     }
 
     #[test]
-    fn subspaces_that_fill_the_head_say_nothing() {
+    fn subspaces_that_fill_the_head_are_undecided() {
         let heads = [axes(8, &[0, 1, 2, 3, 4, 5, 6, 7]), axes(8, &[0])];
         let found = compare("values", &heads).unwrap();
         assert_eq!((found.pairs, found.near_equal, found.undecided), (1, 0, 1));
         assert_eq!(mean_cosine(&Mat::zeros(8, 0), &heads[0]).unwrap(), 0.0);
     }
 
-    /// A tenth of the energy is outside.
     #[test]
     fn a_subspace_holds_nine_tenths_of_the_energy() {
         let mut second = Vec::new();
@@ -171,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cosine_of_random_subspaces_is_at_most_what_chance_says() {
+    fn random_subspaces_stay_below_the_chance_bound() {
         let mut random = Rng(2);
         let mut random_subspace = |k: usize| {
             let normal = Mat::from_fn(64, k, |_, _| random.normal());

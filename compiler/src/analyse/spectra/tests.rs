@@ -16,8 +16,7 @@ fn member(slot: Slot, rows: usize, cols: usize) -> Member {
 }
 
 #[test]
-fn a_known_spectrum_is_told() {
-    // Energies 16, 4, 4, 1, 0 of 25.
+fn known_spectrum_is_summarised() {
     let values = [4.0, 2.0, 2.0, 1.0, 0.0];
     let found = spectrum_of((3, Slot::K), &member(Slot::K, 5, 9), &values);
     assert_eq!((found.norm, found.largest, found.layer), (5.0, 4.0, 3));
@@ -35,17 +34,15 @@ fn a_known_spectrum_is_told() {
 }
 
 #[test]
-fn nothing_is_lost_of_zeros() {
+fn zero_weight_has_no_error() {
     let found = spectrum_of((0, Slot::Q), &member(Slot::Q, 4, 4), &[0.0; 4]);
     assert_eq!((found.norm, found.stable_rank), (0.0, 0.0));
     assert_eq!(found.ranks, [0; 5]);
     assert_eq!(found.tails.none, [0.0; 8]);
 }
 
-/// Two slots whose own directions differ: the one that has the basis' first component loses nothing,
-/// the other everything until the second.
 #[test]
-fn sharing_costs_what_is_outside_the_basis() {
+fn shared_basis_error_is_the_energy_outside_it() {
     let unit = Unit {
         layer: 1,
         members: vec![member(Slot::Gate, 2, 4), member(Slot::Up, 2, 4)],
@@ -65,7 +62,6 @@ fn sharing_costs_what_is_outside_the_basis() {
     };
     assert_eq!(gate.errors[0], rounded(0.1f64.sqrt()));
     assert_eq!(gate.excess[0], Some(1.0));
-    // Its own best approximation of rank 2 is exact.
     assert_eq!((gate.errors[3], gate.excess[3]), (gate.errors[0], None));
     assert_eq!(
         (gate.errors[5], up.errors[0], up.errors[3]),
@@ -75,7 +71,7 @@ fn sharing_costs_what_is_outside_the_basis() {
 }
 
 #[test]
-fn a_basis_covers_what_lies_in_it() {
+fn coverage_is_the_norm_of_the_projection() {
     let mut basis = vec![0.0; 16];
     (0..4).for_each(|i| basis[i * 4 + i] = 1.0);
     let components = Components {
@@ -91,11 +87,10 @@ fn a_basis_covers_what_lies_in_it() {
     assert_eq!((found[1].rank, found[1].norm), (2, 0.6));
 }
 
-/// The published singular values of an 8B Llama: what is said of them must be what was published. Of
-/// the tables beside them, the columns of shared bases need the weights, which were not published;
-/// the Eckart-Young columns are there for Q, K and V at ranks which are some of our fractions.
+/// Published singular values of an 8B Llama. The weights are unpublished, so shared bases cannot be
+/// checked.
 #[test]
-fn published_spectra_are_told_as_published() {
+fn published_spectra_are_reproduced() {
     let shared = std::env::var_os("HTC_SHARED").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
         PathBuf::from,
@@ -120,28 +115,30 @@ fn published_spectra_are_told_as_published() {
     let (mut compared, mut exact) = (0, 0);
     for (layer, groups) in summary["per_layer"].as_object().unwrap() {
         for group in groups.as_object().unwrap().values() {
-            for (name, told) in group.as_object().unwrap() {
+            for (name, published) in group.as_object().unwrap() {
                 let slot: Slot = name.to_lowercase().parse().unwrap();
-                let side = |i: usize| told["shape"][i].as_u64().unwrap() as usize;
+                let side = |i: usize| published["shape"][i].as_u64().unwrap() as usize;
                 let member = member(slot, side(0), side(1));
                 let values = values(&format!("layer{layer}.{name}"));
                 assert_eq!(values.len(), member.rows.min(member.cols));
                 let found = spectrum_of((layer.parse().unwrap(), slot), &member, &values);
-                // The norm was summed over the weight's numbers in float32.
-                for (found, told, tolerance) in [
-                    (found.norm, &told["frob_norm"], 1e-3),
-                    (found.largest, &told["top_sv"], 1e-5),
+                for (found, published, tolerance) in [
+                    (found.norm, &published["frob_norm"], 1e-3),
+                    (found.largest, &published["top_sv"], 1e-5),
                 ] {
-                    let told = told.as_f64().unwrap();
-                    assert!((found / told - 1.0).abs() < tolerance, "{found} {told}");
+                    let published = published.as_f64().unwrap();
+                    assert!(
+                        (found / published - 1.0).abs() < tolerance,
+                        "{found} {published}"
+                    );
                 }
                 let ranks = found.ranks.iter().zip(ENERGIES);
                 for (&found, energy) in ranks {
-                    let told = &told["rank_for_energy"][format!("{energy:.2}")];
-                    let told = told.as_u64().unwrap() as usize;
-                    // They were summed in float32: a rank may be off by one.
-                    assert!(found.abs_diff(told) <= 1, "{layer} {name} {energy}");
-                    exact += usize::from(found == told);
+                    let published = &published["rank_for_energy"][format!("{energy:.2}")];
+                    let published = published.as_u64().unwrap() as usize;
+                    // Summed in float32: a rank may be off by one.
+                    assert!(found.abs_diff(published) <= 1, "{layer} {name} {energy}");
+                    exact += usize::from(found == published);
                     compared += 1;
                 }
                 spectra.insert((layer.clone(), name.clone()), found);
@@ -162,10 +159,9 @@ fn published_spectra_are_told_as_published() {
         for name in ["Q", "K", "V"] {
             let found = &spectra[&(value("layer").to_owned(), name.to_owned())];
             let full = found.rows.min(found.cols);
-            let told: f64 = value(&format!("{name}_ey")).parse().unwrap();
-            // At or beyond the full rank nothing is left, and no fraction is listed.
+            let published: f64 = value(&format!("{name}_ey")).parse().unwrap();
             if k >= full {
-                assert_eq!(told, 0.0);
+                assert_eq!(published, 0.0);
                 continue;
             }
             let at = FRACTIONS
@@ -174,12 +170,11 @@ fn published_spectra_are_told_as_published() {
                 .unwrap();
             let tail = found.tails.none[at];
             assert!(
-                (tail * tail - told).abs() < 2e-6,
-                "{name} {k}: {tail} {told}"
+                (tail * tail - published).abs() < 2e-6,
+                "{name} {k}: {tail} {published}"
             );
             compared += 1;
         }
     }
-    // Q at four ranks, K and V at one, in three layers.
     assert_eq!(compared, 3 * (4 + 1 + 1));
 }

@@ -1,4 +1,4 @@
-//! The date in the words of Python's `strftime`, in UTC and English.
+//! Dates in the format of Python's `strftime`, in UTC and English.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -28,13 +28,13 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// Now, as `format` says.
+/// Returns the current date in `format`.
 pub fn now(format: &str) -> Result<String, Error> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     written(since.map_or(0, |since| since.as_secs()), format)
 }
 
-/// A moment as `2026-01-31T23:59:59Z`; one before 1970 as the beginning of that year.
+/// Returns a time such as `2026-01-31T23:59:59Z`; times before 1970 become the start of 1970.
 pub fn utc(at: SystemTime) -> String {
     let seconds = at
         .duration_since(UNIX_EPOCH)
@@ -47,11 +47,11 @@ pub fn utc(at: SystemTime) -> String {
     )
 }
 
-/// A second after 1970 began, as `format` says.
+/// Formats seconds since 1970.
 fn written(seconds: u64, format: &str) -> Result<String, Error> {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
-    // The first of January 1970 was a Thursday.
+    // 1 January 1970 was a Thursday.
     let weekday = DAYS[((days + 3) % 7) as usize];
     let month_name = MONTHS[month as usize - 1];
     let mut out = String::new();
@@ -87,15 +87,15 @@ fn written(seconds: u64, format: &str) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Year, month and day of a day after 1970 began, in the Gregorian calendar.
+/// Converts days since 1970 to year, month and day of the Gregorian calendar.
 fn civil(days: u64) -> (u64, u64, u64) {
-    /// Days of 400 years, after which the calendar repeats.
+    /// Days in 400 years, the period of the calendar.
     const CYCLE: u64 = 146_097;
-    /// Days from the first of March of the year 0 to 1970.
+    /// Days from 1 March of the year 0 to 1970.
     const EPOCH: u64 = 719_468;
     let days = days + EPOCH;
     let (cycle, day) = (days / CYCLE, days % CYCLE);
-    // Years begin in March, so that the day that leap years add is their last.
+    // Years start in March, so the leap day is the last.
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_written_in_utc() {
+    fn times_are_formatted_in_utc() {
         let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(0), "1970-01-01T00:00:00Z");
         assert_eq!(at(951_868_799), "2000-02-29T23:59:59Z");
@@ -123,8 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_those_of_other_programs() {
-        // `date -u -d @SECONDS`.
+    fn dates_match_gnu_date() {
         for (seconds, expected) in [
             (0, "Thursday, 01 January 1970, 00:00:00"),
             (951_782_399, "Monday, 28 February 2000, 23:59:59"),

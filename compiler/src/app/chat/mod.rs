@@ -1,7 +1,7 @@
-//! Conversations as the text that a model was trained on.
+//! Chat templates: conversion of conversations to prompts.
 //!
-//! A chat template is a program out of a model's file. It is executed in a process of its own,
-//! whose memory and time are bounded: no interpreter of Jinja bounds what a template allocates.
+//! A chat template is a program from a model file. It runs in a separate process with bounded
+//! memory and time, since no Jinja interpreter bounds the allocations of a template.
 
 pub mod date;
 mod said;
@@ -16,34 +16,33 @@ use thiserror::Error;
 pub use said::{Written, write};
 pub use template::{Conversation, Message};
 
-/// Address space of the process that executes a template.
+/// Address space limit of the process.
 const MEMORY: u64 = 1 << 30;
 
-/// How long a template may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Name of the subcommand that executes a template.
+/// Name of the subcommand that renders a template.
 pub const SUBCOMMAND: &str = "render-chat-template";
 
-/// Why a conversation cannot be written.
+/// Error returned when a conversation cannot be rendered.
 #[derive(Debug, Error)]
 pub enum ChatError {
-    /// There is nothing to write it with.
+    /// The model has no template.
     #[error("the model has no chat template; without --chat the text is continued as it is")]
     NoTemplate,
-    /// The template is at fault.
+    /// The template failed.
     #[error("the model's chat template fails: {0}; without --chat the text is continued as it is")]
     Template(String),
-    /// The system is at fault.
+    /// The process failed.
     #[error("the process for the chat template cannot be used: {0}")]
     Process(#[from] io::Error),
 }
 
-/// The text of a conversation, up to where the model's answer begins.
+/// Renders a conversation up to the start of the model's answer.
 ///
 /// # Errors
-/// [`ChatError::Template`] where the template fails, takes too long, or takes more memory or
-/// writes more text than any conversation needs.
+/// [`ChatError::Template`] if the template fails or exceeds the limits of time, memory or text
+/// length.
 pub fn render(conversation: &Conversation) -> Result<String, ChatError> {
     let mut child = Command::new(std::env::current_exe()?)
         .arg(SUBCOMMAND)
@@ -52,14 +51,14 @@ pub fn render(conversation: &Conversation) -> Result<String, ChatError> {
         .stderr(Stdio::piped())
         .spawn()?;
     let request = serde_json::to_vec(conversation).map_err(io::Error::from)?;
-    // Threads, so that neither side waits for the other with a full pipe.
+    // Use threads, to avoid a deadlock on full pipes.
     let (mut stdin, stdout, stderr) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let limit = template::MAX_TEXT_BYTES as u64 + 1;
     std::thread::scope(|scope| {
         scope.spawn(move || {
             if let Some(stdin) = &mut stdin {
-                // Where the child is gone, its exit says why.
+                // If the child has exited, its status has the reason.
                 let _ = stdin.write_all(&request);
             }
             drop(stdin);
@@ -92,7 +91,7 @@ pub fn render(conversation: &Conversation) -> Result<String, ChatError> {
             Some(status) if status.code() == Some(1) => {
                 failed(String::from_utf8_lossy(&words).trim().to_owned())
             }
-            // An allocation that fails, or an overflowing stack, ends a process at once.
+            // Failed allocations and stack overflows abort the process.
             Some(_) => failed("it takes more memory than any conversation needs".to_owned()),
         }
     })
@@ -106,10 +105,10 @@ fn read(from: Option<impl Read>, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The other side of [`render`]: reads a conversation from standard input and writes its text.
+/// Child side of [`render`]: reads a conversation from standard input and writes its text.
 ///
 /// # Errors
-/// What is wrong, on one line.
+/// A one-line message.
 pub fn serve() -> Result<(), String> {
     limit_resources().map_err(|error| format!("memory cannot be limited: {error}"))?;
     let mut request = Vec::new();
@@ -128,17 +127,17 @@ pub fn serve() -> Result<(), String> {
     written.map_err(|error| error.to_string())
 }
 
-/// Memory, and time on the processor: who started this process may be gone when its time is up.
+/// Limits memory and CPU time; the parent may exit before the timeout.
 #[cfg(unix)]
 fn limit_resources() -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    // macOS maps more than that into every process before it begins, and refuses the limit.
+    // On macOS every process maps more than that from the start, and the limit is refused.
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
     let limits = [(Resource::As, MEMORY), (Resource::Cpu, PATIENCE.as_secs())];
     #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
     let limits = [(Resource::Cpu, PATIENCE.as_secs())];
     for (resource, limit) in limits {
-        // What was inherited may be less, and cannot be raised.
+        // An inherited limit may be lower and cannot be raised.
         let inherited = getrlimit(resource).maximum.unwrap_or(u64::MAX);
         let limit = Some(limit.min(inherited));
         setrlimit(
@@ -152,7 +151,7 @@ fn limit_resources() -> io::Result<()> {
     Ok(())
 }
 
-/// Not known on this system; time stays limited.
+/// Not supported; time stays limited by the parent.
 #[cfg(not(unix))]
 fn limit_resources() -> io::Result<()> {
     Ok(())

@@ -1,26 +1,25 @@
-//! Which bytes of a written conversation are somebody's words.
+//! Location of message contents in a rendered conversation.
 //!
-//! A template writes control tokens as text, and who speaks may spell them, too. So the conversation
-//! is written twice: as it is, and with two characters around every message that occur nowhere in
-//! it. Where the second text without those characters is the first, they show where the words came
-//! to stand, whatever the template did to them: trimmed, replaced, quoted. A template that looks
-//! into the words, cuts them or turns them around may write something else; then nobody can say.
+//! A template writes control tokens as text, and users may spell them too. The conversation is
+//! therefore rendered twice: as it is, and with two marker characters around every message that
+//! occur nowhere else. If both texts agree without the markers, these locate the contents even if
+//! the template trimmed, repeated or quoted them. A template that inspects, cuts or reorders
+//! contents may give another text; then the locations are unknown.
 
 use std::ops::Range;
 
 use super::{ChatError, Conversation, render};
 
-/// A conversation as the model reads it.
+/// Rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The text, up to where the model's answer begins.
+    /// Text up to the start of the model's answer.
     pub text: String,
-    /// Where in it somebody's words stand, ascending; `None` where the template does not let it be
-    /// known.
+    /// Ascending ranges of message contents in the text; `None` if unknown.
     pub said: Option<Vec<Range<usize>>>,
 }
 
-/// Writes a conversation.
+/// Renders a conversation.
 ///
 /// # Errors
 /// Those of [`render`].
@@ -34,15 +33,15 @@ fn write_with<E>(
 ) -> Result<Written, E> {
     let text = render(conversation)?;
     let said = marks(conversation).and_then(|marks| {
-        // A template may fail over words that it does not expect.
+        // A template may fail on the markers.
         let marked = render(&marked(conversation, marks)).ok()?;
         places(&marked, marks, &text)
     });
     Ok(Written { text, said })
 }
 
-/// Two characters that stand for nothing (Unicode's noncharacters, then those for private use) and
-/// occur nowhere in a conversation.
+/// Returns two meaningless characters (Unicode noncharacters, then private use) that occur nowhere
+/// in the conversation.
 fn marks(conversation: &Conversation) -> Option<[char; 2]> {
     let Conversation {
         template,
@@ -59,8 +58,8 @@ fn marks(conversation: &Conversation) -> Option<[char; 2]> {
     Some([free.next()?, free.next()?])
 }
 
-/// The conversation with marks around the words. Spaces around them stay outside, where a template
-/// that trims finds them; what is nothing but spaces is no control token.
+/// Returns the conversation with markers around contents. Surrounding spaces stay outside, for
+/// templates that trim.
 fn marked(conversation: &Conversation, [begin, end]: [char; 2]) -> Conversation {
     let mut marked = conversation.clone();
     for message in &mut marked.messages {
@@ -76,7 +75,6 @@ fn marked(conversation: &Conversation, [begin, end]: [char; 2]) -> Conversation 
     marked
 }
 
-/// Where the marks show words in `text`, which must be what is left without them.
 fn places(marked: &str, [begin, end]: [char; 2], text: &str) -> Option<Vec<Range<usize>>> {
     let mut said = Vec::new();
     let mut open = None;
@@ -121,7 +119,6 @@ mod tests {
         write_with(&conversation(template, words), template::render).unwrap()
     }
 
-    /// The words that are known to be somebody's.
     fn said(template: &str, words: &[(&str, &str)]) -> Option<Vec<String>> {
         let Written { text, said } = written(template, words);
         let words = said?.into_iter().map(|place| text[place].to_owned());
@@ -131,7 +128,7 @@ mod tests {
     const TURNS: &str = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}";
 
     #[test]
-    fn words_are_known_however_they_are_written() {
+    fn contents_are_located_after_trimming_and_repetition() {
         let asked = [("system", "be brief"), ("user", " hi <|end|> \n")];
         let found = written(TURNS, &asked);
         assert_eq!(
@@ -151,7 +148,7 @@ mod tests {
             let found = said(&template, &asked[1..]).unwrap();
             assert_eq!(found, [expected], "{filter}");
         }
-        // Written twice, or not at all.
+        // Repeated, or omitted.
         let twice = "{{ messages[0].content }}|{{ messages[0].content }}";
         assert_eq!(said(twice, &[("user", "a")]).unwrap(), ["a", "a"]);
         assert_eq!(said("x", &[("user", "a")]).unwrap(), [""; 0]);
@@ -159,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_that_look_into_words_are_told_from_others() {
+    fn templates_that_inspect_contents_give_no_locations() {
         for content in [
             "m.content[1:]",
             "m.content.split('<')[0]",
@@ -174,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_occur_nowhere() {
+    fn markers_are_unused_characters() {
         let words: String = ('\u{fdd0}'..='\u{fdee}').collect();
         let asked = conversation(TURNS, &[("user", &words)]);
         assert_eq!(marks(&asked), Some(['\u{fdef}', '\u{f0000}']));

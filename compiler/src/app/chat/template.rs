@@ -1,10 +1,9 @@
-//! Chat templates: Jinja, with what the `transformers` library gives them.
+//! Jinja chat templates with the environment of the `transformers` library.
 //!
-//! Blocks take the line they stand on (`trim_blocks`, `lstrip_blocks`), loops may be left, strings
-//! and mappings have the methods of Python's. `raise_exception` ends the rendering with its
-//! message. `strftime_now` is the date, as it was in training: where a template asks for it, the
-//! same conversation gives another text on another day. The tags that mark what a model is trained
-//! on mark nothing here.
+//! `trim_blocks`, `lstrip_blocks` and loop controls are enabled, and strings and mappings have
+//! Python's methods. `raise_exception` ends rendering with its message. `strftime_now` returns the
+//! current date, as in training: templates that use it render differently on another day.
+//! Generation tags have no effect.
 
 use std::io::{self, Write};
 
@@ -15,41 +14,41 @@ use serde_json::ser::Formatter;
 
 use super::date;
 
-/// Bytes of the rendered text at most: some million tokens.
+/// Maximum bytes of the rendered text: about a million tokens.
 pub const MAX_TEXT_BYTES: usize = 4 << 20;
 
-/// Instructions at most; a template takes some hundreds for a message.
+/// Maximum instructions; a template needs some hundreds per message.
 const FUEL: u64 = 10_000_000;
 
-/// What is said to a model, and how it is written.
+/// Conversation with its template.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conversation {
-    /// The template.
+    /// Source of the template.
     pub template: String,
-    /// What was said, the first first.
+    /// Messages in order.
     pub messages: Vec<Message>,
-    /// Text of the beginning-of-sequence token; empty where there is none.
+    /// Text of the beginning-of-sequence token, or empty.
     pub bos: String,
-    /// Text of the end-of-sequence token; empty where there is none.
+    /// Text of the end-of-sequence token, or empty.
     pub eos: String,
 }
 
-/// What one side said.
+/// Message of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     /// `system`, `user` or `assistant`.
     pub role: String,
-    /// The words.
+    /// Text of the message.
     pub content: String,
 }
 
-/// The text of a conversation, up to where the model's answer begins.
+/// Renders a conversation up to the start of the model's answer.
 ///
-/// Steps and the length of the text are bounded; memory is not, since a template may double a
-/// string some forty times. [`render`](super::render) bounds that too.
+/// Steps and text length are bounded; memory is not, since a template may double a string some
+/// forty times. [`render`](super::render) bounds it too.
 ///
 /// # Errors
-/// What is wrong with the template, on one line.
+/// A one-line message on the template.
 pub fn render(conversation: &Conversation) -> Result<String, String> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
@@ -82,8 +81,8 @@ pub fn render(conversation: &Conversation) -> Result<String, String> {
     }
 }
 
-/// `{% generation %}` and its end, which the `transformers` library takes out, as tags without
-/// effect, so that what they say of the spaces around them stays.
+/// Replaces `{% generation %}` and its end, which `transformers` removes, by tags without effect
+/// that keep their whitespace control.
 fn without_generation_tags(template: &str) -> String {
     let mut out = String::with_capacity(template.len());
     let mut rest = template;
@@ -104,7 +103,6 @@ fn without_generation_tags(template: &str) -> String {
     out
 }
 
-/// A text of bounded length.
 #[derive(Default)]
 struct Bounded {
     bytes: Vec<u8>,
@@ -140,7 +138,7 @@ fn in_words(error: Error) -> String {
     format!("{line}{what}")
 }
 
-/// `json.dumps` of Python with `ensure_ascii=False`: a space behind commas and colons.
+/// `json.dumps` of Python with `ensure_ascii=False`: a space after commas and colons.
 fn to_json(value: Value, options: Kwargs) -> Result<Value, Error> {
     let failed =
         |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());

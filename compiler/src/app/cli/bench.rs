@@ -19,7 +19,7 @@ const EXAMPLES: &str = "Examples:
   htc bench model.gguf --against llama.cpp:build/bin/llama-bench --threads 8 -o speed.html
   htc bench model.htz --against model.gguf --gates gates.json --json > speed.json";
 
-/// Entries of a list at most.
+/// Maximum length of a list.
 const LIST: usize = 64;
 
 /// Arguments of `htc bench`.
@@ -97,20 +97,20 @@ pub struct BenchArgs {
     pub json: bool,
 }
 
-/// What a model is held against.
+/// Baseline of a benchmark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
-    /// A model, executed by this program.
+    /// A model executed by this program.
     Model(PathBuf),
-    /// llama.cpp's program, or the folder of a build.
+    /// Program or build folder of llama.cpp.
     LlamaCpp(PathBuf),
 }
 
 impl BenchArgs {
-    /// What the model is held against.
+    /// Returns the baseline.
     pub fn against(&self) -> Option<Against> {
         let against = self.against.as_ref()?;
-        // A path that is no text does not begin with one.
+        // A path that is not UTF-8 does not have the prefix.
         let program = against
             .to_str()
             .and_then(|text| text.strip_prefix("llama.cpp:"));
@@ -121,16 +121,16 @@ impl BenchArgs {
     }
 }
 
-/// Several values with commas between them, none of them twice.
+/// Comma-separated values without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(pub Vec<T>);
 
-/// Lengths of context.
+/// Context lengths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contexts {
     /// 128 and its doubles.
     All,
-    /// These.
+    /// Explicit lengths.
     These(Vec<usize>),
 }
 
@@ -173,7 +173,7 @@ fn parse_contexts(text: &str) -> Result<Contexts, String> {
     }
 }
 
-/// A day.
+/// A day in seconds.
 const LONGEST: f64 = 86_400.0;
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {

@@ -1,22 +1,22 @@
-//! A model beside the one that a command is about.
+//! Reference model of a command.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// How the source in an artifact is called; a file or folder of this name is `./source`.
+/// Name of the source in an artifact; a file of this name is `./source`.
 const SOURCE: &str = "source";
 
-/// A model to check or to compare with.
+/// Reference model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Beside {
-    /// What the artifact was made from, whose weights lie in it.
+    /// Source weights included in the artifact.
     Source,
     /// Another model.
     Model(PathBuf),
 }
 
 impl Beside {
-    /// As it was typed.
+    /// Returns the path or name as typed.
     pub fn path(&self) -> &Path {
         match self {
             Beside::Source => Path::new(SOURCE),

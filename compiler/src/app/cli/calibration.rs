@@ -1,4 +1,4 @@
-//! What is calibrated on, and where that is kept.
+//! Options of calibration and its cache.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ pub struct CalibrationArgs {
 }
 
 impl CalibrationArgs {
-    /// What to calibrate on.
+    /// Returns the calibration options, if any text was given.
     pub fn options(&self, cache: &CacheArgs) -> Option<CalibrationOptions> {
         Some(self.all(cache, Effort::default())).filter(|options| !options.texts.is_empty())
     }
@@ -49,13 +49,13 @@ impl CalibrationArgs {
         }
     }
 
-    /// What to calibrate on for what is asked for: the text that ships with the program where a method that
-    /// needs one is given none.
+    /// Returns the calibration options for a request: the shipped text if the method needs one and
+    /// none was given.
     pub fn options_of(&self, wishes: &Wishes, cache: &CacheArgs) -> Option<CalibrationOptions> {
         wishes.calibration(self.all(cache, wishes.effort))
     }
 
-    /// An option that was given and says something of a calibration.
+    /// Returns the first given option that requires a calibration.
     pub fn first_given(&self, cache: &CacheArgs) -> Option<&'static str> {
         let SharingArgs {
             trust_cache,
@@ -86,11 +86,11 @@ pub struct CacheArgs {
     pub sharing: SharingArgs,
 }
 
-/// The name of the text that ships with the program; a file of that name is `./shipped`.
+/// Name of the shipped text; a file of that name is `./shipped`.
 const SHIPPED: &str = "shipped";
 
-/// A text, with its weight where what is behind the last `:` or `=` is a number; a file whose name ends so
-/// is meant itself.
+/// Parses a text with an optional weight, a number after the last `:` or `=`; existing files with
+/// such a name take precedence.
 fn parse_text(text: &str) -> Result<CalibrationText, String> {
     let plain = |name: &str, weight| {
         let source = match name {

@@ -49,7 +49,7 @@ pub struct ExportArgs {
 }
 
 impl ExportArgs {
-    /// What is asked for.
+    /// Returns the export options.
     pub fn options(&self) -> ExportOptions {
         let target = match &self.to_safetensors {
             Some(path) => ExportTarget::Safetensors { path: path.clone() },

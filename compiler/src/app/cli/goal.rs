@@ -1,5 +1,4 @@
-//! The options that ask for the smallest artifact which holds a limit, shared by `htc plan` and
-//! `htc compile`.
+//! Options for the smallest artifact within a limit, shared by `htc plan` and `htc compile`.
 
 use std::str::FromStr as _;
 
@@ -9,7 +8,7 @@ use super::planning::parse_positive;
 use super::{TreatmentArgs, heading};
 use crate::request::{Goal, Limit, Preset};
 
-/// What a search decides.
+/// Options that conflict with a search.
 const BUDGETS: [&str; 7] = [
     "file_size",
     "bits",
@@ -42,10 +41,10 @@ pub struct GoalArgs {
 }
 
 impl GoalArgs {
-    /// The limits, as clap calls them.
+    /// Limits by their clap ids.
     pub(super) const LIMITS: [&str; 3] = ["preset", "max_perplexity_increase", "max_kl"];
 
-    /// A limit that was given.
+    /// Returns the first limit that was given.
     pub fn first_given(&self) -> Option<&'static str> {
         let given = [
             ("--preset", self.preset.is_some()),
@@ -59,7 +58,7 @@ impl GoalArgs {
         found.map(|(option, _)| option)
     }
 
-    /// What is to be reached.
+    /// Returns the quality goal.
     pub fn goal(&self, treatment: &TreatmentArgs) -> Goal {
         Goal {
             limit: match self.preset {

@@ -1,4 +1,4 @@
-//! What is followed while a model writes, and how its keys and values are stored.
+//! Options for monitoring the device and for the KV cache.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use htc_loader::live::SensorSpec;
 
 use super::heading;
 
-/// Positions of a pass where what is stored is measured.
+/// Positions per pass when stored keys and values are measured.
 const STEP: usize = 32;
 
 /// Heat, power and energy.
@@ -31,7 +31,7 @@ pub struct LiveArgs {
 }
 
 impl LiveArgs {
-    /// Whether anything is followed.
+    /// Returns true if the device is monitored.
     pub fn any(&self) -> bool {
         self.thermal.is_some()
             || self.power_cap.is_some()
@@ -53,8 +53,8 @@ pub struct KvKindArgs {
 }
 
 impl KvKindArgs {
-    /// For a measurement: of kinds that compress what was read, positions see no more in full than while a text is
-    /// written.
+    /// Returns the options for a measurement: with compressed kinds, positions attend to no more
+    /// full-precision entries than in generation.
     pub fn measured(self) -> KvOptions {
         let mut options = KvOptions::new(self.kv);
         options.step = self.kv.rank().map(|_| STEP);

@@ -1,4 +1,4 @@
-//! The options that decide what becomes of every slot, shared by `htc plan` and `htc compile`.
+//! Planning options, shared by `htc plan` and `htc compile`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -74,12 +74,12 @@ pub struct SizeArgs {
     pub rotation: Option<RotationArg>,
 }
 
-/// How slots that stay dense are stored.
+/// Type of dense projections.
 #[derive(Clone, Copy, Debug)]
 pub enum DenseArg {
     /// As in the source.
     Source,
-    /// In a type.
+    /// Encoded in a type.
     In(DenseType),
 }
 
@@ -95,7 +95,7 @@ impl FromStr for DenseArg {
 }
 
 impl SizeArgs {
-    /// How much may be kept; `None` where nothing was said.
+    /// Returns the budget; `None` without one.
     pub fn budget(&self) -> Option<Budget> {
         let budget = self.file_size.map(Budget::FileSize);
         let budget = budget.or(self.bits.map(Budget::Bits));
@@ -174,7 +174,7 @@ pub struct PlanningArgs {
 }
 
 impl PlanningArgs {
-    /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
+    /// Options that a plan file replaces: all of these and of [`SizeArgs`], by their clap ids.
     pub(super) const IDS: [&str; 25] = [
         "method",
         "file_size",
@@ -203,7 +203,7 @@ impl PlanningArgs {
         "rotation",
     ];
 
-    /// What is asked for; `treatment` is what the other options ask for.
+    /// Returns the plan options; `treatment` comes from the other options.
     pub fn wishes(&self, size: &SizeArgs, treatment: TreatmentRequest) -> Wishes {
         Wishes {
             method: self.method.into(),
@@ -236,7 +236,7 @@ impl PlanningArgs {
         }
     }
 
-    /// What is said of the machine that the artifact is for, and what was measured there.
+    /// Returns the target machine with measured energy.
     pub fn target(&self, energy: Option<MeasuredEnergy>) -> Target {
         Target {
             cache: self.gpu.map(|cache| cache.0),
@@ -245,7 +245,7 @@ impl PlanningArgs {
         }
     }
 
-    /// An option that the allocator does not look at, and the allocators that do.
+    /// Returns an option that the allocator ignores, and the allocators that use it.
     pub fn unread(&self) -> Option<(&'static str, &'static str)> {
         let cachefit = self.allocator == Some(Allocator::CacheFit);
         let diffplan = self.allocator == Some(Allocator::DiffPlan);
@@ -296,11 +296,11 @@ impl From<MethodArg> for Option<Method> {
     }
 }
 
-/// Bytes of a second-level cache.
+/// L2 cache size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cache(pub u64);
 
-/// What an allocator does and what it needs, for the help.
+/// Returns the help text of an allocator.
 const fn about(allocator: Allocator) -> &'static str {
     match allocator {
         Allocator::Uniform => "the same share of every slot; needs nothing",
@@ -348,7 +348,7 @@ fn parse_cap(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A number of bytes: whole, or with a unit of powers of 1000 or 1024, then also with a point.
+/// Parses bytes: an integer, or a decimal with a unit of powers of 1000 or 1024.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 9] = [
         ("KiB", 1 << 10),
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_a_gpu_or_a_size() {
+    fn cache_parses_gpu_or_size() {
         assert_eq!(parse_cache("rtx 4090"), Ok(Cache(72 << 20)));
         assert_eq!(parse_cache("6MiB"), Ok(Cache(6 << 20)));
         assert!(parse_cache("voodoo").is_err_and(|e| e.contains("rtx-4090")));

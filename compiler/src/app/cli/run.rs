@@ -30,10 +30,10 @@ pub enum OnFullArg {
     Slide,
 }
 
-/// What drafts.
+/// Draft model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Drafter {
-    /// The model itself, on a part of its bytes.
+    /// The model itself at an active fraction of its weights.
     Own(Fraction),
     /// Another model.
     Model(PathBuf),
@@ -152,7 +152,7 @@ pub struct RunArgs {
     pub json: bool,
 }
 
-/// What reads as a number is one.
+/// Numbers take precedence over paths.
 fn parse_drafter(text: OsString) -> Result<Drafter, String> {
     match text.to_str() {
         Some(number) if number.parse::<f64>().is_ok() => parse_fraction(number).map(Drafter::Own),

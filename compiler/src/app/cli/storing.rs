@@ -1,4 +1,4 @@
-//! Options of what is kept from one run to the next.
+//! Options of the statistics cache.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub struct SharingArgs {
 }
 
 impl SharingArgs {
-    /// How long another process is waited for.
+    /// Returns the lock timeout.
     pub fn lock_timeout(&self) -> Duration {
         self.lock_timeout
             .map_or(DEFAULT_LOCK_TIMEOUT, Duration::from_secs)

@@ -1,4 +1,4 @@
-//! The options that decide how weights are treated, shared by `htc plan` and `htc compile`.
+//! Options of the weight treatment, shared by `htc plan` and `htc compile`.
 
 use clap::Args;
 
@@ -38,7 +38,7 @@ pub struct TreatmentArgs {
 }
 
 impl TreatmentArgs {
-    /// What is asked for.
+    /// Returns the requested treatment.
     pub fn asked(&self) -> TreatmentRequest {
         TreatmentRequest {
             gauge: self.gauge,

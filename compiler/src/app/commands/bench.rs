@@ -36,10 +36,8 @@ use crate::system::show::name_of;
 
 use measuring::Measuring;
 
-/// Tokens in a window of the text that perplexity is measured on.
 const WINDOW: usize = 512;
 
-/// The shortest context of `--context all`.
 const SHORTEST: usize = 128;
 
 pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
@@ -52,7 +50,7 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
     };
     let (compared, text) = (args.against().is_some(), args.text.is_some());
     gates::check(&gates, rank, compared, text, args.pairs as usize)?;
-    // Who asks for joules wants no benchmark without.
+    // A missing sensor is an error if one was requested.
     let mut sensor = args.sensor.as_ref().map(Metered::open).transpose()?;
     let mut bench = Bench::new(args)?;
     let began = SystemTime::now();
@@ -84,7 +82,6 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
     tell(args, &record)
 }
 
-/// Shows and writes what was found; a gate that failed is a failure behind all of it.
 fn tell(args: &BenchArgs, record: &Record) -> Result<(), Failure> {
     say!("{}", record.to_string().trim_end());
     for note in &record.notes {
@@ -112,7 +109,6 @@ fn tell(args: &BenchArgs, record: &Record) -> Result<(), Failure> {
     }
 }
 
-/// What would be lost is found before the work is done.
 fn check_output(args: &BenchArgs) -> Result<(), Failure> {
     let Some(path) = &args.output else {
         return Ok(());
@@ -136,7 +132,7 @@ fn check_output(args: &BenchArgs) -> Result<(), Failure> {
     report::check(path, &inputs, args.force)
 }
 
-/// The rank that all factors of a model have; `None` where it has none, or several.
+/// Returns the common rank of all factors; `None` without factors or with several ranks.
 fn rank_of(path: &Path) -> Result<Option<usize>, Failure> {
     Ok(match open_container(path)? {
         Opened::Htz(htz) => gates::rank_of(&htz.manifest().plan),
@@ -144,7 +140,6 @@ fn rank_of(path: &Path) -> Result<Option<usize>, Failure> {
     })
 }
 
-/// That others used the processor meanwhile, where it is worth a word.
 fn noise(load: Load) -> Option<String> {
     (load.others > QUIET || load.stolen > QUIET).then(|| {
         format!(
@@ -155,7 +150,6 @@ fn noise(load: Load) -> Option<String> {
     })
 }
 
-/// A model that is opened.
 struct Loaded {
     path: PathBuf,
     name: String,
@@ -178,7 +172,6 @@ impl Loaded {
         self.model.hyper().context
     }
 
-    /// What the record says of it.
     fn measuree(&self, engine: String) -> Measuree {
         Measuree {
             name: self.name.clone(),
@@ -190,20 +183,17 @@ impl Loaded {
     }
 }
 
-/// What executes a model in this process.
 fn itself() -> String {
     format!("htc {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// A measurement that is about to happen.
 struct Bench<'a> {
     args: &'a BenchArgs,
     subject: Loaded,
     setting: Setting,
-    /// The model of the baseline, and llama.cpp's program where that executes it.
+    /// Baseline model, and llama.cpp's program if that executes it.
     baseline: Option<(Loaded, Option<PathBuf>)>,
     protocol: Protocol,
-    /// Positions of the longest task.
     positions: usize,
     pool: Arc<Pool>,
     interrupt: Interrupt,
@@ -211,7 +201,6 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Opens the models and makes sure that all tasks fit.
     fn new(args: &'a BenchArgs) -> Result<Bench<'a>, Failure> {
         let baseline = match (args.against(), &args.against_model) {
             (None, _) => None,
@@ -259,7 +248,6 @@ impl<'a> Bench<'a> {
         std::iter::once(&self.subject).chain(baseline)
     }
 
-    /// Says where the pairs are fewer than what they are to tell of.
     fn notes_of_protocol(&mut self) {
         if self.args.pairs < PAIRS {
             self.notes.push(format!(
@@ -290,7 +278,6 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The lengths of context, and the positions that all tasks take.
     fn plan(&mut self) -> Result<(), BenchError> {
         let room = self.models().map(Loaded::context).min().unwrap_or(0);
         let lengths = match &self.args.context {
@@ -311,7 +298,7 @@ impl<'a> Bench<'a> {
                 full.push(length.to_string());
                 tasks.push(Task::context(length, 1));
             } else {
-                // Where not even the context fits, it is this that is refused.
+                // If the context does not fit, this error is reported.
                 let behind = if length <= room { BEHIND_CONTEXT } else { 1 };
                 tasks.push(Task::context(length, behind));
             }
@@ -335,7 +322,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Where it is executed: where that is left open, beside llama.cpp, which is measured on the processor alone, as that is.
+    /// Returns the device. With automatic choice, a comparison with llama.cpp, which runs on the
+    /// CPU, uses the CPU.
     fn device(&self) -> DeviceArgs {
         let beside_llama_cpp = matches!(self.baseline, Some((_, Some(_))));
         match self.args.device.device {
@@ -346,7 +334,6 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The models that this process executes.
     fn executed(&self) -> impl Iterator<Item = &Loaded> {
         let baseline = self.baseline.as_ref();
         let baseline = baseline.filter(|(_, program)| program.is_none());
@@ -365,7 +352,6 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Draws nothing where standard error is no terminal.
 struct Progress(ProgressBar);
 
 impl Progress {

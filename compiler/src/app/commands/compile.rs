@@ -89,7 +89,6 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
     )
 }
 
-/// For people, and for programs where that was asked for.
 fn give(args: &CompileArgs, report: &(impl Serialize + Display)) -> Result<(), Failure> {
     say!("{report}");
     match &args.report {
@@ -103,9 +102,8 @@ fn is_standard_output(path: &Path) -> bool {
     path == Path::new("json") || path == Path::new("-")
 }
 
-/// A slip of the hand must not cost the model.
 fn check_report_path(path: &Path, options: &CompileOptions) -> Result<(), Failure> {
-    // A model that does not open is told of when it is compiled.
+    // Errors of the model are reported by the compilation.
     let of_model = match ModelFile::open(&options.input) {
         Ok(source) => pipeline::is_of_source(&source, path),
         Err(_) => disk::same_place(&options.input, path),
@@ -140,7 +138,7 @@ fn check_report_path(path: &Path, options: &CompileOptions) -> Result<(), Failur
 fn write_report(path: &Path, report: &impl Serialize, force: bool) -> Result<(), Failure> {
     let write = || -> std::io::Result<()> {
         let json = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
-        // What is no file, such as a device, is written to and not replaced.
+        // Special files such as devices are written to, not replaced.
         let replace = force || fs::metadata(path).is_ok_and(|found| !found.is_file());
         disk::write(path, replace, |to| to.write_all((json + "\n").as_bytes()))
     };

@@ -106,7 +106,6 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     }
 }
 
-/// A measurement, wherever it is made.
 struct Measuring<'a> {
     args: &'a EvalArgs,
     pool: &'a Arc<Pool>,
@@ -175,7 +174,6 @@ impl Work for Measuring<'_> {
     }
 }
 
-/// The failure of a measurement, of the file that it concerns.
 fn failed(args: &EvalArgs, error: EvaluateError) -> Failure {
     let path = match error {
         EvaluateError::TextTooShort(_) => args.text.clone(),
@@ -191,7 +189,7 @@ fn failed(args: &EvalArgs, error: EvaluateError) -> Failure {
 }
 
 fn show(result: &Evaluation, which: &str, model: &Path, reference: Option<&Path>) {
-    // Nothing where there is a single window.
+    // A single window has no error.
     let error = |error: Option<f64>, digits: usize| {
         error.map_or_else(String::new, |error| format!(" ± {error:.digits$}"))
     };

@@ -18,7 +18,6 @@ use crate::app::terminal::{bounded, name};
 use crate::report::{dial_lines, notes};
 use crate::system::show::{bytes_for_people, interval};
 
-/// Characters of a metadata text shown to people.
 const SHOWN: usize = 120;
 
 pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
@@ -48,7 +47,7 @@ pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
 struct TensorJson<'a> {
     name: &'a str,
     r#type: &'a str,
-    /// Row length first, as the file has it.
+    /// Row length first, as in the file.
     dims: &'a [u64],
     offset: usize,
     bytes: usize,
@@ -81,7 +80,7 @@ fn gguf_json(gguf: &Gguf) -> serde_json::Value {
     })
 }
 
-/// A value as JSON; arrays, which may hold a whole vocabulary, by type and length.
+/// Converts a value to JSON; arrays, which may hold a vocabulary, become type and length.
 fn value_json(value: &Value) -> serde_json::Value {
     match value {
         Value::U8(v) => json!(v),
@@ -133,7 +132,6 @@ fn show_gguf(path: &Path, gguf: &Gguf) {
     }
 }
 
-/// A text of a file on one line of bounded length.
 fn shorten(text: &str) -> String {
     let end = text.char_indices().nth(SHOWN).map(|(end, _)| end);
     let mut shown = escaped(&text[..end.unwrap_or(text.len())]).into_owned();
@@ -148,10 +146,8 @@ struct ArtifactJson<'a> {
     format: &'a str,
     version: String,
     bytes: usize,
-    /// Of these, those of the source's weights that lie in it, too; absent where they do not.
     #[serde(skip_serializing_if = "Option::is_none")]
     source_bytes: Option<u64>,
-    /// Of the file without these, for each of the source's weights.
     bits_per_weight: f64,
     #[serde(flatten)]
     manifest: &'a Manifest,
@@ -256,7 +252,6 @@ fn show_htz(path: &Path, artifact: &Htz) {
     }
 }
 
-/// What an artifact was made from, and how.
 fn show_origin(manifest: &Manifest) {
     let p = &manifest.provenance;
     say!(
@@ -327,10 +322,9 @@ fn show_origin(manifest: &Manifest) {
     }
 }
 
-/// The part of the energy that people are told the components for.
+/// Fraction of the energy for the displayed number of components.
 const ENERGY: f32 = 0.9;
 
-/// What there is for an adaptive KV cache.
 fn show_kv_bases(artifact: &Htz) {
     let manifest = artifact.manifest();
     let tensors = || manifest.tensors.iter();
@@ -349,7 +343,7 @@ fn show_kv_bases(artifact: &Htz) {
         let (mut sum, mut heads) = (0, 0);
         for entry in own {
             let mut energies = vec![0.0; (entry.rows as usize).saturating_mul(size)];
-            // Whose bytes do not decode is damaged, which is for `htc verify` to tell.
+            // Damaged tensors are reported by `htc verify`.
             if block::decode(entry.dtype, artifact.tensor_bytes(entry), &mut energies).is_err() {
                 continue;
             }
@@ -368,7 +362,7 @@ fn show_kv_bases(artifact: &Htz) {
     );
 }
 
-/// The components that hold [`ENERGY`] of a head; all where they do not.
+/// Returns the number of components that hold [`ENERGY`] of a head; at most all.
 fn components_for(energies: &[f32]) -> usize {
     let mut held = 0.0;
     let enough = energies.iter().position(|energy| {
@@ -378,7 +372,6 @@ fn components_for(energies: &[f32]) -> usize {
     enough.map_or(energies.len(), |last| last + 1)
 }
 
-/// What of the file is the source.
 fn show_source(artifact: &Htz) {
     let Some(source) = &artifact.manifest().source else {
         return;
@@ -392,7 +385,6 @@ fn show_source(artifact: &Htz) {
     );
 }
 
-/// Kernels for GPUs that were compiled ahead of time.
 fn show_kernels(artifact: &Htz) {
     let code = match artifact.kernels() {
         Ok(None) => return,
@@ -421,7 +413,7 @@ fn show_kernels(artifact: &Htz) {
     );
 }
 
-/// How far an artifact is from its source.
+/// Prints the quality relative to the source.
 fn show_quality(quality: &QualityRecord) {
     let QualityRecord {
         kl,
@@ -445,7 +437,7 @@ fn show_quality(quality: &QualityRecord) {
     );
 }
 
-/// Weights of the source: of its slots, of the embedding, of a head of its own, and of its vectors.
+/// Returns the number of source weights: projections, embedding, untied head and vectors.
 fn weights(manifest: &Manifest) -> u64 {
     let slots = manifest
         .plan
@@ -456,7 +448,7 @@ fn weights(manifest: &Manifest) -> u64 {
     let of_tokens = (hyper.vocabulary as u64).saturating_mul(hyper.width as u64);
     let tensors = || manifest.tensors.iter();
     let own_head = tensors().any(|t| matches!(t.role, Role::Output | Role::OutputFactor { .. }));
-    // Bases for a KV cache are nothing of the source, however few rows they have.
+    // KV cache bases are not part of the source.
     let kv = |t: &TensorEntry| matches!(t.role, Role::KvBasis { .. } | Role::KvEnergies { .. });
     let vectors = tensors().filter(|t| t.rows == 1 && !kv(t));
     let vectors = vectors.map(|t| t.parameters());
@@ -464,12 +456,10 @@ fn weights(manifest: &Manifest) -> u64 {
     slots.chain(vectors).fold(outside, u64::saturating_add)
 }
 
-/// Bits of a weight.
 fn bits(bytes: u64, weights: u64) -> f64 {
     8.0 * bytes as f64 / weights.max(1) as f64
 }
 
-/// What was decided about every matrix.
 fn show_plan(plan: &PlanRecord) {
     say!("  layer  slot   form           rank  bytes                    bits   error");
     for s in &plan.slots {
@@ -511,7 +501,7 @@ fn show_plan(plan: &PlanRecord) {
     }
 }
 
-/// The name of a type; of bands their code, or what all have on average.
+/// Returns the name of a type; for column groups their code, or the mean bits.
 fn type_for_people(entry: &TensorEntry) -> String {
     let Some(codes) = &entry.codes else {
         return entry.dtype.to_string();

@@ -1,7 +1,6 @@
-//! One file per subcommand: from arguments to output.
+//! Subcommands, one module each.
 //!
-//! Results for programs (JSON, generated text) go to standard output, everything for people to
-//! standard error.
+//! JSON and generated text go to standard output, messages for users to standard error.
 
 mod analyse;
 mod bench;
@@ -61,12 +60,12 @@ use crate::system::memory;
 use crate::system::show::bytes_for_people;
 use crate::system::text::TextError;
 
-/// Exit code of a failure: a file or the machine is the cause.
+/// Exit code of a failure of files or of the machine.
 pub const FAILURE: u8 = 1;
-/// Exit code of wrong usage: the command line is the cause.
+/// Exit code of wrong usage.
 pub const USAGE: u8 = 2;
 
-/// Why a command failed; one line.
+/// Error of a command, with a one-line message.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "each variant is what its message says")]
 pub enum Failure {
@@ -252,7 +251,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// [`USAGE`] where another command line is the remedy, [`FAILURE`] otherwise.
+    /// Returns [`USAGE`] if another command line is the remedy, else [`FAILURE`].
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Kept { error, .. } => error.exit_code(),
@@ -304,7 +303,7 @@ impl Failure {
         }
     }
 
-    /// What is wrong, one line each, where it is more than the message says.
+    /// Returns further details, one per line.
     pub fn details(&self) -> Vec<String> {
         match self {
             Failure::Kept { error, .. } => error.details(),
@@ -315,13 +314,13 @@ impl Failure {
         }
     }
 
-    /// What is said of it, with the options as they are typed.
+    /// Returns the message with options as on the command line.
     pub fn message(&self) -> String {
         let message = match self {
             Failure::Kept { error, folder } => {
                 return format!("{}; {}", error.message(), kept_in(folder));
             }
-            // These quote the keys of files, in backticks, which may be called like an option.
+            // Their backticks quote keys of files, which may equal option names.
             Failure::Gguf(_)
             | Failure::Htz(_)
             | Failure::Source(_)
@@ -351,7 +350,6 @@ impl Failure {
         }
     }
 
-    /// The option that is the remedy, where the failure names a remedy of the library's.
     fn option(&self) -> Option<&'static str> {
         match self {
             Failure::Kept { error, .. } => error.option(),
@@ -375,7 +373,7 @@ impl Failure {
 /// Executes a subcommand.
 ///
 /// # Errors
-/// [`Failure`], to be shown to the caller.
+/// [`Failure`], for display.
 pub fn execute(command: Command) -> Result<(), Failure> {
     match command {
         Command::Compile(args) => compile::execute(&args),
@@ -399,7 +397,7 @@ fn kept_in(folder: &Path) -> String {
     format!("what is finished is kept in {folder}, and the same command goes on with it")
 }
 
-/// What became of a command that the user ended, or that failed with something finished.
+/// Converts an error after cancellation, or after part of the work is finished, to a failure.
 fn interrupted(error: CompileError, interrupt: &Interrupt) -> Failure {
     match (error, interrupt.kept()) {
         (CompileError::Cancelled(_), _) => Failure::Interrupted(interrupt.message()),
@@ -411,12 +409,12 @@ fn interrupted(error: CompileError, interrupt: &Interrupt) -> Failure {
     }
 }
 
-/// Says what went wrong, on one line.
+/// Prints an error on one line.
 pub fn complain(message: &str) {
     say!("htc: {}", bounded(message));
 }
 
-/// What a usage error says, on one line: the paragraphs before the usage, then the remedy.
+/// Converts a usage error to one line: the paragraphs before the usage, then the remedy.
 pub fn one_line(message: &str) -> String {
     let said: Vec<&str> = message
         .lines()
@@ -427,14 +425,13 @@ pub fn one_line(message: &str) -> String {
     format!("{}; see --help", said.join(" "))
 }
 
-/// A folder, or a file by its first bytes.
 enum Opened {
     Gguf(Gguf),
     Htz(Box<Htz>),
     Folder(PathBuf),
 }
 
-/// Opens a GGUF or a `.htz` without binding it to an architecture; a folder is not opened yet.
+/// Opens a GGUF or a `.htz` for any architecture; folders are not opened yet.
 fn open_container(path: &Path) -> Result<Opened, Failure> {
     if path.is_dir() {
         return Ok(Opened::Folder(path.to_owned()));
@@ -451,15 +448,13 @@ fn open_container(path: &Path) -> Result<Opened, Failure> {
     }
 }
 
-/// Says what users should know of how work went on a device.
 fn remark(executor: &impl Executor) {
     if let Some(remark) = executor.remark() {
         say!("htc: warning: {}", bounded(&remark));
     }
 }
 
-/// Refuses to execute a model for which there is no memory, before any of it is taken: a small file
-/// may claim any number of heads.
+/// Checks free memory before any allocation: a small file may claim any number of heads.
 fn check_room(path: &Path, needed: u64) -> Result<(), Failure> {
     match memory::available() {
         Some(free) if needed > free => Err(Failure::Room {
@@ -476,8 +471,8 @@ fn open_model(path: &Path) -> Result<Arc<Model>, Failure> {
     model.map_err(|error| not_opened(path, error))
 }
 
-/// Does some work on the device that was asked for. Where somebody left the choice and there is no GPU, it is said why, behind
-/// what was done.
+/// Runs work on the requested device. With automatic choice and no GPU, prints the reason
+/// afterwards.
 fn on_device<T>(
     args: DeviceArgs,
     pool: &Arc<Pool>,
@@ -492,7 +487,6 @@ fn on_device<T>(
     Ok(done)
 }
 
-/// What an artifact was made from, whose weights lie in it.
 fn source_of(path: &Path, model: &Model) -> Result<Arc<Model>, Failure> {
     let source = model.source().map_err(|error| not_opened(path, error))?;
     let source = source.ok_or_else(|| Failure::NoSealedSource(path.to_owned()))?;
@@ -509,12 +503,10 @@ fn not_opened(path: &Path, error: LoadError) -> Failure {
     }
 }
 
-/// What of a model is in use where a token may touch a part of its bytes.
 fn setting_of(model: &Model, fraction: Option<Fraction>) -> Result<Setting, ExecError> {
     fraction.map_or(Ok(Setting::FULL), |fraction| model.dial().at(fraction))
 }
 
-/// What of a model is in use, in words.
 fn in_use<B: Backend>(model: &Model<B>, setting: Setting) -> String {
     let dial = model.dial();
     let used = setting.refinements.min(dial.refinements());
@@ -546,14 +538,12 @@ fn tokenizer_of(path: &Path, model: &Model) -> Result<Tokenizer, Failure> {
     })
 }
 
-/// Prints a JSON value on standard output.
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     terminal::write_json(value, io::stdout().lock())
         .or_else(ignore_closed_pipe)
         .map_err(Failure::Output)
 }
 
-/// A reader that has seen enough (`| head`) is no failure.
 fn ignore_closed_pipe(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Ok(()),

@@ -76,7 +76,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         chosen = Some(found);
     }
     let plan = chosen.as_ref().map_or(&planned.plan, |found| &found.plan);
-    // What it is compiled with may be calibrated though the plan is not.
+    // A plan made without calibration may be compiled with one.
     let asked = asked.or(plan.request().treatment);
     let treatment = asked.resolve(true).map_err(CompileError::from)?;
     treatment.check(plan).map_err(CompileError::from)?;
@@ -96,8 +96,8 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     deliver(plan, output, args.force)
 }
 
-/// Writes a plan where it is wanted. The digest of the source would take a look at every byte of it; without
-/// one the plan is taken for any model that it fits.
+/// Writes a plan. It has no digest of the source, which would require reading every byte; such a
+/// plan fits any model of its shapes.
 fn deliver(plan: &Plan, output: Option<&Path>, force: bool) -> Result<(), Failure> {
     let text = json::write(plan, None).map_err(io::Error::from);
     match output {
@@ -114,7 +114,7 @@ fn deliver(plan: &Plan, output: Option<&Path>, force: bool) -> Result<(), Failur
     }
 }
 
-/// Whether a calibration changes the plan; where it does not, that is said.
+/// Returns true if a calibration changes the plan; prints a note otherwise.
 fn looks_at_text(planning: &Planning, goal: Goal) -> bool {
     let Planning::Make { request, .. } = planning else {
         return true;
@@ -130,13 +130,11 @@ fn looks_at_text(planning: &Planning, goal: Goal) -> bool {
     looks
 }
 
-/// Names the model in a folder that is used for all of them.
 fn scratch_name(input: &Path) -> String {
     let place = fs::canonicalize(input).unwrap_or_else(|_| input.to_owned());
     Digest::of(place.as_os_str().as_encoded_bytes()).to_string()
 }
 
-/// Where the plan comes from when the options say it.
 pub(super) fn planning(
     args: &PlanningArgs,
     wishes: &Wishes,
@@ -156,7 +154,6 @@ pub(super) fn planning(
     }
 }
 
-/// What would be lost is found before the work is done.
 pub(super) fn check(
     path: &Path,
     source: &ModelFile,
@@ -176,7 +173,6 @@ pub(super) fn check(
     })
 }
 
-/// A measurement is not replaced by what is made from it.
 pub(super) fn check_energy(path: &Path, args: &PlanningArgs) -> Result<(), Failure> {
     match args.energy.iter().any(|read| disk::same_place(read, path)) {
         true => Err(CompileError::SameFile(path.into()).into()),
@@ -184,7 +180,7 @@ pub(super) fn check_energy(path: &Path, args: &PlanningArgs) -> Result<(), Failu
     }
 }
 
-/// Writes a text to a file that is new, or complete in the place of the old one.
+/// Writes a text to a new file, or replaces a file atomically.
 pub(super) fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
     disk::write(path, force, |to| to.write_all(text.as_bytes()))
 }

@@ -1,4 +1,4 @@
-//! What is being done, on a terminal.
+//! Progress display on a terminal.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,10 +10,9 @@ use crate::app::terminal::bounded;
 use crate::event::Event;
 use crate::report::seconds_for_people;
 
-/// Draws nothing where standard error is no terminal.
+/// Progress bar; hidden if standard error is not a terminal.
 pub(super) struct Progress {
     bar: ProgressBar,
-    /// The candidate that is tried.
     trial: Mutex<String>,
     interrupt: Interrupt,
 }
@@ -23,7 +22,7 @@ impl Progress {
         let bar = ProgressBar::no_length();
         bar.set_style(style("{spinner} {elapsed_precise} {msg}"));
         if !bar.is_hidden() {
-            // A large slot takes a while: the clock shows that work goes on.
+            // Large units take a while: the clock keeps running.
             bar.enable_steady_tick(Duration::from_millis(200));
         }
         Progress {
@@ -48,7 +47,7 @@ impl Progress {
         };
         match event {
             Event::Measuring(what, all) => steps(all, what.name()),
-            // Shown where there is a bar to wait at.
+            // Printed only with a progress bar.
             Event::Expected(seconds) => {
                 bar.println(format!("about {}", seconds_for_people(seconds)));
             }

@@ -22,7 +22,6 @@ pub(super) fn execute(args: &ReportArgs) -> Result<(), Failure> {
     })
 }
 
-/// What would be lost is found before the work is done.
 pub(super) fn check(path: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> {
     if inputs.iter().any(|input| disk::same_place(input, path)) {
         return Err(Failure::PageOverInput(path.into()));

@@ -65,7 +65,6 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     on_device(args.device, &pool, writing)
 }
 
-/// A text that is to be written, wherever that is.
 struct Writing<'a> {
     args: &'a RunArgs,
     models: &'a Models,
@@ -78,11 +77,10 @@ struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Positions that it is known to need.
     fn positions(&self) -> usize {
         match self.args.tokens {
             Some(_) => self.context,
-            // How long it becomes is not known: what is known to be there.
+            // The length is unknown: only the prompt counts.
             None => self.tokens.len(),
         }
     }
@@ -171,7 +169,7 @@ impl Work for Writing<'_> {
             speculator: speculator.as_ref(),
         };
         run.tell(args, models.fraction.is_some());
-        // The text is worth more than what was learnt from it.
+        // Print the text first: it matters more than the state of the draft.
         if args.json {
             print_json(&run.record(text))?;
         }
@@ -192,12 +190,11 @@ fn limits(args: &RunArgs) -> Limits {
     limits
 }
 
-/// Positions of the sequence at most.
 fn context_of(args: &RunArgs, model: &Model, read: usize) -> usize {
     let full = model.hyper().context;
     match args.tokens {
         Some(n) => read.saturating_add(n).min(full),
-        // What a model with LongRoPE computes must not hang on how long the text might become.
+        // The result of a LongRoPE model must not depend on the maximum length.
         None => match model.hyper().forward.long_rope {
             Some(long) if read < long.original_context => long.original_context.min(full),
             _ => full,
@@ -212,10 +209,8 @@ fn check_memory(args: &RunArgs, models: &Models, positions: usize) -> Result<(),
     check_room(&models.path, room(&models.model).saturating_add(draft))
 }
 
-/// A run that has ended.
 struct Run<'a, B: Backend> {
     summary: Summary,
-    /// Whether the device said how much of the model is in use.
     followed: bool,
     energy: Option<Energy>,
     session: &'a Session<B>,
@@ -223,12 +218,10 @@ struct Run<'a, B: Backend> {
 }
 
 impl<B: Backend> Run<'_, B> {
-    /// What the draft learnt with.
     fn adaptation(&self) -> Option<&Adaptation> {
         self.speculator.and_then(Speculator::adaptation)
     }
 
-    /// Says for people what was done.
     fn tell(&self, args: &RunArgs, in_part: bool) {
         say!("{}", in_words(&self.summary));
         let model = self.session.model();
@@ -265,7 +258,6 @@ impl<B: Backend> Run<'_, B> {
         say!("{}", kv_in_words(self.session));
     }
 
-    /// The same for programs.
     fn record(&self, text: String) -> Record {
         let [fraction_min, fraction_max] = self.session.fractions();
         let done = self.speculator.map(Speculator::done).unwrap_or_default();
@@ -292,43 +284,38 @@ impl<B: Backend> Run<'_, B> {
     }
 }
 
-/// What a run was, for programs.
 #[derive(Serialize)]
 struct Record {
     text: String,
     prompt_tokens: usize,
     tokens: usize,
-    /// Why writing stopped.
     stop: Stop,
-    /// How often a full context began anew.
     slides: usize,
-    /// After the first; `null` where fewer than two were written.
+    /// After the first token; `null` with fewer than two tokens.
     tokens_per_second: Option<f64>,
-    /// Part of the drafted tokens that was kept; `null` without a draft.
+    /// Accepted fraction of drafted tokens; `null` without a draft.
     acceptance: Option<f64>,
-    /// Over writing without a draft; `null` where no token was written without one.
+    /// Relative to decoding without a draft; `null` if no token was decoded without one.
     speed_up: Option<f64>,
     drafted: u64,
     accepted: u64,
-    /// Least and largest part of the weights' bytes that a token touched.
     fraction_min: f64,
     fraction_max: f64,
-    /// What the device drew while the text was written; `null` where no sensor says that.
+    /// Energy during generation; `null` if the sensor does not measure it.
     joules: Option<f64>,
     tokens_per_joule: Option<f64>,
-    /// Keys and values of one more position in all layers, once it is stored as its kind says.
+    /// Bytes of one more position in all layers, once stored in the KV cache's type.
     kv_bytes_per_token: usize,
-    /// Those of all positions as they are, what waits in full or is exempt among them.
+    /// Bytes of all positions, including those pending or exempt in full precision.
     kv_bytes: usize,
 }
 
-/// Why writing ended before its end.
+/// Error that ended generation.
 enum Ended {
     Generate(GenerateError),
     Output(io::Error),
 }
 
-/// Writes the text, to standard output as it comes or, for JSON, into the result.
 fn write<B: Backend>(
     args: &RunArgs,
     generator: Generator<'_, B>,
@@ -358,7 +345,6 @@ fn write<B: Backend>(
     Ok((whole, summary))
 }
 
-/// What drafting did.
 fn draft_in_words(done: &Speculated) -> String {
     let acceptance = match done.acceptance() {
         Some(part) => format!(
@@ -387,8 +373,8 @@ fn draft_in_words(done: &Speculated) -> String {
     )
 }
 
-/// The tokens of the prompt as the model's chat template writes it. Only what the template itself
-/// writes becomes control tokens.
+/// Returns the tokens of the prompt rendered by the chat template. Only text of the template itself
+/// becomes control tokens.
 fn conversation(
     args: &RunArgs,
     tokenizer: &Tokenizer,
@@ -441,20 +427,19 @@ fn prompt(args: &RunArgs) -> Result<String, Failure> {
                 return Err(Failure::NoPrompt);
             }
             let text = text::read_from(stdin.lock(), Path::new("standard input"))?;
-            // The line end that `echo` adds is no part of the prompt.
+            // Strip the line break of `echo`.
             Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
         }
     }
 }
 
-/// How keys and values are stored.
 fn kv_in_words<B: Backend>(session: &Session<B>) -> String {
     let (usage, counters) = (session.kv_usage(), session.kv_counters());
     let mut text = format!(
         "KV cache: {} bytes for a position",
         usage.bytes_per_position
     );
-    // Layers may hold different ones: the mean over them.
+    // Mean over layers, which may differ.
     let layers = KvShape::from(session.model().hyper()).layers.max(1);
     let mean = |all: usize| (10.0 * all as f64 / layers as f64).round() / 10.0;
     if usage.compressed > 0 || usage.bytes_per_position != usage.full_bytes_per_position {
@@ -485,7 +470,6 @@ fn kv_in_words<B: Backend>(session: &Session<B>) -> String {
     text
 }
 
-/// What a draft learnt.
 fn learnt_in_words(learnt: &Learnt) -> String {
     let residual = match learnt.residual {
         Some([now, first]) => format!(
@@ -508,7 +492,6 @@ fn learnt_in_words(learnt: &Learnt) -> String {
     )
 }
 
-/// What was in memory, and how much of it the system may take back.
 fn memory_in_words(kv: u64) -> String {
     let kv = format!("KV cache {}", bytes_for_people(kv));
     match memory::resident() {

@@ -14,7 +14,7 @@ struct Tokens {
 }
 
 pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
-    // A GGUF is not bound to an architecture here: one that holds a vocabulary only will do.
+    // A GGUF with a vocabulary alone is valid here.
     let vocabulary = match open_container(&args.model)? {
         Opened::Htz(artifact) => artifact
             .vocabulary()
@@ -44,7 +44,7 @@ pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
     if args.json {
         return print_json(&Tokens { tokens });
     }
-    // Some thousand lines at a time: each call of the system costs more than a line.
+    // Write chunks of lines, to reduce system calls.
     for some in tokens.chunks(1 << 12) {
         let lines = some.iter().map(|&token| {
             let piece = tokenizer.piece(token).unwrap_or_default();

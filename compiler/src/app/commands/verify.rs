@@ -21,16 +21,15 @@ struct Outcome {
     sweep: Option<Sweep>,
 }
 
-/// What the probe of a layer found.
 #[derive(Serialize)]
 struct Probe {
     ok: bool,
     layer: usize,
-    /// `measured` or `guessed`, as the artifact says of its depth sink; `asked` where `--layer` names
-    /// the layer; `null` where nothing does.
+    /// `measured` or `guessed`, from the artifact's depth sink; `asked` with `--layer`; else
+    /// `null`.
     origin: Option<&'static str>,
     milliseconds: f64,
-    /// Empty where the artifact says nothing of its spectra.
+    /// Empty if the artifact has no spectra.
     slots: Vec<Probed>,
 }
 
@@ -42,7 +41,6 @@ struct Probed {
     found: SpectrumRecord,
 }
 
-/// What comparing every part with its digest found.
 #[derive(Default, Serialize)]
 struct Sweep {
     items: usize,
@@ -65,7 +63,7 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
             return Err(Failure::NoDigests(args.file.clone()));
         }
         Err(Failure::Htz(fault)) => {
-            // Too damaged to open: a program that reads the JSON is told so, too.
+            // Report files that do not open in JSON as well.
             if args.json {
                 let damaged = vec![Damage {
                     item: "header or manifest".into(),
@@ -127,7 +125,6 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Probes a layer and says what came out.
 fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
     let path = &args.file;
     let manifest = artifact.manifest();
@@ -201,7 +198,6 @@ fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
 }
 
 impl Probe {
-    /// The slots whose spectra are others than the artifact says.
     fn differing(&self) -> String {
         let slots = self.slots.iter().filter(|slot| !slot.ok);
         let names: Vec<String> = slots.map(|slot| slot.slot.to_string()).collect();
@@ -209,7 +205,6 @@ impl Probe {
     }
 }
 
-/// Compares every part with its digest.
 fn sweep(artifact: &Htz) -> Sweep {
     let mut sweep = Sweep::default();
     let result = artifact.verify_all(|item| {

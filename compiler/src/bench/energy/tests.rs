@@ -1,4 +1,4 @@
-//! Joules of runs in closed forms, on clocks that are moved by hand.
+//! Joules of runs in closed form, with manual clocks.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,6 @@ const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// What is kept of a run, with the time that it took.
 fn run(tokens: usize, took: Duration, reading: Reading) -> Run {
     let timing = Timing {
         prompt_tokens: 10,
@@ -37,9 +36,8 @@ fn alone(runs: Vec<Run>) -> Measured {
     }
 }
 
-/// A plant of 10 to 110 W, driven with what each of the two touches.
 #[test]
-fn a_run_is_paid_for_between_its_ends_and_idling_is_told_apart() {
+fn run_energy_excludes_pauses_and_reports_idle_power() {
     let (clock, plant) = (Clock::manual(), Follow::new());
     plant.set_busy(false);
     let options: SimOptions = "idle=10,full=110".parse().unwrap();
@@ -50,7 +48,6 @@ fn a_run_is_paid_for_between_its_ends_and_idling_is_told_apart() {
     clock.advance(seconds(10));
     metered.governor.enter(Phase::Other).unwrap();
     let mut of = |side, prefill, decode| {
-        // A pause costs nothing.
         clock.advance(seconds(5));
         metered.start(side).unwrap();
         clock.advance(seconds(prefill));
@@ -62,7 +59,7 @@ fn a_run_is_paid_for_between_its_ends_and_idling_is_told_apart() {
         let found = found.unwrap();
         assert!((found - expected).abs() < 1e-6, "{found} {expected}");
     };
-    // 60 W for 2 and 4 s, 10 of them when it idles.
+    // 60 W for 2 and 4 s, 10 W of it idle power.
     let subject = of(Side::Subject, 2, 4);
     close(subject.joules, 360.0);
     close(subject.decode_joules, 240.0);
@@ -76,7 +73,6 @@ fn a_run_is_paid_for_between_its_ends_and_idling_is_told_apart() {
         subject.temperature_celsius,
         subject.temperature_after_celsius
     );
-    // The next is paid for by itself, with a power of its own.
     let baseline = of(Side::Baseline, 1, 2);
     close(baseline.joules, 330.0);
     close(baseline.decode_joules, 220.0);
@@ -99,7 +95,6 @@ fn a_run_is_paid_for_between_its_ends_and_idling_is_told_apart() {
     );
 }
 
-/// Says what it is told to, or fails, at the time of its clock.
 struct Given {
     clock: Clock,
     says: Arc<Mutex<VecDeque<Option<Sensed>>>>,
@@ -124,7 +119,7 @@ impl Sensor for Given {
         self.clock.clone()
     }
     fn lowest_interval(&self) -> Duration {
-        // Read where it is asked alone, so that nothing hangs on the time of the system.
+        // Polled only on request, so that the test does not depend on system time.
         seconds(3600)
     }
 }
@@ -150,18 +145,16 @@ fn watts(power: f64) -> Option<Sensed> {
     })
 }
 
-/// Time without readings counts with the mean power of the rest, up to half of it.
 #[test]
-fn what_was_missed_is_said_and_too_much_of_it_is_no_figure() {
+fn missed_time_is_reported_and_too_much_gives_no_energy() {
     let (mut metered, clock, say) = given();
     say(watts(100.0));
-    // The warm-up, before which nothing of work is known, not even what was missed.
     metered.start(Side::Subject).unwrap();
     clock.advance(seconds(1));
     metered.mark().unwrap();
     metered.stop().unwrap();
     metered.start(Side::Subject).unwrap();
-    // Too far apart for a line.
+    // Too far apart for interpolation.
     clock.advance(seconds(10));
     metered.mark().unwrap();
     for _ in 0..3 {
@@ -197,9 +190,8 @@ fn what_was_missed_is_said_and_too_much_of_it_is_no_figure() {
     assert!(notes[0].contains("it was told to"), "{notes:?}");
 }
 
-/// A sensor of temperatures alone says those, and nothing is 0 that it does not say.
 #[test]
-fn a_temperature_is_no_energy() {
+fn temperature_only_sensor_gives_no_energy() {
     let (mut metered, clock, say) = given();
     let warm = |celsius| {
         Some(Sensed {
@@ -228,7 +220,6 @@ fn a_temperature_is_no_energy() {
         (None, None)
     );
     assert_eq!(reading.without_energy(), reading);
-    // A counter that has not moved says nothing.
     say(Some(Sensed {
         energy: Some(7.0),
         ..Sensed::default()
@@ -241,7 +232,7 @@ fn a_temperature_is_no_energy() {
 }
 
 #[test]
-fn a_sensor_that_is_not_there_is_an_error() {
+fn missing_sensor_is_an_error() {
     let error = Metered::open(&"trace:no.csv".parse().unwrap());
     let error = error.err().unwrap().to_string();
     assert!(error.contains("no.csv"), "{error}");

@@ -1,4 +1,4 @@
-//! Lines through records, against closed forms, and what is no record.
+//! Lines through records, checked against closed forms, and invalid records.
 
 use std::fs;
 
@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A record of two sizes, with these joules for a token of subject and baseline.
 fn record(bytes: [u64; 2], joules: &[[f64; 2]]) -> Value {
     let side =
         |bytes| json!({"name": "m", "bytes": 9, "engine": "htc 0.1.0", "touched_bytes": bytes});
@@ -37,9 +36,8 @@ fn read_all(records: &[Value]) -> Result<Option<MeasuredEnergy>, SlopeError> {
 }
 
 proptest! {
-    /// Whatever a task costs beside, the slope is that of the bytes; several records add sizes.
     #[test]
-    fn a_line_is_found_whatever_tasks_cost(
+    fn slope_is_independent_of_task_cost(
         slope in 1e-10..1e-6_f64,
         tasks in prop::collection::vec(0.0..2.0_f64, 2..9),
     ) {
@@ -50,7 +48,6 @@ proptest! {
         });
         for records in [&records[..1], &records[1..], &records[..]] {
             let found = read_all(records).unwrap().unwrap();
-            // Differences of numbers of about 1 J.
             let apart = 1e-6 * slope.max(1e-8);
             prop_assert!((found.joules_per_byte - slope).abs() < apart, "{found:?}");
             let mean = tasks.iter().sum::<f64>() / tasks.len() as f64;
@@ -62,7 +59,8 @@ proptest! {
     }
 }
 
-/// Two pairs by hand: Δx = 2 both, Δy = 4 and 8, so b = (8 + 16) / 8 = 3 and a = (16 - 3 · 8) / 4 = -2.
+/// Two pairs by hand: Δx = 2 for both, Δy = 4 and 8, so b = (8 + 16) / 8 = 3 and a = (16 - 3 · 8) /
+/// 4 = -2.
 #[test]
 fn pairs_of_different_slopes_have_an_interval() {
     let found = read_all(&[record([3, 1], &[[5.0, 1.0], [9.0, 1.0]])])
@@ -76,7 +74,6 @@ fn pairs_of_different_slopes_have_an_interval() {
     let one = read_all(&[record([3, 1], &[[5.0, 1.0]])]).unwrap().unwrap();
     assert_eq!((one.joules_per_byte, one.interval), (2.0, None));
     assert_ne!(one.digest, found.digest);
-    // A pair of which one run has no joules is none.
     let mut holed = record([3, 1], &[[5.0, 1.0], [9.0, 1.0]]);
     holed["pairs"][1]["baseline"]["decode_joules"] = Value::Null;
     assert_eq!(read_all(&[holed]).unwrap().unwrap().joules_per_byte, 2.0);
@@ -84,7 +81,7 @@ fn pairs_of_different_slopes_have_an_interval() {
 }
 
 #[test]
-fn what_gives_no_slope_is_refused_by_what_is_missing() {
+fn unusable_records_are_rejected_with_the_reason() {
     type Change = fn(&mut Value);
     let changes: [(Change, &[&str]); 13] = [
         (
@@ -129,7 +126,6 @@ fn what_gives_no_slope_is_refused_by_what_is_missing() {
             |r| r["pairs"][0]["subject"]["decode_joules"] = json!("much"),
             &["line 1", "much"],
         ),
-        // Less for more.
         (
             |r| r["pairs"][0]["subject"]["decode_joules"] = json!(1e-3),
             &["-", "more pairs"],
@@ -171,7 +167,7 @@ fn what_gives_no_slope_is_refused_by_what_is_missing() {
 }
 
 #[test]
-fn records_of_two_machines_are_no_line() {
+fn records_of_different_machines_are_rejected() {
     let good = record([1000, 500], &[[2.0, 1.0]]);
     type Change = fn(&mut Value);
     let changes: [(Change, &str); 6] = [

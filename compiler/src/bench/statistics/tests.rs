@@ -2,10 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Tokens/s of eight conditions without compression and with 1536 and 1024 components, in tenths. The
-/// published summaries (`statistical_tests.json` of the repository of the papers) are in means, standard deviations, t, p,
-/// W and mean ratio to all digits; the raw pairs are not published, but speeds were printed with one decimal,
-/// and these are pairs of such numbers that give all of those.
+/// Tokens/s in tenths for eight conditions, uncompressed and with 1536 and 1024 components. The raw
+/// pairs are unpublished; these reproduce all digits of the summaries in the papers'
+/// `statistical_tests.json`.
 const BASELINE: [u32; 8] = [360, 360, 360, 361, 361, 362, 362, 362];
 const K1536: [u32; 8] = [354, 359, 364, 354, 363, 272, 371, 380];
 const K1024: [u32; 8] = [382, 382, 382, 382, 386, 385, 385, 385];
@@ -39,11 +38,9 @@ fn published_statistics_of_1536_components() {
     let ranks = found.wilcoxon.unwrap();
     assert_eq!((ranks.plus, ranks.minus, ranks.p), (18.0, 18.0, 1.0));
     assert!(ranks.exact);
-    // The lower end hangs on the one slow pair alone.
     let (low, high) = found.interval.unwrap();
     near(low, 0.907_102_722_002_01, 1e-3);
     assert!(low < found.ratio && found.ratio < high);
-    // One pair of the eight was 10 tokens/s slower: the published mean is that of a contaminated run.
     assert!(found.variance.unwrap().contaminated);
 }
 
@@ -64,9 +61,8 @@ fn published_statistics_of_1024_components() {
     assert!(!found.variance.unwrap().contaminated);
 }
 
-/// The published runs with and without other programs on the machine, as they were printed.
 #[test]
-fn the_published_contamination_is_found() {
+fn published_contamination_is_detected() {
     let contaminated = [37.9, 38.0, 36.7, 35.8];
     let found = variance_check(&contaminated, &[37.9, 38.0, 37.9, 37.9]).unwrap();
     // 21 is the ratio of the standard deviations.
@@ -77,14 +73,12 @@ fn the_published_contamination_is_found() {
     assert!(!clean.contaminated, "{clean:?}");
 }
 
-/// Quantiles of F for 0.995, of tables; with many pairs chance asks for less than nature does.
 #[test]
-fn thresholds_are_quantiles_of_f_or_what_is_natural() {
+fn thresholds_are_f_quantiles_or_the_natural_bound() {
     for (degrees, expected) in [(1, 16_210.723), (3, 47.467), (7, 8.8854), (30, 2.6278)] {
         near(chance(degrees).unwrap(), expected, 1e-4);
     }
     assert_eq!(chance(0), None);
-    // Standard deviations that are as many times as large, below the threshold and above it.
     for (pairs, expected, below, above) in [
         (4, 47.467, 6.8, 7.0),
         (8, 25.0, 4.9, 5.1),
@@ -107,7 +101,7 @@ fn thresholds_are_quantiles_of_f_or_what_is_natural() {
 }
 
 #[test]
-fn what_cannot_be_said_is_not_said() {
+fn undefined_statistics_are_none() {
     assert_eq!(spread(&[]), None);
     assert_eq!(compare(&[], 0), None);
     let one = compare(&[(2.0, 4.0)], 0).unwrap();
@@ -129,22 +123,20 @@ fn what_cannot_be_said_is_not_said() {
     );
 }
 
-/// Values of the tables of the exact distribution: of n differences with one sign against all others.
 #[test]
-fn signed_ranks_have_their_exact_p() {
+fn signed_rank_p_is_exact() {
     let signed: Vec<f64> = [1.0, 2.0, -3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0].into();
     let found = signed_rank(&signed).unwrap();
     assert_eq!((found.plus, found.minus), (52.0, 3.0));
-    // Sums up to 3: none, 1, 2, 3 and 1 + 2, of 1024 on both sides.
+    // Sums up to 3: none, 1, 2, 3 and 1 + 2, of 1024, on both sides.
     near(found.p, 2.0 * 5.0 / 1024.0, 1e-15);
-    // Ties have the mean of their ranks: 1, 2.5, 2.5, 4, and zeros none.
+    // Ties get the mean of their ranks: 1, 2.5, 2.5, 4; zeros get none.
     let tied = signed_rank(&[0.5, -1.0, 1.0, 2.0, 0.0]).unwrap();
     assert_eq!((tied.plus, tied.minus, tied.count), (7.5, 2.5, 4));
     // Sums up to 2.5 of these ranks: none, 1, 2.5 and 2.5, of 16.
     near(tied.p, 2.0 * 4.0 / 16.0, 1e-15);
 }
 
-/// Where both are possible, the approximation is near what is counted.
 #[test]
 fn the_normal_approximation_continues_the_exact_distribution() {
     let signs = |n: usize| -> Vec<f64> {
@@ -161,9 +153,9 @@ fn the_normal_approximation_continues_the_exact_distribution() {
     near(normal.p, counted, 0.05);
 }
 
-/// The middle 95 % of means of samples, where these can be enumerated: n values give nⁿ samples.
+/// The middle 95 % of all sample means, enumerated: n values give nⁿ samples.
 #[test]
-fn the_bootstrap_is_that_of_all_samples() {
+fn bootstrap_matches_enumerated_samples() {
     let values = [1.0, 2.0, 4.0, 8.0, 16.0];
     let mut means = vec![0.0];
     for _ in 0..5 {
@@ -179,9 +171,8 @@ fn the_bootstrap_is_that_of_all_samples() {
     assert_ne!(bootstrap(&values, 4), Some((low, high)));
 }
 
-/// Nineteen of twenty intervals hold the truth, a little less for few pairs, as is known of percentiles.
 #[test]
-fn intervals_hold_the_true_ratio() {
+fn bootstrap_intervals_cover_the_true_ratio() {
     let mut random = Rng(11);
     let holds = (0..200).filter(|&seed| {
         let ratios: Vec<f64> = (0..20).map(|_| 1.5 + 0.1 * random.normal()).collect();
@@ -195,9 +186,8 @@ fn intervals_hold_the_true_ratio() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Who is called the subject changes signs and turns ratios of times into those of speeds.
     #[test]
-    fn sides_may_be_swapped(pairs in prop::collection::vec((1.0..100.0_f64, 1.0..100.0_f64), 2..40)) {
+    fn swapping_sides_inverts_the_comparison(pairs in prop::collection::vec((1.0..100.0_f64, 1.0..100.0_f64), 2..40)) {
         let found = compare(&pairs, 1).unwrap();
         let swapped: Vec<_> = pairs.iter().map(|&(a, b)| (b, a)).collect();
         let other = compare(&swapped, 1).unwrap();
@@ -214,9 +204,8 @@ proptest! {
         prop_assert_eq!(a.contaminated, b.contaminated);
     }
 
-    /// Another unit changes no ratio and no test.
     #[test]
-    fn units_do_not_matter(pairs in prop::collection::vec((1.0..100.0_f64, 1.0..100.0_f64), 2..20)) {
+    fn scaling_changes_no_ratio_and_no_test(pairs in prop::collection::vec((1.0..100.0_f64, 1.0..100.0_f64), 2..20)) {
         let doubled: Vec<_> = pairs.iter().map(|&(a, b)| (2.0 * a, 2.0 * b)).collect();
         let (found, other) = (compare(&pairs, 1).unwrap(), compare(&doubled, 1).unwrap());
         prop_assert_eq!(found.ratio, other.ratio);

@@ -4,7 +4,6 @@ use super::*;
 use crate::math::{Path, Weight, low_rank};
 use crate::system::random::Rng;
 
-/// Tensors side by side.
 #[derive(Default)]
 struct Stored {
     tensors: Vec<TensorEntry>,
@@ -12,7 +11,6 @@ struct Stored {
 }
 
 impl Stored {
-    /// Stores numbers and returns what a reader decodes.
     fn push(&mut self, role: Role, dtype: DType, cols: usize, values: &[f32]) -> Vec<f32> {
         let rows = values.len() / cols;
         let mut entry = TensorEntry::new(role.to_string(), role, dtype, rows, cols);
@@ -46,13 +44,11 @@ fn normal(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| rng.normal() as f32).collect()
 }
 
-/// Squared norms of rows, in the simplest way.
 fn rows(values: &[f32], cols: usize) -> Vec<f64> {
     let square = |row: &[f32]| row.iter().map(|&v| f64::from(v).powi(2)).sum();
     values.chunks(cols).map(square).collect()
 }
 
-/// Squared norms of columns.
 fn columns(values: &[f32], cols: usize) -> Vec<f64> {
     let column = |j: usize| values.iter().skip(j).step_by(cols);
     let square = |j| column(j).map(|&v| f64::from(v).powi(2)).sum();
@@ -71,7 +67,7 @@ fn is(found: &SpectrumRecord, energies: &[f64], tolerance: f64) {
 }
 
 #[test]
-fn factors_without_a_gauge_have_their_singular_values() {
+fn factors_without_a_gauge_have_singular_values_as_weights() {
     let (m, n, rank) = (40, 24, 7);
     let values = normal(1, m * n);
     let weight = Weight {
@@ -88,13 +84,11 @@ fn factors_without_a_gauge_have_their_singular_values() {
         .iter()
         .map(|v| v * v)
         .collect();
-    // What storing in f32 costs.
     is(&found[Slot::O as usize], &squared, 1e-6);
 }
 
-/// A base and what it lacks: the rows of the one, then the components of the other.
 #[test]
-fn a_residual_stands_behind_the_rows_of_its_base() {
+fn residual_components_follow_the_rows_of_the_base() {
     let mut stored = Stored::default();
     let base = [3.0, 4.0, 0.0, 5.0, 12.0, 0.0];
     stored.push(linear(Slot::K, Part::Weight), DType::F32, 3, &base);
@@ -107,11 +101,10 @@ fn a_residual_stands_behind_the_rows_of_its_base() {
 }
 
 #[test]
-fn the_rows_of_a_dense_slot_are_its_components() {
+fn rows_of_a_dense_projection_are_components() {
     let mut stored = Stored::default();
     let values = [3.0, 4.0, 0.0, 5.0, 12.0, 0.0];
     stored.push(linear(Slot::K, Part::Weight), DType::F32, 3, &values);
-    // A bias, and the same slot of another layer.
     stored.push(linear(Slot::K, Part::Bias), DType::F32, 2, &[9.0, 9.0]);
     let (layer, slot, part) = (2, Slot::K, Part::Weight);
     let other = Role::Linear { layer, slot, part };
@@ -123,7 +116,7 @@ fn the_rows_of_a_dense_slot_are_its_components() {
 }
 
 #[test]
-fn every_form_and_type_is_measured_as_it_is_decoded() {
+fn spectra_match_decoded_values_for_every_form_and_type() {
     for dtype in [
         DType::F32,
         DType::F16,
@@ -160,9 +153,8 @@ fn every_form_and_type_is_measured_as_it_is_decoded() {
     }
 }
 
-/// More than one portion, and a last one that is not whole.
 #[test]
-fn the_number_of_threads_changes_nothing() {
+fn spectra_do_not_depend_on_the_number_of_threads() {
     let (width, out, rank) = (1024, 3000, 800);
     let mut stored = Stored::default();
     let a = normal(1, rank * width);
@@ -179,7 +171,7 @@ fn the_number_of_threads_changes_nothing() {
 }
 
 #[test]
-fn spectra_agree_to_the_order_of_additions() {
+fn agree_tolerates_only_rounding() {
     let one = SpectrumRecord {
         layer: 3,
         slot: Slot::Q,

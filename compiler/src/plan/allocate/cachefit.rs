@@ -1,10 +1,10 @@
-//! `cachefit`: the largest rank whose factors stay in the second-level cache of the target GPU, and
-//! what a roofline predicts of it.
+//! Allocator `cachefit`: the largest rank whose factors fit the L2 cache of the target GPU, and its
+//! roofline prediction.
 //!
-//! The working set is what slots that read the same input store together (Q, K and V; gate and up;
-//! O; down): the bytes that one step of a block streams. It may fill [`CACHE_SHARE`] of the cache,
-//! the rest is for the KV cache and the residual stream. The rank that fits is a cap on every unit
-//! of the set; within these caps the budget is shared out evenly.
+//! A working set is the stored bytes of projections with the same input (Q, K and V; gate and up;
+//! O; down), which one step of a block reads. It may fill [`CACHE_SHARE`] of the cache; the rest is
+//! for the KV cache and the residual stream. The rank that fits caps every unit of the set, and the
+//! budget is allocated evenly within these caps.
 
 use std::fmt;
 
@@ -16,14 +16,14 @@ use crate::plan::form::Form;
 use crate::plan::unit::{Member, Unit, UnitPlan};
 use crate::plan::{Evidence, Plan, PlanError};
 
-/// The part of the second-level cache that a working set may fill.
+/// Fraction of the L2 cache that a working set may fill.
 pub const CACHE_SHARE: f64 = 0.75;
 
-/// How many times faster than memory the second-level cache delivers: the published model's figure,
-/// not a measurement of the target.
+/// Speed of the L2 cache relative to memory: the figure of the published model, not measured on the
+/// target.
 pub const L2_SPEEDUP: f64 = 10.0;
 
-/// Caps the ladders of slots that read the same input at the largest rank that fits the cache.
+/// Caps the ladders of projections with the same input at the largest rank that fits the cache.
 pub(super) fn cap(
     ladders: &mut [Ladder],
     units: &[Unit],
@@ -54,7 +54,6 @@ fn same_input<L: PartialEq>(a: &[Member], b: &[Member], (layer_a, layer_b): (L, 
     layer_a == layer_b && group(a).is_some() && group(a) == group(b)
 }
 
-/// Caps the ladders of one working set.
 fn fit(ladders: &mut [Ladder], set: &[Unit], limit: u64) -> Result<(), PlanError> {
     let mut levels: Vec<f64> = ladders
         .iter()
@@ -62,7 +61,7 @@ fn fit(ladders: &mut [Ladder], set: &[Unit], limit: u64) -> Result<(), PlanError
         .collect();
     levels.sort_by(f64::total_cmp);
     levels.dedup();
-    // The rung of a unit at a level: the highest that is not above it.
+    // Highest rung at or below a level.
     let rung_at = |ladder: &Ladder, level: f64| -> usize {
         let above = ladder.rungs.partition_point(|r| r.level <= level);
         above.saturating_sub(1)
@@ -95,19 +94,17 @@ fn fit(ladders: &mut [Ladder], set: &[Unit], limit: u64) -> Result<(), PlanError
     Ok(())
 }
 
-/// Predicted decode throughput over that of the source, one token at a time. Neither figure is
-/// measured.
+/// Predicted decode throughput relative to the source, at batch size 1. Neither figure is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
-    /// Every byte comes from memory: the ratio of the bytes streamed per token.
+    /// Ratio of the bytes read per token, all from memory.
     pub streamed: f64,
-    /// The published model: working sets that fit [`CACHE_SHARE`] of the cache come
-    /// [`L2_SPEEDUP`] times faster than the rest. It holds only where they stay in the cache from
-    /// one token to the next.
+    /// Published model: working sets within [`CACHE_SHARE`] of the cache are read [`L2_SPEEDUP`]
+    /// times faster. Valid only if they stay in the cache between tokens.
     pub cached: f64,
 }
 
-/// For people.
+/// Formats the prediction for display.
 impl fmt::Display for Prediction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -120,11 +117,11 @@ impl fmt::Display for Prediction {
     }
 }
 
-/// Predicts `T / T_base` of a plan by a roofline. At batch 1 a token does about two operations per
-/// number streamed, far below what any GPU's arithmetic could do, so only bytes count.
-/// `head` is the matrix that gives the logits: an embedding that is none is not streamed.
-/// `other_bytes` is what is streamed beside the plan's units (the head, slots that were not selected);
-/// `cache` the bytes of the second-level cache.
+/// Returns the predicted `T / T_base` of a plan by a roofline. A token at batch size 1 takes about
+/// two operations per element, far below the arithmetic peak of any GPU, so only bytes count.
+/// `head` is the matrix that computes the logits; an untied embedding is not read. `other_bytes`
+/// are read in addition to the plan's units (head, unselected projections); `cache` is the L2 size
+/// in bytes.
 pub fn predict(plan: &Plan, head: MatrixId, other_bytes: u64, cache: u64) -> Prediction {
     let streams = |unit: &&UnitPlan| {
         let mut members = unit.members.iter();

@@ -1,5 +1,5 @@
-//! `curvature`: rank in proportion to the profile of the residual stream, after the MCR heuristic
-//! `k_ℓ ∝ MCR_ℓ / mean`.
+//! Allocator `curvature`: rank proportional to the profile of the residual stream, after the MCR
+//! heuristic `k_ℓ ∝ MCR_ℓ / mean`.
 
 use super::phase::{check_length, wrong};
 use super::{Allocator, Floor, by_layer};
@@ -7,15 +7,15 @@ use crate::plan::phases::{Phases, ProfileError};
 use crate::plan::unit::Unit;
 use crate::plan::{Evidence, PlanError};
 
-/// The floor that was published with the heuristic. It is a choice, not a default: on square
-/// matrices it lies above the rank where factors are as large as the matrix, so that attention
-/// stays dense, and at widths above 2792 it lies above [`PUBLISHED_CAP`].
+/// Published floor of the heuristic, available as an option. On square matrices it exceeds the rank
+/// where factors are as large as the matrix, so attention stays dense; at widths above 2792 it
+/// exceeds [`PUBLISHED_CAP`].
 pub const PUBLISHED_FLOOR: Floor = Floor::Fraction(0.55);
 
-/// The cap that was published with the heuristic, for a model of width 4096.
+/// Published cap of the heuristic, for a model of width 4096.
 pub const PUBLISHED_CAP: usize = 1536;
 
-/// The weight of every unit, its layer's value over the mean.
+/// Returns the weight of every unit: its layer's value over the mean.
 pub(super) fn scales(
     units: &[Unit],
     evidence: &Evidence,
@@ -31,7 +31,7 @@ pub(super) fn scales(
     };
     check_length(allocator, profile, layers)?;
     Phases::detect(Some(profile)).map_err(|error| wrong(allocator, &error))?;
-    // Divided before it is added, so that no sum of finite values overflows.
+    // Divide before adding, to avoid overflow.
     let mean: f64 = profile.iter().map(|v| v / layers as f64).sum();
     if mean == 0.0 {
         let error = ProfileError {

@@ -1,26 +1,26 @@
-//! `diffplan`: a differentiable plan, after the diffplan objective with its term for energy.
+//! Allocator `diffplan`: a differentiable plan with an energy term, after the diffplan objective.
 //!
-//! Every unit has a softmax over levels of rank. With `p` its probabilities, `E` the loss, `C` the
-//! cost and `R` the rank of each level, `r_soft = Σ p R`, gradient descent minimises
+//! Every unit has a softmax over rank levels. With the probabilities `p`, and the loss `E`, cost
+//! `C` and rank `R` of each level, `r_soft = Σ p R`, gradient descent minimises
 //!
 //! ```text
 //! Σ_units  Σ p E  +  α Σ p C  +  λ ĉ r_soft
 //! ```
 //!
-//! whose gradient for the logit of a level is `p ((E − Σ p E) + α (C − Σ p C) + λ ĉ (R − r_soft))`.
-//! The price `α` of the published `α ‖r‖₁` has no published value: with a budget it is the one at which
-//! the soft plan costs that, found by bisection. The soft ranks are then rounded to steps, and the
-//! budget is shared out in proportion to them. `ĉ` times a rank is in proportion to the rank's parameters,
-//! which is the cost where parameters are the budget: then another `λ ĉ` is another `α` with the same sum,
-//! and the plan does not depend on it.
+//! The gradient for the logit of a level is `p ((E − Σ p E) + α (C − Σ p C) + λ ĉ (R − r_soft))`.
+//! The published price `α` of `α ‖r‖₁` has no value; with a budget, bisection finds the `α` at
+//! which the soft plan costs the budget. Soft ranks are rounded to steps, and the budget is
+//! allocated in proportion to them. With a parameter budget, `ĉ` times a rank is proportional to
+//! the cost: a change of `λ ĉ` is compensated by `α` and the plan does not depend on it.
 //!
-//! Where energy was measured by the bytes that a token touches, `ĉ R` is the slope of that line times the bytes of a level. The line's
-//! intercept, which every plan costs alike, has no part in it: `ĉ` from the tokens per joule of the dense model alone
-//! holds the weights responsible for it, too. It is the bytes of the dense form as well, so that with a budget of parameters the term decides
-//! where these are dearer than those of factors; with one of bytes it cancels as well.
+//! With energy measured per byte, `ĉ R` is the slope of that line times the bytes of a level. The
+//! intercept is the same for every plan and is excluded; `ĉ` from tokens per joule alone attributes
+//! it to the weights. The dense form counts its bytes too: the term changes the plan under a
+//! parameter budget if the dense form is more expensive per parameter than factors, and cancels
+//! under a byte budget.
 //!
-//! Without a budget `α` is zero and energy decides the total. The objective is linear in `p`, so that descent
-//! to its end puts all of it on the level of least `E + λ ĉ R`, which is looked up among all rungs.
+//! Without a budget `α` is zero and energy determines the total. The objective is linear in `p`, so
+//! the minimum is the level with the least `E + λ ĉ R`, found by a search over all rungs.
 
 use super::ladder::{Currency, Ladder};
 use super::{Allocator, waterfill};
@@ -28,18 +28,16 @@ use crate::plan::unit::Unit;
 use crate::plan::{Evidence, PlanError};
 use crate::request::MeasuredEnergy;
 
-/// The weight `λ` of the energy term.
+/// Weight `λ` of the energy term.
 pub const ENERGY_WEIGHT: f64 = 0.005;
 
-/// What is said of a plan with a budget.
 const INERT: &str = "diffplan: the budget decides the total, and the energy term nothing: it is in \
      proportion to parameters, and the price that meets the budget makes up for it; without a budget energy decides";
 
-/// What is said of a plan with a budget that is not in proportion to measured energy.
+/// Note on a plan with a budget that is not proportional to measured energy.
 const BETWEEN: &str = "diffplan: the budget decides the total, and the energy term between units alone: it is in proportion \
      to bytes, of which the dense form has other ones for each number than factors have; without a budget energy decides";
 
-/// What is said of a plan with a budget.
 pub(super) fn inert(evidence: &Evidence, currency: Currency) -> &'static str {
     match (&evidence.energy, currency) {
         (None, _) | (Some(_), Currency::Bytes) => INERT,
@@ -47,7 +45,6 @@ pub(super) fn inert(evidence: &Evidence, currency: Currency) -> &'static str {
     }
 }
 
-/// What is said of energy that was measured.
 pub(super) fn measured(energy: &MeasuredEnergy) -> String {
     let interval = match energy.interval {
         Some((low, high)) if low > 0.0 => format!(" (95 % interval {low:.3e} to {high:.3e})"),
@@ -67,23 +64,19 @@ pub(super) fn measured(energy: &MeasuredEnergy) -> String {
     )
 }
 
-/// What is said of a plan without one.
 pub(super) const DECIDED: &str = "diffplan: without a budget the energy term decided the total, a joule per token \
      weighing as much as 0.005 of a matrix's energy lost";
 
-/// Joules for a byte that no machine takes: they take some 1e-10.
+/// Upper limit of joules per byte for validation; real machines take about 1e-10.
 const MOST: f64 = 1.0;
 
-/// Levels of rank under a softmax.
 const LEVELS: usize = 16;
-/// Steps of gradient descent.
 const ITERATIONS: usize = 64;
-/// Their length.
 const RATE: f64 = 16.0;
-/// Halvings of the interval of prices, which spans twelve powers of ten.
+/// Bisection steps over the price interval of twelve powers of ten.
 const HALVINGS: usize = 32;
 
-/// The loss at every rung: of the outputs where a text was calibrated on, else of the weights.
+/// Returns the loss at every rung: of outputs with a calibration, else of weights.
 pub(super) fn losses(
     units: &[Unit],
     ladders: &[Ladder],
@@ -99,8 +92,9 @@ pub(super) fn losses(
     }
 }
 
-/// `ĉ R` of every unit at every rung, in joules per token. Decoding streams every number once: where energy was measured by bytes, those
-/// of the rung times the slope; else the dense model's energy per token is shared out by numbers, of which a rank has `in + out`.
+/// Returns `ĉ R` of every unit at every rung in joules per token. Decoding reads every element
+/// once. With energy measured per byte it is the bytes of the rung times the slope; otherwise the
+/// dense model's energy per token is distributed by elements, `in + out` for a rank.
 pub(super) fn joules(
     units: &[Unit],
     ladders: &[Ladder],
@@ -154,7 +148,7 @@ pub(super) fn joules(
     }
 }
 
-/// The rung of every unit at which what is lost and the energy weigh least together; of equal ones the lower.
+/// Returns the rung of every unit with the least sum of loss and energy; ties go to the lower rung.
 pub(super) fn least(ladders: &[Ladder], losses: &[Vec<f64>], joules: &[Vec<f64>]) -> Vec<usize> {
     let units = ladders.iter().zip(losses).zip(joules);
     let least = units.map(|((ladder, losses), joules)| {
@@ -167,18 +161,17 @@ pub(super) fn least(ladders: &[Ladder], losses: &[Vec<f64>], joules: &[Vec<f64>]
     least.collect()
 }
 
-/// A level of rank of one unit.
 #[derive(Clone, Copy)]
 struct Level {
     loss: f64,
-    /// Over the mean cost of all highest rungs.
+    /// Relative to the mean cost of all highest rungs.
     cost: f64,
     rank: f64,
     /// `λ ĉ R`.
     energy: f64,
 }
 
-/// The soft rank of every unit at the price where all of them cost the budget.
+/// Returns the soft rank of every unit at the price where the total cost equals the budget.
 pub(super) fn soft_levels(
     ladders: &[Ladder],
     losses: &[Vec<f64>],
@@ -235,7 +228,7 @@ pub(super) fn soft_levels(
     soft(10.0_f64.powf(high)).0
 }
 
-/// The probabilities of a unit's levels after gradient descent from equal ones.
+/// Returns the level probabilities of a unit after gradient descent from a uniform start.
 fn descend(levels: &[Level], price: f64) -> Vec<f64> {
     let objective: Vec<f64> = levels
         .iter()
@@ -266,7 +259,6 @@ fn softmax(logits: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// Levels of which a rank costs so much energy.
     fn levels(energy: f64) -> Vec<Level> {
         let level = |(loss, cost, rank)| Level {
             loss,
@@ -279,9 +271,8 @@ mod tests {
             .to_vec()
     }
 
-    /// The gradient that [`descend`] goes along, against central differences of the objective.
     #[test]
-    fn the_gradient_is_that_of_the_objective() {
+    fn gradient_matches_central_differences() {
         let (price, energy) = (0.3, 0.002);
         let levels = levels(energy);
         let objective: Vec<f64> = levels
@@ -304,7 +295,7 @@ mod tests {
             let exact = p[i] * (objective[i] - mean);
             assert!((numeric - exact).abs() < 1e-9, "{numeric} {exact}");
         }
-        // The energy term by itself is the published one, λ ĉ p (R − r_soft).
+        // The energy term alone is the published λ ĉ p (R − r_soft).
         let soft: f64 = p.iter().zip(&levels).map(|(p, l)| p * l.rank).sum();
         let by_rank: Vec<f64> = levels.iter().map(|l| energy * l.rank).collect();
         let mean: f64 = p.iter().zip(&by_rank).map(|(p, f)| p * f).sum();
@@ -326,10 +317,8 @@ mod tests {
         assert!((rank(1e6, 0.0) - 8.0).abs() < 1e-9);
     }
 
-    /// The price is found, not given: it is the one at which the soft plan costs the budget, and whatever the
-    /// energy of a rank, it makes up for that.
     #[test]
-    fn the_price_that_is_found_costs_the_budget() {
+    fn bisected_price_meets_the_budget() {
         let costs: Vec<u64> = (1..=16).map(|n| 10 * n).collect();
         let ladders = [Ladder::of(&costs), Ladder::of(&costs)];
         let falling = |base: f64| (1..=16).map(|n| base.powi(n)).collect::<Vec<f64>>();

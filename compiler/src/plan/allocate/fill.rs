@@ -7,13 +7,12 @@ use super::ladder::{Currency, Ladder};
 use crate::plan::unit::{Member, Unit};
 use crate::plan::{Budget, PlanError, Request};
 
-/// The budget in numbers.
+/// Budget in units of its currency.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Totals {
     pub currency: Currency,
-    /// What may be spent.
     pub budget: u64,
-    /// The budget over the cost of all dense forms.
+    /// Budget over the cost of all dense forms.
     pub share: f64,
     dense: u64,
     units: usize,
@@ -45,7 +44,7 @@ impl Totals {
                 });
             }
             Budget::MeanRank(mean) => (mean * units.len() as f64).floor() as u64,
-            // Four are decided or refused before anything is shared out, and one has no bound.
+            // The first four are handled before allocation, the last is unbounded.
             Budget::Rank(_)
             | Budget::FullRank
             | Budget::FileSize(_)
@@ -61,7 +60,7 @@ impl Totals {
         })
     }
 
-    /// The error of a budget below the smallest possible cost.
+    /// Returns the error for a budget below the smallest possible cost.
     pub(super) fn too_small(&self, least: u64, budget: &Budget) -> PlanError {
         let (option, asked, smallest) = match *budget {
             Budget::Ratio(ratio) => {
@@ -89,18 +88,17 @@ impl Totals {
     }
 }
 
-/// Rounded up at a decimal, so that the figure shown can be asked for.
+/// Rounds up at a decimal, so that the printed value is itself a valid budget.
 pub(in crate::plan) fn round_up(value: f64, decimals: i32) -> f64 {
     let scale = 10.0_f64.powi(decimals);
     (value * scale).ceil() / scale
 }
 
-/// What all lowest rungs cost together.
+/// Returns the total cost of all lowest rungs.
 pub(super) fn least(ladders: &[Ladder]) -> u64 {
     ladders.iter().map(|l| l.cost(0)).sum()
 }
 
-/// A place in a queue: by a number, then by index.
 #[derive(Clone, Copy, PartialEq)]
 struct Place(f64, Reverse<usize>);
 
@@ -118,8 +116,8 @@ impl PartialOrd for Place {
     }
 }
 
-/// Spends the budget step by step: always on the unit that `worth` puts highest among those whose
-/// next step fits; `worth` sees a unit's index and rung.
+/// Spends the budget step by step on the unit with the highest `worth` whose next step fits.
+/// `worth` takes a unit's index and rung.
 fn climb(
     ladders: &[Ladder],
     rungs: &mut [usize],
@@ -131,7 +129,7 @@ fn climb(
     let all = rungs.iter().enumerate();
     let mut queue: BinaryHeap<Place> = all.map(|(i, &r)| Place(worth(i, r), Reverse(i))).collect();
     while let Some(Place(_, Reverse(i))) = queue.pop() {
-        // Whatever does not fit now will not fit later: what is left only shrinks.
+        // A step that does not fit now never fits later, since the remainder only shrinks.
         if let Some(cost) = ladders[i].step_cost(rungs[i]).filter(|&cost| cost <= left) {
             left -= cost;
             rungs[i] += 1;
@@ -140,8 +138,8 @@ fn climb(
     }
 }
 
-/// Rungs whose levels are in proportion to `targets`, as far as floors, caps and steps allow: the
-/// unit that is furthest below its target is raised first.
+/// Returns rungs with levels proportional to `targets` within floors, caps and steps: the unit
+/// furthest below its target is raised first.
 pub(super) fn proportional(ladders: &[Ladder], targets: &[f64], budget: u64) -> Vec<usize> {
     let mut rungs = vec![0; ladders.len()];
     climb(ladders, &mut rungs, budget, |i, rung| {
@@ -150,7 +148,7 @@ pub(super) fn proportional(ladders: &[Ladder], targets: &[f64], budget: u64) -> 
     rungs
 }
 
-/// As [`proportional`], with all units of the same slots and the same ladder on the same rung.
+/// As [`proportional`], with equal rungs for all units of the same projections and ladder.
 pub(super) fn together(
     units: &[Unit],
     ladders: &[Ladder],
@@ -188,19 +186,19 @@ pub(super) fn together(
     kinds.into_iter().map(|kind| rungs[kind]).collect()
 }
 
-/// The rungs of least loss: `losses` has a value for every rung of every unit, which falls from rung
-/// to rung, and the sum over the units is to be small.
+/// Returns rungs with the least total loss; `losses` has a decreasing value for every rung of every
+/// unit.
 ///
-/// What a unit gains over what it costs need not be concave: the step to the dense form may be worth
-/// more than the ranks before it, and block formats make some ranks cheap. So the climb goes along
-/// the upper concave hull of every unit, steepest segment first. That is the path of the Lagrangian
-/// relaxation: wherever it stands, no other choice of the same cost gains more. Budgets between its
-/// points are filled up, first with the segments further on that still fit, then rung by rung; the
-/// gain then falls short of the best by less than that of the first segment which did not fit. With
-/// concave gains and steps of equal cost every budget is on the path.
+/// The gain over the cost need not be concave: the step to the dense form may gain more than the
+/// ranks before it, and block formats make some ranks cheap. The climb therefore follows the upper
+/// concave hull of every unit, steepest segment first. This is the path of the Lagrangian
+/// relaxation: no choice of the same cost gains more at any of its points. Budgets between points
+/// are filled with later segments that fit, then rung by rung; the gain is then below the optimum
+/// by less than that of the first segment that did not fit. With concave gains and equal steps,
+/// every budget is on the path.
 ///
-/// What a gain is divided by is the cost or, with [`Price::Bytes`], the bytes: of two steps that take the
-/// same of the budget the one that stores less comes first.
+/// The gain is divided by the cost or, with [`Price::Bytes`], by the bytes: of steps with equal
+/// cost, the one that stores less comes first.
 pub(super) fn marginal(
     ladders: &[Ladder],
     losses: &[Vec<f64>],
@@ -242,16 +240,14 @@ pub(super) fn marginal(
     rungs
 }
 
-/// By what a gain is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Price {
-    /// What a step takes of the budget.
+    /// Cost in the currency of the budget.
     Budget,
-    /// The bytes that it stores more; where it stores no more, it comes before any other.
+    /// Additional bytes stored; steps without additional bytes come first.
     Bytes,
 }
 
-/// What a step gains over its price.
 fn gain(ladder: &Ladder, losses: &[f64], price: Price, (from, to): (usize, usize)) -> f64 {
     let gain = losses[from] - losses[to];
     let step = match price {
@@ -266,8 +262,8 @@ fn gain(ladder: &Ladder, losses: &[f64], price: Price, (from, to): (usize, usize
     }
 }
 
-/// The rungs on the upper concave hull of gain over cost, from the lowest rung on. Points on a
-/// straight line all belong to it, so that its segments are short.
+/// Returns the rungs on the upper concave hull of gain over cost, from the lowest rung. Collinear
+/// points are included, to keep segments short.
 fn hull(ladder: &Ladder, losses: &[f64], price: Price) -> Vec<usize> {
     let slope = |from: usize, to: usize| gain(ladder, losses, price, (from, to));
     let mut hull: Vec<usize> = Vec::new();

@@ -1,4 +1,4 @@
-//! The forms a unit may take, in the order of their cost.
+//! Candidate forms of a unit in the order of their cost.
 
 use htc_formats::DType;
 
@@ -6,7 +6,6 @@ use super::{Allocation, Allocator, Choice, Decision, Floor};
 use crate::plan::unit::Unit;
 use crate::plan::{PlanError, Request, dense_form};
 
-/// What a budget counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Currency {
     Parameters,
@@ -15,7 +14,6 @@ pub(super) enum Currency {
 }
 
 impl Currency {
-    /// What the dense form of a unit costs.
     pub(super) fn dense(self, unit: &Unit) -> u64 {
         match self {
             Currency::Parameters => unit.parameters(),
@@ -25,7 +23,6 @@ impl Currency {
     }
 }
 
-/// The ranks a factored unit may have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     floor: Option<usize>,
@@ -55,42 +52,38 @@ impl Bounds {
     }
 }
 
-/// The part of an even share that `whitened` leaves every unit where no floor is asked for. It adds up relative
-/// errors of the stream as if each were small and went through the rest of the model as it is; that no
-/// longer holds for a unit which loses most of what it gives, and the sum would starve the units of early
-/// layers, whose branches add little to the stream and decide much behind it. On the demo model (calibrated
-/// on *Alice*, `whiten`, f16; KL divergence on the beginning of WikiText-2's test split) a quarter and half of
-/// the even share give 0.0007 and 0.0001 for grc at a ratio of 0.9, 0.0012 and 0.0007 at 0.8, 0.0070 and 0.0068
-/// at 0.6; for gp 0.0270 and 0.0278 at 0.8, 0.157 and 0.161 at 0.6.
+/// Fraction of an even share that `whitened` guarantees each unit without a floor. The allocator
+/// adds relative errors of the stream as if they were small and passed through the model unchanged.
+/// This fails for a unit that loses most of its output, and early layers would be starved: their
+/// branches add little to the stream but determine much of it later. On the demo model (calibrated
+/// on *Alice*, `whiten`, f16; KL divergence on the beginning of WikiText-2's test split) a quarter
+/// and half of the even share give 0.0007 and 0.0001 for grc at a ratio of 0.9, 0.0012 and 0.0007
+/// at 0.8, 0.0070 and 0.0068 at 0.6; for gp 0.0270 and 0.0278 at 0.8, 0.157 and 0.161 at 0.6.
 const SHARE_KEPT: f64 = 0.5;
 
-/// A form and what it costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rung {
     pub choice: Choice,
-    /// In the currency of the budget; rises from rung to rung.
+    /// In the currency of the budget; strictly increasing.
     pub cost: u64,
     /// Bytes stored.
     pub bytes: u64,
-    /// The rank; for the dense form the rank whose factors would cost as much.
+    /// The rank; for the dense form the rank whose factors would cost the same.
     pub level: f64,
 }
 
-/// The forms a unit may take, at least one.
 #[derive(Clone, Debug)]
 pub(super) struct Ladder {
     pub rungs: Vec<Rung>,
-    /// What is to be said where the unit stays on the lowest rung.
+    /// Note if the unit stays on the lowest rung.
     lowest_note: Option<String>,
-    /// What is to be said where the unit reaches the highest.
     highest_note: Option<String>,
-    /// What is to be said where it is left dense.
     dense_note: String,
 }
 
 impl Ladder {
-    /// The ladder of a unit. `share` is the budget over the cost of all dense forms; with `finest` ranks go in the smallest steps whatever the
-    /// factor type.
+    /// Returns the ladder of a unit. `share` is the budget over the cost of all dense forms; with
+    /// `finest`, ranks use the smallest steps for any factor type.
     ///
     /// # Errors
     /// [`PlanError::CapTooSmall`].
@@ -133,8 +126,8 @@ impl Ladder {
         let pays = |rung: &Rung| rung.bytes < dense_bytes && rung.cost < dense_cost;
         let mut rungs = Vec::new();
         let mut dearest: Option<Rung> = None;
-        // From the largest rank down, so that a rank which costs no less than a larger one is left
-        // out: the blocks of some types fit some ranks only.
+        // From the largest rank down, to skip ranks that cost no less than a larger one: blocks of
+        // some types fit only some ranks.
         for rank in (1..=limit / step).rev().map(|n| n * step) {
             let rung = at(rank);
             if pays(&rung) && dearest.is_none_or(|above| rung.cost < above.cost) {
@@ -170,7 +163,7 @@ impl Ladder {
         Ok(ladder)
     }
 
-    /// Takes away the ranks below [`SHARE_KEPT`] of an even share, but for the highest of them.
+    /// Removes the ranks below [`SHARE_KEPT`] of an even share, except the highest of them.
     fn keep_share(&mut self, even: f64) {
         let within = |rung: &Rung| rung.level <= SHARE_KEPT * even;
         let below = self.rungs.partition_point(within).saturating_sub(1);
@@ -183,7 +176,7 @@ impl Ladder {
         }
     }
 
-    /// Takes away what floor and cap forbid and adds the dense form where it is allowed.
+    /// Removes the ranks outside floor and cap, and adds the dense form if permitted.
     fn bound(
         &mut self,
         unit: &Unit,
@@ -227,8 +220,7 @@ impl Ladder {
         Ok(())
     }
 
-    /// Keeps the rungs up to and with `last`, and says why where the highest that is left is
-    /// reached.
+    /// Removes the rungs after `last` and sets the note for reaching the new highest.
     pub(super) fn truncate(&mut self, last: usize, why: String) {
         if last + 1 < self.rungs.len() {
             self.rungs.truncate(last + 1);
@@ -236,7 +228,6 @@ impl Ladder {
         }
     }
 
-    /// A ladder of these costs.
     #[cfg(test)]
     pub(super) fn of(costs: &[u64]) -> Ladder {
         let rung = |(i, &cost): (usize, &u64)| Rung {
@@ -253,18 +244,17 @@ impl Ladder {
         }
     }
 
-    /// What it costs at a rung.
     pub(super) fn cost(&self, rung: usize) -> u64 {
         self.rungs[rung].cost
     }
 
-    /// What the step from a rung to the next costs; `None` on the highest.
+    /// Returns the cost of the step to the next rung; `None` on the highest.
     pub(super) fn step_cost(&self, rung: usize) -> Option<u64> {
         let next = self.rungs.get(rung + 1)?;
         Some(next.cost - self.rungs[rung].cost)
     }
 
-    /// The decision for a rung, with what decided it where that was a bound.
+    /// Returns the decision for a rung, with a note if a bound determined it.
     pub(super) fn decision(&self, rung: usize) -> Decision {
         let choice = self.rungs[rung].choice;
         let mut notes = Vec::new();
@@ -283,7 +273,7 @@ impl Ladder {
     }
 }
 
-/// Why the smallest factors are no rung.
+/// Returns the note on a unit whose smallest factors are not smaller than the dense form.
 fn never_smaller(rung: Rung, step: usize, dense_bytes: u64, dense_cost: u64) -> String {
     let Rung { bytes, cost, .. } = rung;
     if bytes >= dense_bytes {
@@ -293,9 +283,9 @@ fn never_smaller(rung: Rung, step: usize, dense_bytes: u64, dense_cost: u64) -> 
     }
 }
 
-/// The step of a unit's rank: the block of a block format, or where that would leave fewer than
-/// four steps, the block of q8_0 (the factor with rows of that length is then stored as q8_0); else
-/// the smallest. A step is no more than the even share.
+/// Returns the rank step of a unit: the block of a block format; the block of q8_0 if that would
+/// leave fewer than four steps (the factor with rows of that length is then stored as q8_0); else
+/// the smallest step. A step is at most the even share.
 pub(in crate::plan) fn step(limit: usize, even: usize, factor_type: DType) -> usize {
     let (block, shorter) = (factor_type.block_len(), DType::Q8_0.block_len());
     let steps = match block {
@@ -308,7 +298,6 @@ pub(in crate::plan) fn step(limit: usize, even: usize, factor_type: DType) -> us
     chosen.unwrap_or_else(|| smallest_step(limit))
 }
 
-/// The smallest step of a unit's rank.
 pub(in crate::plan) fn smallest_step(limit: usize) -> usize {
     if limit >= 8 { 8 } else { 1 }
 }

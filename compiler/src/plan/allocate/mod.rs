@@ -1,13 +1,12 @@
-//! Shares a budget out among the units of a model.
+//! Allocates a budget to the units of a model.
 //!
-//! Every unit is a ladder: the forms it may take, in the order of what they cost, from the
-//! smallest rank that the floor allows to the dense matrix, which costs what it costs and loses
-//! nothing. Ranks whose factors would not be smaller than the dense form are no rungs, so nothing
-//! is taken back after the budget is shared out. An allocator says which rungs are worth more, and
-//! the units climb until none could take one more step: the budget is met from below, after floors
-//! and caps, to the granularity.
+//! Every unit has a ladder: its candidate forms by cost, from the smallest rank that the floor
+//! permits to the dense matrix, which loses nothing. Ranks whose factors are not smaller than the
+//! dense form are omitted, so no decision is reverted afterwards. An allocator ranks the steps, and
+//! units climb until no step fits: the budget is met from below within one step, after floors and
+//! caps.
 //!
-//! The same shapes, evidence and request give the same ranks; ties go to the unit that comes first.
+//! The result is deterministic; ties go to the first unit.
 
 mod cachefit;
 mod curvature;
@@ -35,7 +34,6 @@ pub use curvature::{PUBLISHED_CAP, PUBLISHED_FLOOR};
 pub use diffplan::ENERGY_WEIGHT;
 pub(crate) use waterfill::lost_energy;
 
-/// A form that a unit may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     /// Factors of a rank.
@@ -44,11 +42,10 @@ pub(super) enum Choice {
     Dense,
 }
 
-/// What was decided about a unit.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Decision {
     pub choice: Choice,
-    /// Bounds that decided.
+    /// Notes on bounds that determined the decision.
     pub notes: Vec<String>,
 }
 
@@ -61,14 +58,13 @@ impl Decision {
     }
 }
 
-/// What was decided about all of them.
 #[derive(Debug)]
 pub(super) struct Allocated {
     pub decisions: Vec<Decision>,
     pub notes: Vec<String>,
 }
 
-/// The budget in numbers, and a ladder for every unit whose lowest rungs it can pay.
+/// Returns the budget and the ladders of all units; the budget covers all lowest rungs.
 fn prepare(
     hyper: &HyperParameters,
     request: &Request,
@@ -90,7 +86,7 @@ fn prepare(
         built => built,
     }?;
     if fill::least(&ladders) > totals.budget {
-        // A whole block may be more than the others leave; every plan begins with the finest steps.
+        // A whole block may exceed the remainder, so retry with the finest steps.
         ladders = build(true)?;
     }
     let least = fill::least(&ladders);
@@ -100,7 +96,6 @@ fn prepare(
     Ok((totals, ladders))
 }
 
-/// Shares the budget out.
 pub(super) fn allocate(
     hyper: &HyperParameters,
     request: &Request,
@@ -143,7 +138,7 @@ pub(super) fn allocate(
             fill::marginal(&ladders, &losses, price, totals.budget)
         }
         Allocator::DiffPlan => {
-            // What is said on the command line comes before what takes a measurement.
+            // Report errors of options before those of missing measurements.
             let energy = diffplan::joules(units, &ladders, evidence)?;
             let losses = diffplan::losses(units, &ladders, evidence)?;
             if request.budget == Budget::Energy {
@@ -165,9 +160,8 @@ pub(super) fn allocate(
     })
 }
 
-/// What an even share is in proportion to: with ranks as the currency the rank itself, else the
-/// rank whose factors have as many numbers as the dense form, so that every unit is left the same
-/// ratio.
+/// Returns the weights of an even allocation: 1 per unit for a rank budget, else the rank whose
+/// factors have as many elements as the dense form, which gives every unit the same ratio.
 fn even_targets(units: &[Unit], currency: Currency) -> Vec<f64> {
     let target = |u: &Unit| match currency {
         Currency::Rank => 1.0,
@@ -180,7 +174,6 @@ fn scaled(targets: &[f64], scales: &[f64]) -> Vec<f64> {
     targets.iter().zip(scales).map(|(t, s)| t * s).collect()
 }
 
-/// A number per layer, given to the units of each.
 fn by_layer(units: &[Unit], values: &[f64]) -> Vec<f64> {
     let of = |u: &Unit| values.get(u.layer).copied().unwrap_or_default();
     units.iter().map(of).collect()

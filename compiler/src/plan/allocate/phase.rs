@@ -1,11 +1,10 @@
-//! `phase`: rank by what the layers do, after MCR's phase-aware allocation.
+//! Allocator `phase`: rank by the phase of the layer, after MCR's phase-aware allocation.
 
 use super::{Allocator, by_layer};
 use crate::plan::phases::{NoPhases, Phase, Phases, ProfileError};
 use crate::plan::unit::Unit;
 use crate::plan::{Evidence, PlanError};
 
-/// The weight of a layer's rank.
 const fn scale(phase: Phase) -> f64 {
     match phase {
         Phase::Mix => 1.5,
@@ -14,7 +13,7 @@ const fn scale(phase: Phase) -> f64 {
     }
 }
 
-/// The weight of every unit, or why the model shows no phases.
+/// Returns the weight of every unit, or the reason for the absence of phases.
 pub(super) fn scales(
     units: &[Unit],
     evidence: &Evidence,

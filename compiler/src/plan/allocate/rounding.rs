@@ -1,12 +1,12 @@
-//! What storing in a type loses, beside what a rank loses.
+//! Loss by the rounding of a type, in addition to the loss of a rank.
 
 use htc_formats::DType;
 
 use crate::math::codes::relative_error;
 use crate::plan::form::Form;
 
-/// The part of the energy that is lost of a matrix whose numbers are stored in a type, about: that of
-/// normally distributed numbers, with this program's encoders. A test measures it.
+/// Approximate fraction of a matrix's energy lost by rounding to each type: for normally
+/// distributed elements with the encoders of this program. Checked by a test.
 const LOST: [(DType, f64); 14] = [
     (DType::F16, 4.4e-8),
     (DType::BF16, 2.8e-6),
@@ -24,8 +24,8 @@ const LOST: [(DType, f64); 14] = [
     (DType::Q2K, 6.6e-2),
 ];
 
-/// The part of the energy that rounding takes from what is kept; nothing of what stays as in the source.
-/// Errors of two factors are independent of each other, and their product loses both.
+/// Returns the fraction of the energy lost by rounding; zero for forms as in the source. The errors
+/// of two factors are independent, and both affect the product.
 pub(super) fn lost(form: &Form) -> f64 {
     let of = |dtype: DType| {
         let known = LOST.iter().find(|(of, _)| *of == dtype);
@@ -39,7 +39,7 @@ pub(super) fn lost(form: &Form) -> f64 {
         Form::SharedBasis {
             basis, projected, ..
         } => of(basis) + of(projected),
-        // The factors hold what the base lacks, which is little.
+        // The factors hold the small error of the base.
         Form::Residual { base, .. } => of(base),
     }
 }
@@ -55,9 +55,9 @@ mod tests {
     use crate::system::random::Rng;
 
     #[test]
-    fn what_types_lose_is_what_their_encoders_lose() {
+    fn rounding_table_matches_the_encoders() {
         let mut random = Rng(11);
-        // Twelve uniform numbers are nearly a normal one.
+        // The sum of twelve uniform numbers is nearly normal.
         let mut normal = || (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
         let numbers: Vec<f32> = (0..64 * 256).map(|_| normal() as f32).collect();
         let found = LOST.map(|(dtype, expected)| {

@@ -1,22 +1,22 @@
-//! `waterfill` and `whitened`: rank where it adds most energy for its cost.
+//! Allocators `waterfill` and `whitened`: rank by the energy gained per cost.
 //!
-//! What a unit loses at rank `k` is `Σ_{i>k} σ_i² / Σ σ_i²`, a fraction of its energy; the dense form
-//! loses nothing, and the next step of rank gains `σ_{k+1}² / Σ σ_i²`. Of the weight's own singular values that is the weight's
-//! energy, of those of `W C^{1/2}` the energy of its output on the calibration text.
+//! The loss of a unit at rank `k` is `Σ_{i>k} σ_i² / Σ σ_i²`, a fraction of its energy; the dense
+//! form loses nothing, and the next rank gains `σ_{k+1}² / Σ σ_i²`. Singular values of the weight
+//! give the weight's energy; those of `W C^{1/2}` give the energy of its output on the calibration
+//! text.
 //!
-//! Energies are taken relative to each unit's own, not added up as they are. A transformer computes
-//! the same function when V is scaled by a number and O by its inverse, likewise up and down, or a
-//! norm's gain and the slots that read it, so the absolute energy of a slot's output says nothing
-//! about how much of it counts. The relative error does not change under any of these.
+//! Energies are relative to each unit's total. A transformer computes the same function if V is
+//! scaled by a number and O by its inverse, likewise up and down, or a norm's gain and the
+//! projections that read it. The absolute output energy of a projection is therefore meaningless,
+//! and the relative error is invariant.
 //!
-//! Where [`Evidence::branches`] is known, `whitened` weighs the relative error of a slot with the
-//! share of its branch in the residual stream. An error of Q, K, V or O reaches the rest of the model
-//! only through what attention adds, one of gate, up or down only through what the feed-forward
-//! network adds, and the norm in front of the next slots divides by the stream; so the product is,
-//! to first order, the relative error of the stream, which is the same measure for every slot of
-//! every layer. It does not change under the scalings above either. What the types of the factors and of
-//! dense forms round is lost beside what the rank loses, and a gain is divided by the bytes it takes, whatever
-//! the budget counts.
+//! With [`Evidence::branches`], `whitened` multiplies the relative error by the share of the
+//! projection's branch in the residual stream. Errors of Q, K, V or O reach the rest of the model
+//! only through the output of attention, errors of gate, up or down only through that of the
+//! feed-forward network, and the next norm divides by the stream. To first order the product is the
+//! relative error of the stream, comparable across projections and layers, and also invariant under
+//! these scalings. The rounding losses of factor and dense types are added. Gains are divided by
+//! bytes in any currency.
 
 use htc_formats::model::Slot;
 
@@ -26,7 +26,6 @@ use crate::plan::allocate::Choice;
 use crate::plan::unit::Unit;
 use crate::plan::{Branches, Evidence, PlanError, Request, dense_form};
 
-/// The loss at every rung of every unit.
 pub(super) fn losses(
     request: &Request,
     units: &[Unit],
@@ -75,7 +74,6 @@ pub(super) fn losses(
     Ok(losses)
 }
 
-/// The share in the residual stream of the branch that each unit belongs to.
 fn shares(units: &[Unit], branches: &[Branches], layers: usize) -> Result<Vec<f64>, PlanError> {
     let wrong = |what: String, expected: String, found: String| PlanError::Evidence {
         allocator: Allocator::Whitened,
@@ -104,7 +102,7 @@ fn shares(units: &[Unit], branches: &[Branches], layers: usize) -> Result<Vec<f6
     units.iter().map(share).collect()
 }
 
-/// The losses for given spectra, which are checked.
+/// Returns the losses for given spectra after validation.
 pub(super) fn from_spectra(
     allocator: Allocator,
     units: &[Unit],
@@ -147,16 +145,16 @@ pub(super) fn from_spectra(
     Ok(losses)
 }
 
-/// The fraction of the energy beyond the first k singular values, for k from 0 to all of them. Of a
-/// matrix of zeros nothing can be lost.
+/// Returns the fraction of the energy beyond the first k singular values, for all k from 0. A zero
+/// matrix loses nothing.
 pub(crate) fn lost_energy(spectrum: &[f64]) -> Vec<f64> {
     let largest = spectrum.first().copied().unwrap_or_default();
     let mut lost = vec![0.0; spectrum.len() + 1];
     if largest == 0.0 {
         return lost;
     }
-    // Over the largest, so that no square overflows, and from the small end, so that the tail keeps
-    // its digits.
+    // Relative to the largest, to avoid overflow, and from the small end, to keep the digits of the
+    // tail.
     for (k, s) in spectrum.iter().enumerate().rev() {
         lost[k] = lost[k + 1] + (s / largest).powi(2);
     }

@@ -1,4 +1,4 @@
-//! From JSON to a plan that fits the model, or everything that does not fit.
+//! Conversion of JSON to a validated plan, with a list of all mismatches.
 
 use htc_formats::htz::Digest;
 use htc_formats::model::{HyperParameters, MatrixId, Slot};
@@ -12,27 +12,22 @@ use crate::plan::sources::SourceTypes;
 use crate::plan::{Budget, Method, Plan};
 use crate::request::DenseType;
 
-/// Notes of a unit, or of a plan.
 const MAX_NOTES: usize = 64;
-/// Characters of a note.
 const MAX_NOTE: usize = 1000;
-/// Characters of what is said of a misfit.
 const MAX_SAID: usize = 300;
 
-/// Where something stands.
 #[derive(Clone, Copy)]
 pub(super) struct At<'a> {
     pub line: usize,
     pub place: &'a str,
 }
 
-/// Collects what does not fit. Whatever returns `None` has said why.
+/// Collects mismatches. Functions that return `None` have recorded one.
 #[derive(Default)]
 pub(super) struct Checker {
     pub misfits: Misfits,
 }
 
-/// The checked plan.
 pub(super) fn plan(
     entries: Vec<(String, Node)>,
     lines: &[KeyLines],
@@ -60,7 +55,8 @@ impl Checker {
         }
     }
 
-    /// The values of an object's keys, each with its index in the object, in the order of `known`.
+    /// Returns the values of an object's keys in the order of `known`, each with its index in the
+    /// object.
     pub(super) fn keys<const N: usize>(
         &mut self,
         entries: Vec<(String, Node)>,
@@ -110,7 +106,6 @@ impl Checker {
         None
     }
 
-    /// A text that parses.
     pub(super) fn parsed<T: std::str::FromStr>(
         &mut self,
         at: At,
@@ -217,7 +212,7 @@ impl Checker {
         }
         let mut plan = match Plan::new(hyper, request, plans, notes, source_type) {
             Ok(plan) => plan,
-            // Every unit was found to fit, one by one.
+            // Every unit has already passed on its own.
             Err(faults) => {
                 for fault in faults {
                     self.misfit(top, fault.to_string());
@@ -231,7 +226,6 @@ impl Checker {
         Some(plan)
     }
 
-    /// Method, type of the factors and request: what the plan as a whole was made for.
     fn decided<'a>(
         &mut self,
         top: At,
@@ -254,7 +248,7 @@ impl Checker {
         (method, factor_type, request)
     }
 
-    /// Refuses another version before anything else: what it means by its other keys is not known.
+    /// Rejects other versions first, since their keys may differ in meaning.
     fn version<'a>(
         &mut self,
         entries: &[(String, Node)],
@@ -270,7 +264,6 @@ impl Checker {
         }
     }
 
-    /// Format, version and digest: whether the file is a plan, and one for this model.
     fn written_for<'a>(
         &mut self,
         top: At,

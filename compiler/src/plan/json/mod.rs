@@ -1,4 +1,4 @@
-//! A plan as JSON, for people to read and edit.
+//! Plan files in JSON, readable and editable.
 //!
 //! ```json
 //! {
@@ -16,43 +16,40 @@
 //! }
 //! ```
 //!
-//! * `format`, `version`: as here; another version is refused.
-//! * `source_sha256`: the model that the plan was made for; optional. A plan that names another model
-//!   is refused, one that names none is taken for any model that it fits.
-//! * `method`: `gp` (every slot alone), `grc` (slots that read the same input share a basis) or `quantise`
-//!   (every matrix in what loses least: dense in a type of its own, or in factors).
-//! * `factor_type`: what factors were asked to be stored in.
-//! * `request`: what was asked for; optional, and without effect on the units. `budget` is
-//!   `"full"`, or one of `rank`, `ratio`, `parameters`, `bytes`, `mean_rank`, `file_size`, `bits` with its
-//!   number;
-//!   `allocator`, `rank_floor` and `rank_cap` are as on the command line and optional.
-//!   `dense_type` and `embedding_type` are as on the command line, and `slots` names those that were
-//!   selected, where units stand for others, too; all three are optional.
-//!   `low_rank`, `on` or `off`, optional and on without it, is whether factors were looked at with `quantise`, and
-//!   `rotation` likewise whether what it gives bands is rotated, which the codes of each matrix say.
-//!   `order`, `on` or `off`, optional and off without it, is whether the model is stored in another order.
-//!   `kv_bases`, `on` or `off`, optional and off without it, is whether the artifact has bases for a KV cache, for which it is
-//!   compiled with a calibration.
-//!   `gauge`, `sink`, `bias` and `shrinkage` (a text), as on the command line and optional, are how
-//!   `htc compile` treats the weights unless its own options say otherwise.
-//! * `notes`: lines for people, of the whole or of a unit; optional.
-//! * `embedding`, `head`: optional objects with the keys of a unit but for `layer` and `slots`; an
-//!   embedding is `dense`, a head `dense`, `low_rank` or, but for `quantise`, `residual`. A model that
-//!   ties its head to the embedding has no head to decide about.
-//! * `units`: in any order. `layer` counts from 0. `slots`: one for `gp`; for `grc` and `quantise` those of `q`,
-//!   `k`, `v`, or of `gate`, `up`, that share the basis, or any one slot that shares none. `form`:
-//!   * `dense`: as in the source; or with the type `weight` encoded anew in that;
+//! * `format`, `version`: as shown; other versions are rejected.
+//! * `source_sha256`: digest of the model; optional. A plan for another model is rejected. Without a digest, the plan is
+//! accepted for any model that it fits.
+//! * `method`: `gp` (separate factors), `grc` (projections with the same input share a basis) or `quantise` (the form with
+//! the least loss for each matrix: dense in some type, or factors).
+//! * `factor_type`: requested type of factors.
+//! * `request`: options of the plan; optional, without effect on the units. `budget` is `"full"`, or one of `rank`,
+//! `ratio`, `parameters`, `bytes`, `mean_rank`, `file_size`, `bits` with its number. All other keys
+//! are optional:
+//!   - `allocator`, `rank_floor`, `rank_cap`, `dense_type`, `embedding_type`: as on the command line.
+//!   - `slots`: selected projections, if units contain others too.
+//!   - `low_rank`: `on` (default) or `off`, factors were evaluated with `quantise`.
+//!   - `rotation`: `on` (default) or `off`, column groups chosen by `quantise` may be rotated; the codes of each matrix
+//!     record it.
+//!   - `order`: `on` or `off` (default), the model is stored with permuted channels.
+//!   - `kv_bases`: `on` or `off` (default), the artifact has bases for a KV cache; compilation requires a calibration.
+//!   - `gauge`, `sink`, `bias`, `shrinkage` (a string): as on the command line, defaults of `htc compile`.
+//! * `notes`: text lines on the plan or a unit; optional.
+//! * `embedding`, `head`: optional objects with the keys of a unit except `layer` and `slots`. An embedding is `dense`; a
+//! head is `dense`, `low_rank` or, except with `quantise`, `residual`. A model with tied embeddings
+//! has no head.
+//! * `units`: in any order. `layer` counts from 0. `slots`: one for `gp`; for `grc` and `quantise` those of `q`, `k`, `v`,
+//! or of `gate`, `up`, that share the basis, or any single one. `form`:
+//!   * `dense`: as in the source, or encoded in the type `weight`;
 //!   * `low_rank` for `gp` and `quantise`, with a rank and the types `a` and `b`;
 //!   * `shared_basis` for `grc` and `quantise`, with a rank and the types `basis` and `projected`;
-//!   * `residual` for one slot of `gp` and `grc`: a dense base of the type `base`, and what it lacks in factors of a rank
+//!   * `residual` for one projection of `gp` and `grc`: a dense base of the type `base`, and its error in factors of a rank
 //!     with the types `a` and `b`.
 //!
-//!   Rows of `a`, `basis`, `base` and `weight` are as long as the matrix' input, those of `b` and
-//!   `projected` as long as the rank; all must be whole blocks. A matrix that no unit names stays as in
-//!   the source.
+//! Rows of `a`, `basis`, `base` and `weight` are as long as the matrix's input, those of `b` and
+//! `projected` as long as the rank; all must be whole blocks. Unnamed matrices stay as in the
+//! source.
 //!
-//! A file is checked against the model it is for. Everything that does not fit is found at once, and
-//! said with its line.
+//! Files are validated against the model. All mismatches are reported together, with their lines.
 
 mod check;
 mod node;
@@ -76,82 +73,82 @@ use crate::request::{
     LowRankArg, OrderArg, RotationArg, ShrinkageArg, SinkProtection,
 };
 
-/// What `format` says.
+/// Value of `format`.
 pub const FORMAT: &str = "htc-plan";
 
-/// What `version` says.
+/// Value of `version`.
 pub const VERSION: u64 = 1;
 
-/// Bytes of a plan. One of a model of 400 billion parameters has 200 kB; what is parsed of a file
-/// takes up to some thirty times its size.
+/// Maximum bytes of a plan file. A plan for 400 billion parameters has 200 kB; parsing takes about
+/// thirty times the file size in memory.
 pub const MAX_BYTES: u64 = 1 << 22;
 
-/// Misfits that are listed; the others are counted.
+/// Maximum number of listed mismatches; others are only counted.
 pub const MAX_MISFITS: usize = 50;
 
-/// Why a file is no plan for a model. The message of each is one line.
+/// Error of reading a plan file. Each message is one line.
 #[derive(Debug, Error)]
 pub enum PlanFileError {
     /// The file cannot be read.
     #[error("{}: cannot be read: {source}; check `plan`", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// The file is out of proportion.
+    /// The file is too large.
     #[error("{}: a plan has at most {MAX_BYTES} bytes, the file has more; check `plan`", path.display())]
     TooLarge {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The file is no JSON.
+    /// The file is not JSON.
     #[error("{}: line {line}, column {column}: {what}; the file must be JSON as `htc plan` writes it", path.display())]
     Syntax {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// What the parser says.
+        /// Message of the parser.
         what: String,
     },
     /// The plan does not fit the model.
     #[error("{}: the plan does not fit the model in {} place{}; the first is {}; correct them, or make the plan anew with htc plan", path.display(), misfits.count, if misfits.count == 1 { "" } else { "s" }, misfits.first())]
     Misfits {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What does not fit.
+        /// List of mismatches.
         misfits: Misfits,
     },
 }
 
-/// Something in a plan that does not fit.
+/// Mismatch between a plan and its model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Misfit {
-    /// Its line, from 1.
+    /// Line in the file, from 1.
     pub line: usize,
-    /// The unit or the key.
+    /// Unit or key.
     pub place: String,
-    /// What was expected and what was found.
+    /// Expected and actual value.
     pub what: String,
 }
 
-/// One line.
+/// Formats one line.
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}, {}: {}", self.line, self.place, self.what)
     }
 }
 
-/// Everything in a plan that does not fit, in the order of the file.
+/// All mismatches of a plan in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Misfits {
-    /// The first [`MAX_MISFITS`].
+    /// First [`MAX_MISFITS`] mismatches.
     pub listed: Vec<Misfit>,
-    /// All of them.
+    /// Total number.
     pub count: usize,
 }
 
@@ -163,7 +160,7 @@ impl Misfits {
     }
 }
 
-/// One line each, and one for those that are not listed.
+/// Formats one line each, and one for those not listed.
 impl fmt::Display for Misfits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, misfit) in self.listed.iter().enumerate() {
@@ -177,62 +174,62 @@ impl fmt::Display for Misfits {
     }
 }
 
-/// What a plan was made from, as it is written.
+/// Serialised request of a plan.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RequestRecord {
-    /// How much may be kept.
+    /// Requested budget.
     pub budget: BudgetRecord,
-    /// Who shared it out.
+    /// Allocator.
     pub allocator: Allocator,
-    /// Absent where there is none.
+    /// Minimum rank, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_floor: Option<Floor>,
-    /// Absent where there is none.
+    /// Maximum rank, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_cap: Option<usize>,
-    /// Absent where the first positions are left out.
+    /// Treatment of the first positions; absent if they are excluded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_positions: Option<FirstPositions>,
-    /// The type that slots which stay dense were to have; absent where they stay as in the source.
+    /// Type of dense projections; absent if as in the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense_type: Option<DenseType>,
-    /// Of selected slots that are left dense; absent where they stay as in the source.
+    /// Type of selected projections that stay dense; absent if as in the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_type: Option<DenseType>,
-    /// The same of embedding and head.
+    /// Type of embedding and head; absent if as in the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub embedding_type: Option<DenseType>,
-    /// The kinds of code that matrices were to have; absent where they may have all.
+    /// Permitted kinds of codes; absent if all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub codes: Option<CodeKinds>,
-    /// Absent where factors were looked at beside codes.
+    /// Absent if factors were evaluated as alternatives to codes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low_rank: Option<LowRankArg>,
-    /// Absent where matrices in bands may be rotated, as each of them says.
+    /// Absent if column groups may be rotated, as recorded for each matrix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotation: Option<RotationArg>,
-    /// The slots that were selected; absent where those are all that a plan names.
+    /// Selected projections; absent if equal to those of the units.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<Vec<Slot>>,
-    /// Absent where it is that of the source.
+    /// Channel permutation; absent if as in the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<OrderArg>,
-    /// Absent where there are none.
+    /// Bases of a KV cache; absent if off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_bases: Option<KvBasesArg>,
-    /// Absent where it was not asked for.
+    /// Requested gauge, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gauge: Option<GaugeKind>,
-    /// Absent where it was not asked for.
+    /// Requested sink protection, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sink: Option<SinkProtection>,
-    /// Absent where it was not asked for.
+    /// Requested bias correction, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bias: Option<BiasArg>,
-    /// Absent where it was not asked for.
+    /// Requested shrinkage, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shrinkage: Option<ShrinkageArg>,
-    /// Absent where it is the usual one.
+    /// Effort; absent if default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<Effort>,
 }
@@ -264,7 +261,7 @@ impl From<&Request> for RequestRecord {
     }
 }
 
-/// A budget, as it is written.
+/// Serialised budget.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "each variant is that of `Budget`")]
@@ -296,7 +293,6 @@ impl From<Budget> for BudgetRecord {
     }
 }
 
-/// What a plan's file says of a unit.
 #[derive(Serialize)]
 struct UnitRecord<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -311,7 +307,6 @@ struct UnitRecord<'a> {
     notes: &'a [String],
 }
 
-/// An object, its keys in the order of the tensors.
 struct Types(Vec<(&'static str, String)>);
 
 impl Types {
@@ -331,7 +326,7 @@ impl<'a> UnitRecord<'a> {
         UnitRecord {
             layer: unit.layer(),
             slots: unit.members.iter().filter_map(Member::slot).collect(),
-            // A matrix that is kept is dense without a type.
+            // An unchanged matrix is dense without a type.
             form: unit.form.stored(DType::F32).form().name(),
             rank: unit.rank(),
             types: Types(unit.form.type_names()),
@@ -340,7 +335,6 @@ impl<'a> UnitRecord<'a> {
     }
 }
 
-/// The slots that units name, in the order of execution.
 fn named_slots(units: &[UnitPlan]) -> Vec<Slot> {
     let named = |slot: &Slot| {
         let mut members = units.iter().flat_map(|unit| &unit.members);
@@ -349,10 +343,10 @@ fn named_slots(units: &[UnitPlan]) -> Vec<Slot> {
     Slot::ALL.into_iter().filter(named).collect()
 }
 
-/// Writes a plan, one unit to a line; `source` is the digest of the model that it is for.
+/// Serialises a plan with one unit per line; `source` is the digest of its model.
 ///
 /// # Errors
-/// Where a number of the request is not finite, which JSON cannot say.
+/// Fails if a number of the request is not finite, which JSON cannot represent.
 pub fn write(plan: &Plan, source: Option<Digest>) -> Result<String, serde_json::Error> {
     let mut request = RequestRecord::from(&plan.request);
     if plan.request.slots != named_slots(&plan.units) {
@@ -412,11 +406,11 @@ pub fn read(
     parse(path, &bytes, hyper, source, source_type)
 }
 
-/// Reads a plan for the model of these hyper-parameters. `path` names the file in messages; `source`
-/// gives the digest of the model, and is asked only where the plan names one.
+/// Parses a plan for a model with these hyper-parameters. `path` names the file in messages;
+/// `source` computes the digest of the model and is called only if the plan has one.
 ///
 /// # Errors
-/// [`PlanFileError`]; everything that does not fit is in [`PlanFileError::Misfits`].
+/// [`PlanFileError`]; all mismatches are in [`PlanFileError::Misfits`].
 pub fn parse(
     path: &Path,
     bytes: &[u8],
@@ -440,7 +434,7 @@ pub fn parse(
         syntax(line, column + 1, "the text is not UTF-8".to_owned())
     })?;
     let node: node::Node = serde_json::from_str(text).map_err(|error| {
-        // The place stands in the message already, behind what is wrong.
+        // Strip the position, which the message already contains.
         let what = error.to_string();
         let what = what.split(" at line ").next().unwrap_or_default();
         syntax(error.line(), error.column(), what.to_owned())

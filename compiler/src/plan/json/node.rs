@@ -1,16 +1,15 @@
-//! JSON as it stands in a file: keys that stand twice are kept, and lines are known.
+//! JSON values with duplicate keys and line numbers.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// A JSON value. Depth is bounded by the parser.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {
     Null,
     Bool(bool),
     Whole(u64),
-    /// A number that is negative or no whole one.
+    /// A number that is negative or not an integer.
     Other(f64),
     Text(String),
     List(Vec<Node>),
@@ -18,7 +17,6 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// What it is, in a few words.
     pub(super) fn describe(&self) -> String {
         match self {
             Node::Null => "null".into(),
@@ -32,7 +30,7 @@ impl Node {
     }
 }
 
-/// A text of the file, short and on one line.
+/// Returns text of the file, shortened and on one line.
 pub(super) fn quoted(text: &str) -> String {
     const LONGEST: usize = 40;
     let short: String = text.chars().take(LONGEST).collect();
@@ -96,23 +94,23 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 }
 
-/// The line of a key of the outermost object, and of the items of its value where that is a list.
+/// Line of a top-level key, and of the items of its value if that is a list.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct KeyLines {
     pub line: usize,
     pub items: Vec<usize>,
 }
 
-/// The lines of a text that is one JSON object, by the object's keys in their order.
+/// Returns the lines of the keys of a JSON object in their order.
 pub(super) fn lines(text: &str) -> Vec<KeyLines> {
     let mut keys: Vec<KeyLines> = Vec::new();
     let (mut line, mut open) = (1, Vec::new());
     let (mut in_string, mut escaped) = (false, false);
-    // Whether a key or an item may begin here.
+    // True if a key or an item may start here.
     let mut begins = false;
     for byte in text.bytes() {
         if in_string {
-            // A string of JSON holds no line end.
+            // JSON strings contain no line breaks.
             (in_string, escaped) = (byte != b'"' || escaped, byte == b'\\' && !escaped);
             continue;
         }
@@ -172,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_says_is_quoted_on_one_line() {
+    fn quoted_text_stays_on_one_line() {
         let long = quoted(&"ü\n".repeat(100));
         assert!(!long.contains('\n') && long.chars().count() < 70, "{long}");
     }

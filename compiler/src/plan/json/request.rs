@@ -1,4 +1,4 @@
-//! The part of a plan that says what it was made from.
+//! Request of a plan file.
 
 use super::check::{At, Checker};
 use super::named_slots;
@@ -11,17 +11,14 @@ use crate::request::{
 use htc_formats::DType;
 use htc_formats::model::Slot;
 
-/// What a plan's file says that was asked for.
 #[derive(Default)]
 pub(super) struct RequestInFile {
-    /// Where it names one.
     pub budget: Option<Budget>,
     pub allocation: Allocation,
     pub dense: DenseTypes,
     pub codes: CodeKinds,
     pub low_rank: LowRankArg,
     pub rotation: RotationArg,
-    /// Where it names them.
     pub slots: Option<Vec<Slot>>,
     pub order: Option<OrderArg>,
     pub kv_bases: KvBasesArg,
@@ -30,7 +27,7 @@ pub(super) struct RequestInFile {
 }
 
 impl RequestInFile {
-    /// The request of a plan with these units; what the file leaves out is what they have.
+    /// Returns the request of a plan with these units; missing keys are derived from the units.
     pub(super) fn of(self, method: Method, factor_type: DType, units: &[UnitPlan]) -> Request {
         let RequestInFile {
             budget,
@@ -65,7 +62,6 @@ impl RequestInFile {
 }
 
 impl Checker {
-    /// What was asked for.
     pub(super) fn request(
         &mut self,
         at: At,

@@ -37,7 +37,6 @@ fn source() -> Digest {
     Digest::of(b"a model")
 }
 
-/// Types that differ from layer to layer, and a head of its own.
 #[derive(Clone, Copy)]
 struct Source;
 
@@ -141,7 +140,6 @@ fn plans() -> Vec<Plan> {
     plans
 }
 
-/// Every form in one plan, by hand.
 const FORMS: &str = r#"{
   "format": "htc-plan",
   "version": 1,
@@ -191,12 +189,11 @@ fn every_form_is_read_and_written() {
     assert_eq!(parsed(&text).unwrap(), plan, "{text}");
     let head = "  \"head\": {\"form\":\"low_rank\",\"rank\":96,\"types\":{\"a\":\"q8_0\",\"b\":\"q8_0\"},\"notes\":[\"by hand\"]},";
     assert!(text.lines().any(|line| line == head), "{text}");
-    // With a basis one slot may still be a base with a residual, or dense, but no lone factors.
+    // With `grc` a single projection may have a residual or be dense, but not plain factors.
     let shared = FORMS.replace("\"gp\"", "\"grc\"");
     assert!(parsed(&shared).is_ok(), "{:?}", parsed(&shared).err());
 }
 
-/// Codes, factors and a basis in common, as the method quantise mixes them.
 const MIXED: &str = r#"{
   "format": "htc-plan",
   "version": 1,
@@ -215,7 +212,7 @@ const MIXED: &str = r#"{
 "#;
 
 #[test]
-fn codes_and_factors_are_mixed_with_the_method_quantise() {
+fn quantise_accepts_codes_and_factors_together() {
     let plan = parsed(MIXED).unwrap();
     let text = write(&plan, None).unwrap();
     assert_eq!(parsed(&text).unwrap(), plan, "{text}");
@@ -259,10 +256,8 @@ fn codes_and_factors_are_mixed_with_the_method_quantise() {
     }
 }
 
-/// Codes of bands, in classes of rows where a matrix may have them.
-/// A plan may leave all slots as they are.
 #[test]
-fn a_plan_of_the_embedding_alone_is_a_plan() {
+fn plan_with_only_an_embedding_is_valid() {
     let alone: String = FORMS
         .lines()
         .filter(|line| !line.contains("\"layer\"") && !line.contains("\"head\""))
@@ -274,7 +269,7 @@ fn a_plan_of_the_embedding_alone_is_a_plan() {
 }
 
 #[test]
-fn a_model_that_ties_its_head_has_none_to_decide_about() {
+fn head_of_a_tied_model_is_rejected() {
     struct Tied;
     impl SourceTypes for Tied {
         fn of(&self, matrix: MatrixId) -> Option<DType> {
@@ -294,9 +289,8 @@ fn a_model_that_ties_its_head_has_none_to_decide_about() {
     assert!(from(&without).is_ok());
 }
 
-/// How weights are to be treated is read back, and absent where it was not asked for.
 #[test]
-fn the_treatment_survives_its_text() {
+fn treatment_round_trips() {
     let mut plan = plan(Method::PerSlot, Budget::Rank(8), Allocation::default());
     let silent = write(&plan, None).unwrap();
     for key in ["gauge", "sink", "bias", "shrinkage"] {
@@ -330,12 +324,12 @@ fn the_treatment_survives_its_text() {
 }
 
 #[test]
-fn a_plan_survives_its_text() {
+fn plans_round_trip() {
     for plan in plans() {
         for digest in [None, Some(source())] {
             let text = write(&plan, digest).unwrap();
             assert_eq!(parsed(&text).unwrap(), plan, "{text}");
-            // One unit to a line, and the same text again.
+            // One unit per line; writing again gives the same text.
             assert!(text.lines().count() >= plan.units.len() + 8);
             assert_eq!(write(&parsed(&text).unwrap(), digest).unwrap(), text);
             let spread: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -345,7 +339,6 @@ fn a_plan_survives_its_text() {
     }
 }
 
-/// The plan by hand that the misfits below are made of; its lines count from 1.
 const GOOD: &str = r#"{
   "format": "htc-plan",
   "version": 1,
@@ -360,7 +353,7 @@ const GOOD: &str = r#"{
 "#;
 
 #[test]
-fn what_is_left_out_has_a_meaning() {
+fn missing_keys_have_defaults() {
     let plan = parsed(GOOD).unwrap();
     let labels: Vec<_> = plan.units.iter().map(UnitPlan::label).collect();
     assert_eq!(labels, ["layer 0: q", "layer 0: k", "layer 2: up"]);
@@ -372,7 +365,7 @@ fn what_is_left_out_has_a_meaning() {
 }
 
 #[test]
-fn factors_that_are_larger_than_the_matrix_are_taken_and_said() {
+fn factors_larger_than_the_matrix_are_accepted_with_a_note() {
     let large = GOOD.replace("\"rank\": 64", "\"rank\": 256");
     let plan = parsed(&large.replace(
         "\"a\": \"q8_0\", \"b\": \"q8_0\"",
@@ -385,7 +378,7 @@ fn factors_that_are_larger_than_the_matrix_are_taken_and_said() {
 }
 
 #[test]
-fn what_is_no_json_has_its_place() {
+fn syntax_errors_have_a_position() {
     for (text, line, said) in [
         ("", 1, "EOF"),
         ("[]", 1, "expected an object, found a list of 0"),
@@ -413,7 +406,7 @@ fn what_is_no_json_has_its_place() {
 }
 
 #[test]
-fn files_out_of_proportion_are_not_read() {
+fn oversized_files_are_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plan.json");
     std::fs::write(&path, GOOD).unwrap();
@@ -426,7 +419,7 @@ fn files_out_of_proportion_are_not_read() {
 }
 
 #[test]
-fn the_model_is_only_read_for_its_digest_where_the_plan_names_one() {
+fn digest_is_computed_only_if_the_plan_has_one() {
     let asked = std::cell::Cell::new(0);
     let digest = || {
         asked.set(asked.get() + 1);
@@ -451,9 +444,8 @@ fn the_model_is_only_read_for_its_digest_where_the_plan_names_one() {
     );
 }
 
-/// Whatever stands in a file, it is a plan that fits or an error of one line.
 #[test]
-fn no_text_is_too_strange() {
+fn mutated_text_never_panics() {
     let pieces: [&str; 25] = [
         "{",
         "}",

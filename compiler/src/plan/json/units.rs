@@ -1,4 +1,4 @@
-//! The units of a plan's file: slots, embedding and head, each with its form, rank and types.
+//! Units of a plan file: projections, embedding and head with form, rank and types.
 
 use htc_formats::DType;
 use htc_formats::bands::{Codes, Layout};
@@ -13,13 +13,11 @@ use crate::plan::sources::SourceTypes;
 use crate::plan::unit::{Member, UnitPlan};
 use crate::request::DenseType;
 
-/// The units that were read so far.
 pub(super) struct Units<'a, S> {
     hyper: &'a HyperParameters,
     method: Option<Method>,
     source_type: &'a S,
     check: Check<'a, S>,
-    /// The line of each.
     lines: Vec<usize>,
     pub plans: Vec<UnitPlan>,
 }
@@ -34,7 +32,7 @@ impl<'a, S: SourceTypes> Units<'a, S> {
             hyper,
             method,
             source_type,
-            // Whatever the method is, its name is what is wrong.
+            // An invalid method is already reported, so any value does.
             check: Check::new(hyper, method.unwrap_or(Method::PerSlot), source_type),
             lines: Vec::new(),
             plans: Vec::new(),
@@ -42,15 +40,14 @@ impl<'a, S: SourceTypes> Units<'a, S> {
     }
 }
 
-/// A unit in its file.
 #[derive(Clone, Copy)]
 struct UnitIn {
     line: usize,
-    /// Its place in the list, from 0.
+    /// Index in the list, from 0.
     number: usize,
 }
 
-/// What a file says of a unit's form, not looked at yet.
+/// Raw values of a unit's form.
 struct Given {
     form: Option<(usize, Node)>,
     rank: Option<(usize, Node)>,
@@ -59,7 +56,7 @@ struct Given {
 }
 
 impl Checker {
-    /// The list of units. A plan decides about something, be it the embedding alone.
+    /// Reads the list of units. The plan must have at least one unit, embedding or head.
     pub(super) fn units<S: SourceTypes>(
         &mut self,
         read: &mut Units<S>,
@@ -76,7 +73,7 @@ impl Checker {
         }
     }
 
-    /// The embedding or the head.
+    /// Reads the embedding or the head.
     pub(super) fn outside<S: SourceTypes>(
         &mut self,
         read: &mut Units<S>,
@@ -94,7 +91,7 @@ impl Checker {
         let [form, rank, types, notes] = self.keys(entries, |_| line, place, known);
         let Some(member) = Member::new(matrix, read.hyper, read.source_type) else {
             let what = Fault::Absent { matrix }.to_string();
-            // The place is said once.
+            // Avoid repeating the key.
             self.misfit(at, what.trim_start_matches(place).trim_start_matches(": "));
             return;
         };
@@ -158,7 +155,6 @@ impl Checker {
         self.read(read, at, members, given);
     }
 
-    /// A unit of these matrices, of what its file says of it.
     fn read<S: SourceTypes>(
         &mut self,
         read: &mut Units<S>,
@@ -213,7 +209,6 @@ impl Checker {
         read.plans.push(unit);
     }
 
-    /// The form's name, where the matrices may have it.
     fn form(
         &mut self,
         at: At,
@@ -234,7 +229,6 @@ impl Checker {
         fits
     }
 
-    /// The form with its rank and its types.
     fn stored(
         &mut self,
         at: At,
@@ -288,7 +282,7 @@ impl Checker {
         })
     }
 
-    /// A dense form in a type, in one code for all bands, or in a code for each.
+    /// Returns a dense form in a type, in one code for all column groups, or in one code for each.
     fn dense(&mut self, at: At, types: Option<(usize, Node)>, cols: usize) -> Option<Form> {
         let key = "types.weight";
         let [weight] = self.given(at, types, ["weight"])?;
@@ -316,7 +310,6 @@ impl Checker {
         }
     }
 
-    /// The types of these tensors, each where it is one.
     fn types<const N: usize>(
         &mut self,
         at: At,
@@ -335,7 +328,6 @@ impl Checker {
         Some(found)
     }
 
-    /// What is said of the types of these tensors.
     fn given<const N: usize>(
         &mut self,
         at: At,

@@ -1,10 +1,10 @@
-//! Types of factors: those that meet a ratio, and those in which exempt channels are exact.
+//! Factor types: those that meet a ratio, and those that hold exempt channels exactly.
 
 use super::*;
 
-/// A ratio on a source that is quantised already: met, or refused with the types that meet it.
+/// The source is already quantised.
 #[test]
-fn a_ratio_that_factors_cannot_meet_names_the_types_that_can() {
+fn unreachable_ratio_names_factor_types_that_meet_it() {
     let hyper = hyper(256, 8, 4, 768);
     let ask = |factor_type, source: DType| {
         let request = request(Method::PerSlot, Budget::Ratio(0.9), factor_type);
@@ -30,9 +30,8 @@ fn a_ratio_that_factors_cannot_meet_names_the_types_that_can() {
     assert!(ask(DType::Q8_0, DType::Q8_0).unwrap().ratio() <= 0.9);
 }
 
-/// Columns of the source are stored in a type that holds them, and the plan says so.
 #[test]
-fn exempt_channels_decide_the_types_of_their_factors() {
+fn exempt_channels_set_the_factor_type() {
     let hyper = hyper(256, 8, 4, 768);
     for (source, asked, first, second) in [
         (DType::F16, DType::Q8_0, DType::F16, DType::F16),
@@ -56,7 +55,7 @@ fn exempt_channels_decide_the_types_of_their_factors() {
         let told = told.filter(|note| note.contains("exempt channels are exact"));
         let expected = usize::from(a != asked) + usize::from(b != asked);
         assert_eq!(told.count(), expected);
-        // What does not read the residual stream has no channels to keep.
+        // Units that do not read the residual stream have no exempt channels.
         request.treatment.sink = None;
         let plain = make(&hyper, request, |_, _| source).unwrap();
         let down = |plan: &Plan| {

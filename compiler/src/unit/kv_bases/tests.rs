@@ -1,4 +1,5 @@
-//! Bases of models of every architecture, against the keys, queries and values of their forward passes in float64.
+//! Checks bases of models of every architecture against keys, queries and values of their forward
+//! passes in float64.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +18,9 @@ use crate::event::Watch;
 use crate::math::Host;
 use crate::request::CalibrationOptions;
 
-/// What f16 may be off by, of the energy of a head.
+/// Tolerance for f16, relative to the energy of a head.
 const ROUNDED: f64 = 2e-3;
 
-/// Collects queries, keys and values of a layer.
 #[derive(Default)]
 struct Seen([Vec<f32>; 3]);
 
@@ -35,7 +35,6 @@ impl Tap for Seen {
     }
 }
 
-/// What each layer saw of the windows of a calibration.
 fn seen(model: &Arc<Model>, calibration: &Calibration) -> Vec<Seen> {
     let hyper = model.hyper().clone();
     let cpu = Cpu::with_threads(1).unwrap();
@@ -55,7 +54,7 @@ fn seen(model: &Arc<Model>, calibration: &Calibration) -> Vec<Seen> {
     seen
 }
 
-/// The vectors `[count, n]` of some neighbouring heads, of rows of `heads`.
+/// Returns the vectors `[count, n]` of neighbouring heads, from rows of `heads` heads.
 fn of_heads(x: &[f32], size: usize, heads: usize, first: usize, count: usize) -> Vec<Vec<f64>> {
     let rows = x.chunks_exact(heads * size);
     let parts = rows.flat_map(|row| row[first * size..][..count * size].chunks_exact(size));
@@ -64,8 +63,7 @@ fn of_heads(x: &[f32], size: usize, heads: usize, first: usize, count: usize) ->
         .collect()
 }
 
-/// Makes sure that a basis `[n, n]` diagonalises the moment of vectors, with these parts on the diagonal.
-fn diagonalises(what: &str, vectors: &[Vec<f64>], basis: &[f32], energies: &[f32]) {
+fn assert_diagonalises(label: &str, vectors: &[Vec<f64>], basis: &[f32], energies: &[f32]) {
     let n = energies.len();
     let mut moment = vec![0.0; n * n];
     let mut total = 0.0;
@@ -85,23 +83,27 @@ fn diagonalises(what: &str, vectors: &[Vec<f64>], basis: &[f32], energies: &[f32
             let expected = if i == j { f64::from(energies[i]) } else { 0.0 };
             let found = moment[i * n + j] / total;
             let is_close = (found - expected).abs() < ROUNDED;
-            assert!(is_close, "{what}: {found} for {expected} at {i}, {j}");
+            assert!(is_close, "{label}: {found} for {expected} at {i}, {j}");
         }
     }
-    assert!(energies.is_sorted_by(|a, b| a >= b), "{what}: {energies:?}");
+    assert!(
+        energies.is_sorted_by(|a, b| a >= b),
+        "{label}: {energies:?}"
+    );
     let sum: f64 = energies.iter().map(|&energy| f64::from(energy)).sum();
-    assert!((sum - 1.0).abs() < 1e-5, "{what}: {sum}");
+    assert!((sum - 1.0).abs() < 1e-5, "{label}: {sum}");
 }
 
-/// Rows of unit length at right angles, the largest entry of each positive; by how much the former is missed.
-fn orthonormality(what: &str, basis: &[f32], n: usize) -> f64 {
+/// Asserts that the largest entry of each row is positive; returns the maximum deviation from
+/// orthonormality.
+fn orthonormality(label: &str, basis: &[f32], n: usize) -> f64 {
     let mut worst = 0.0f64;
     for (i, a) in basis.chunks_exact(n).enumerate() {
         let largest = a.iter().copied().fold(
             0.0f32,
             |best, x| if x.abs() > best.abs() { x } else { best },
         );
-        assert!(largest > 0.0, "{what}: row {i}");
+        assert!(largest > 0.0, "{label}: row {i}");
         for (j, b) in basis.chunks_exact(n).enumerate() {
             let product: f64 = a
                 .iter()
@@ -114,7 +116,6 @@ fn orthonormality(what: &str, basis: &[f32], n: usize) -> f64 {
     worst
 }
 
-/// The numbers of what was made.
 fn numbers(hyper: &HyperParameters, layer: usize, made: &[(Role, Vec<u8>)]) -> [Vec<f32>; 4] {
     let expected = stored(hyper, layer);
     let of = |at: usize| {
@@ -130,7 +131,7 @@ fn numbers(hyper: &HyperParameters, layer: usize, made: &[(Role, Vec<u8>)]) -> [
     [0, 1, 2, 3].map(of)
 }
 
-/// Checks the bases of all layers of a model; gives the worst orthonormality.
+/// Checks the bases of all layers of a model; returns the largest deviation from orthonormality.
 fn check(name: &str, model: &Arc<Model>, calibration: &Calibration, order: Option<&Order>) -> f64 {
     let hyper = model.hyper().clone();
     let (size, heads) = (hyper.head_size, hyper.kv_heads);
@@ -142,14 +143,14 @@ fn check(name: &str, model: &Arc<Model>, calibration: &Calibration, order: Optio
         assert_eq!(roles_made, roles(layer));
         let [key_basis, key_energies, value_basis, value_energies] = numbers(&hyper, layer, &made);
         for head in 0..heads {
-            let what = format!("{name}, layer {layer}, head {head}");
+            let label = format!("{name}, layer {layer}, head {head}");
             let square = head * size * size..(head + 1) * size * size;
             let row = head * size..(head + 1) * size;
             let mut together = of_heads(queries, size, hyper.heads, head * group, group);
             together.extend(of_heads(keys, size, heads, head, 1));
             let basis = &key_basis[square.clone()];
-            diagonalises(&what, &together, basis, &key_energies[row.clone()]);
-            worst = worst.max(orthonormality(&what, basis, size));
+            assert_diagonalises(&label, &together, basis, &key_energies[row.clone()]);
+            worst = worst.max(orthonormality(&label, basis, size));
             let mut values = of_heads(values, size, heads, head, 1);
             if let Some(order) = order {
                 let slot = Slot::V;
@@ -161,8 +162,8 @@ fn check(name: &str, model: &Arc<Model>, calibration: &Calibration, order: Optio
                 }
             }
             let basis = &value_basis[square];
-            diagonalises(&what, &values, basis, &value_energies[row]);
-            worst = worst.max(orthonormality(&what, basis, size));
+            assert_diagonalises(&label, &values, basis, &value_energies[row]);
+            worst = worst.max(orthonormality(&label, basis, size));
         }
     }
     worst
@@ -186,10 +187,11 @@ fn calibrated(
     tests::calibrated(model, source, &options, 1, Watch::nobody()).unwrap()
 }
 
-/// With heads of 8, 12 and 16 numbers, query and key norms, windows with a rotary embedding of their own, biases, part of a
-/// head rotated; all with two query heads to a kv head, and in another order of values as well.
+/// The models cover heads of 8, 12 and 16 values, query and key norms, sliding windows with a
+/// separate rotary embedding, biases and partial rotation; all with two query heads per KV head.
+/// Each is also checked with permuted values.
 #[test]
-fn bases_are_those_of_what_every_architecture_stores() {
+fn bases_diagonalise_moments_for_every_architecture() {
     let scratch = tempfile::tempdir().unwrap();
     let text = scratch.path().join("text.txt");
     let words = [
@@ -217,10 +219,10 @@ fn bases_are_those_of_what_every_architecture_stores() {
     );
 }
 
-/// A trained model with several kv heads: f16 keeps its bases orthonormal to less than a thousandth, so that a reader's
-/// hundredth is far off.
+/// A trained model with several KV heads: f16 keeps the bases orthonormal to less than a
+/// thousandth; the reader's tolerance is a hundredth.
 #[test]
-fn bases_of_a_trained_model_stay_orthonormal_as_they_are_stored() {
+fn stored_bases_of_a_trained_model_are_orthonormal() {
     let scratch = tempfile::tempdir().unwrap();
     let model = root("assets/demo/reference-7m-f16.gguf");
     let model = Arc::new(Model::open(model).unwrap());
@@ -230,16 +232,14 @@ fn bases_of_a_trained_model_stay_orthonormal_as_they_are_stored() {
     let worst = check("demo", &model, &calibration, None);
     println!("orthonormal to {worst:.2e}");
     assert!(worst > 0.0 && worst < 1e-3, "{worst}");
-    // As the estimate has them.
     let hyper = model.hyper();
     let size = hyper.head_size as u64;
     let of_head = 2 * (2 * size * size + 4 * size);
     assert_eq!(bytes(hyper), hyper.kv_heads as u64 * of_head);
 }
 
-/// As the type itself rounds.
 #[test]
-fn what_signs_are_asked_of_is_what_is_stored() {
+fn as_stored_rounds_like_f16() {
     for step in 0..20_000 {
         let number = 0.01 + f64::from(step) * 4.951e-5;
         let mut bytes = [0; 2];

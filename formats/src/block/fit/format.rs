@@ -1,4 +1,4 @@
-//! What tells the types apart.
+//! Parameters of the block types.
 
 use super::lanes::{self, Lanes};
 use crate::block::BlockError;
@@ -6,34 +6,29 @@ use crate::block::float::F16_LIMIT;
 use crate::block::levels::IQ4;
 use crate::dtype::DType;
 
-/// A type whose blocks can be fitted.
 #[derive(Debug, PartialEq)]
 pub(in crate::block) struct Format {
     pub(super) dtype: DType,
-    /// A run has two to this power of numbers.
+    /// Log2 of the run length.
     pub(super) run_shift: u32,
     pub(super) levels: Levels,
-    /// The integers that scales are, from the first to the last: of a run's numbers, and of the
-    /// minima. A type without one of them has a single integer: 1 for a scale that is `d` itself or a
-    /// minimum that is `d_min` itself, 0 where there is no minimum.
+    /// First and last integer scale and minimum of a run. Without integer scales both equal 1 if
+    /// the scale is `d` or the minimum is `d_min`, 0 without a minimum.
     pub(super) scales: (f32, f32),
     pub(super) minima: (f32, f32),
-    /// Where the search for a step begins: see `step::search`.
     pub(super) starts: &'static [f32],
-    /// From this many times [`F16_LIMIT`] on the scale of a number would be infinite.
+    /// Limit of magnitudes as a multiple of [`F16_LIMIT`], from which the scale would be infinite.
     pub(super) limit: f32,
 }
 
-/// What numbers are before they are scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Levels {
-    /// All whole numbers from the first to the last.
+    /// All integers from the first to the last.
     Whole(f32, f32),
-    /// [`IQ4`].
+    /// The table [`IQ4`].
     Iq4,
 }
 
-/// Codes from the first to the last, moved to begin at 0, with one scale.
 const fn one_scale(dtype: DType, levels: Levels, starts: &'static [f32]) -> Format {
     let limit = match levels {
         Levels::Whole(low, _) => -low,
@@ -50,7 +45,6 @@ const fn one_scale(dtype: DType, levels: Levels, starts: &'static [f32]) -> Form
     }
 }
 
-/// One scale and one minimum.
 const fn one_minimum(dtype: DType, last: f32) -> Format {
     Format {
         dtype,
@@ -63,7 +57,6 @@ const fn one_minimum(dtype: DType, last: f32) -> Format {
     }
 }
 
-/// Signed scales of runs.
 const fn signed(
     dtype: DType,
     run_shift: u32,
@@ -80,7 +73,6 @@ const fn signed(
     }
 }
 
-/// Scales and minima of runs.
 const fn minima(dtype: DType, run_shift: u32, last: f32, integers: (f32, f32)) -> Format {
     Format {
         run_shift,
@@ -93,8 +85,8 @@ const fn minima(dtype: DType, run_shift: u32, last: f32, integers: (f32, f32)) -
 
 const SIX_BITS: (f32, f32) = (0.0, 63.0);
 
-/// Where the searches begin. With many codes a wide choice hardly clips, and each start is another
-/// chance that the numbers lie near to codes.
+/// Starts of the searches. Many codes rarely need clipping, and each start is another chance to
+/// align numbers with codes.
 const FEW: &[f32] = &[-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0];
 const MANY: &[f32] = &[-3.0, -2.5, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0];
 
@@ -136,19 +128,16 @@ impl Format {
         })
     }
 
-    /// Numbers in a run.
     #[inline]
     pub(super) fn run_len(&self) -> usize {
         1 << self.run_shift
     }
 
-    /// Runs in a block.
     #[inline]
     pub(super) fn runs(&self) -> usize {
         self.dtype.block_len() >> self.run_shift
     }
 
-    /// The largest code.
     #[inline]
     pub(super) fn last_code(&self) -> u8 {
         match self.levels {
@@ -157,7 +146,6 @@ impl Format {
         }
     }
 
-    /// The level of a code, or the last one.
     #[inline]
     pub(super) fn level(&self, code: u8) -> f32 {
         match self.levels {
@@ -166,7 +154,6 @@ impl Format {
         }
     }
 
-    /// The code of the level that is nearest to a number, and the level.
     #[inline(always)]
     pub(super) fn nearest(&self, scaled: f32) -> (u8, f32) {
         match self.levels {
@@ -181,7 +168,6 @@ impl Format {
         }
     }
 
-    /// Whether these are the places of a block; `what` they are.
     pub(super) fn check(&self, what: &'static str, found: usize) -> Result<(), BlockError> {
         if found == self.dtype.block_len() {
             return Ok(());
@@ -206,10 +192,8 @@ impl Format {
         })
     }
 
-    /// Whether every number is finite and below the limit; `before` are the numbers that stand before
-    /// these.
     pub(super) fn check_values(&self, values: &[f32], before: usize) -> Result<(), BlockError> {
-        // Magnitudes are in the order of their bits, infinity and NaN above all others.
+        // Magnitudes sort like their bits, with infinity and NaN last.
         let magnitude = |value: &f32| value.abs().to_bits();
         let limit = self.magnitude_limit().to_bits();
         if values.iter().map(magnitude).fold(0, u32::max) < limit {
@@ -224,19 +208,18 @@ impl Format {
         })
     }
 
-    /// From this magnitude on numbers have no code.
+    /// Returns the magnitude from which numbers have no code.
     pub(in crate::block) fn magnitude_limit(&self) -> f32 {
         self.limit * F16_LIMIT
     }
 }
 
-/// Twice the lowest level and the span of the doubled levels.
+/// Twice the lowest level, and the span of the doubled levels.
 const TWICE_LOW: f32 = 2.0 * IQ4[0];
 const SPAN: usize = (2.0 * (IQ4[15] - IQ4[0])) as usize;
 
-/// The code of everything whose double lies from a whole number to below the next one, counted from the double
-/// of the lowest level: the bounds between levels are sums of neighbours, whole numbers. Entries behind the
-/// span, so that nine bits are an index.
+/// Codes by the integer part of a doubled number, counted from the doubled lowest level. Bounds
+/// between levels are sums of neighbours, hence integers. Padded so that nine bits are an index.
 static CODES: [u8; 512] = {
     let mut codes = [15; 512];
     let mut i = 0;
@@ -251,7 +234,6 @@ static CODES: [u8; 512] = {
     codes
 };
 
-/// The levels of [`CODES`].
 static LEVELS: [f32; 512] = {
     let mut levels = [0.0; 512];
     let mut i = 0;
@@ -262,26 +244,22 @@ static LEVELS: [f32; 512] = {
     levels
 };
 
-/// The code of the level of [`IQ4`] that is nearest to a number; the upper one half way between two.
 #[inline(always)]
 fn iq4_code(scaled: f32) -> u8 {
-    // Not below zero, so that dropping the digits behind the point rounds down.
+    // Not negative, so that truncation rounds down.
     let above = 2.0 * scaled - TWICE_LOW;
     let above = if above > 0.0 { above } else { 0.0 };
     CODES[(above as usize).min(SPAN)]
 }
 
-/// Levels as a search over a run sees them: loops of vectors, no tables.
+/// Levels in vectorised form, without table look-ups, for the search over a run.
 pub(super) trait Nearest: Copy {
-    /// The lowest and the highest level.
     fn ends(self) -> (f32, f32);
-    /// The levels nearest to numbers.
     fn nearest(self, scaled: Lanes) -> Lanes;
-    /// What a step of the search's starts is in levels.
+    /// Returns the gap between levels, the unit of the search's starts.
     fn gap(self) -> f32;
 }
 
-/// Whole numbers from the first to the last.
 #[derive(Clone, Copy)]
 pub(super) struct Whole(pub(super) f32, pub(super) f32);
 
@@ -302,7 +280,6 @@ impl Nearest for Whole {
     }
 }
 
-/// [`IQ4`].
 #[derive(Clone, Copy)]
 pub(super) struct Table;
 
@@ -314,8 +291,8 @@ impl Nearest for Table {
 
     #[inline(always)]
     fn nearest(self, scaled: Lanes) -> Lanes {
-        // Rounded to the nearest of numbers half a unit lower, which is rounding down but for bounds
-        // themselves: they are as near to the level below.
+        // Rounding to nearest, shifted by half a unit, rounds down except at bounds, which are
+        // equally near to the level below.
         let above = scaled + scaled - Lanes::all(TWICE_LOW + 0.5);
         let whole = above.within(0.0, SPAN as f32) + Lanes::all(8_388_608.0);
         let levels = whole
@@ -324,7 +301,6 @@ impl Nearest for Table {
         Lanes::of(&levels)
     }
 
-    /// That of the levels at either end.
     #[inline(always)]
     fn gap(self) -> f32 {
         24.0

@@ -1,12 +1,11 @@
-//! Vectors of float32: operations on eight numbers at a time, and sums in one fixed order, so that
-//! results are the same bits on every processor.
+//! Vectors of eight f32. Sums have a fixed order, so that results are bit-identical on every
+//! processor.
 //!
-//! Loops over arrays become vectors or not as a compiler's passes fall out, and a search is ten times slower
-//! where they do not; so on x86-64 they are written as what every such processor has.
+//! SSE intrinsics, which every x86-64 processor supports, replace unreliable auto-vectorisation,
+//! without which the search is ten times slower.
 
 use std::ops::{Add, Mul, Sub};
 
-/// Numbers in a vector.
 pub(super) const WIDTH: usize = 8;
 
 #[cfg(target_arch = "x86_64")]
@@ -18,7 +17,6 @@ mod vector {
 
     use super::WIDTH;
 
-    /// Eight numbers.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Lanes(__m128, __m128);
 
@@ -42,7 +40,6 @@ mod vector {
             min _mm_min_ps "The smaller ones; the other's for a NaN.";
         }
 
-        /// A number in every place.
         #[inline(always)]
         pub(in super::super) fn all(x: f32) -> Lanes {
             // SAFETY: SSE is part of x86-64.
@@ -50,22 +47,20 @@ mod vector {
             Lanes(half, half)
         }
 
-        /// These numbers.
         #[inline(always)]
         pub(in super::super) fn of(x: &[f32; WIDTH]) -> Lanes {
             let ([low, high], _) = x.as_chunks::<4>() else {
                 return Lanes::all(0.0);
             };
-            // SAFETY: SSE is part of x86-64, and there are four numbers at either place.
+            // SAFETY: SSE is part of x86-64, and both pointers address four numbers.
             unsafe { Lanes(_mm_loadu_ps(low.as_ptr()), _mm_loadu_ps(high.as_ptr())) }
         }
 
-        /// The numbers.
         #[inline(always)]
         pub(in super::super) fn array(self) -> [f32; WIDTH] {
             let mut array = [0.0; WIDTH];
             if let ([low, high], _) = array.as_chunks_mut::<4>() {
-                // SAFETY: SSE is part of x86-64, and there is room for four numbers at either place.
+                // SAFETY: SSE is part of x86-64, and both pointers address space for four numbers.
                 unsafe {
                     _mm_storeu_ps(low.as_mut_ptr(), self.0);
                     _mm_storeu_ps(high.as_mut_ptr(), self.1);
@@ -80,7 +75,6 @@ mod vector {
 mod vector {
     use super::WIDTH;
 
-    /// Eight numbers.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Lanes([f32; WIDTH]);
 
@@ -107,19 +101,16 @@ mod vector {
             min x y if x < y { x } else { y }, "The smaller ones; the other's for a NaN.";
         }
 
-        /// A number in every place.
         #[inline(always)]
         pub(in super::super) fn all(x: f32) -> Lanes {
             Lanes([x; WIDTH])
         }
 
-        /// These numbers.
         #[inline(always)]
         pub(in super::super) fn of(x: &[f32; WIDTH]) -> Lanes {
             Lanes(*x)
         }
 
-        /// The numbers.
         #[inline(always)]
         pub(in super::super) fn array(self) -> [f32; WIDTH] {
             self.0
@@ -134,14 +125,13 @@ impl Lanes {
         run.as_chunks().0
     }
 
-    /// The numbers, but none outside of these.
     #[inline(always)]
     pub(super) fn within(self, low: f32, high: f32) -> Lanes {
         self.max(Lanes::all(low)).min(Lanes::all(high))
     }
 
-    /// The integers from `low` to `high` that are nearest, ties to even; `low` for a NaN. The
-    /// magnitudes of `low` and `high` are small.
+    /// Rounds to the nearest integers from `low` to `high`, ties to even; NaN gives `low`. The
+    /// magnitudes of `low` and `high` must be small.
     #[inline(always)]
     pub(super) fn rounded(self, low: f32, high: f32) -> Lanes {
         let round = Lanes::all(ROUND);
@@ -182,7 +172,6 @@ impl Mul for Lanes {
     }
 }
 
-/// The least and the largest number.
 #[inline(always)]
 pub(super) fn ends<const N: usize>(x: &[f32; N]) -> (f32, f32) {
     let (mut least, mut largest) = (Lanes::all(x[0]), Lanes::all(x[0]));
@@ -193,20 +182,18 @@ pub(super) fn ends<const N: usize>(x: &[f32; N]) -> (f32, f32) {
     (least, largest.array().into_iter().fold(x[0], f32::max))
 }
 
-/// 1.5 · 2^23: sums with it have no digits behind the point.
+/// 1.5 · 2^23: sums with it have no fraction bits.
 const ROUND: f32 = 12_582_912.0;
 
-/// Numbers that are all below this decode to zero whatever their step is, because the least step
-/// of every format is the least f16, 2^-24; squares of larger ones are ordinary numbers.
+/// Numbers below this decode to zero with any step, because the least step of every format is the
+/// least f16, 2^-24. Squares of larger numbers are not subnormal.
 pub(super) const NEGLIGIBLE: f32 = 1.0 / (1_u64 << 40) as f32;
 
-/// `1 / x`, or 0: what a step of zero makes of every number.
 #[inline(always)]
 pub(super) fn inverse(x: f32) -> f32 {
     if x == 0.0 { 0.0 } else { 1.0 / x }
 }
 
-/// [`Lanes::rounded`] of one number.
 #[inline(always)]
 pub(super) fn rounded(value: f32, low: f32, high: f32) -> f32 {
     let value = if value > low { value } else { low };
@@ -214,7 +201,6 @@ pub(super) fn rounded(value: f32, low: f32, high: f32) -> f32 {
     (value + ROUND) - ROUND
 }
 
-/// A whole number from 0 to 255 as a byte: its bits once it has no digits before 2^0.
 #[inline(always)]
 pub(super) fn byte(whole: f32) -> u8 {
     (whole + 8_388_608.0).to_bits() as u8

@@ -1,12 +1,11 @@
-//! A block's scales first, its codes afterwards.
+//! Block fitting: scales first, codes afterwards.
 //!
-//! A block holds runs of 16 or 32 numbers. In every one of the types here a number is
-//! `step · level - offset`, where the level belongs to the number's code and step and offset to its
-//! run. They are `d · scale` and `d_min · minimum` with `d` and `d_min` of the block in f16 and
-//! integers of the run; types with one run have `d` and `d_min` alone. So one search serves them
-//! all, and what tells them apart is data ([`Format`]).
+//! A block consists of runs of 16 or 32 numbers, each `step · level - offset`, with the level of
+//! its code and step and offset of its run. These are `d · scale` and `d_min · minimum`, with f16
+//! `d` and `d_min` of the block and integers of the run. Types with one run have only `d` and
+//! `d_min`. One search serves all types, parameterised by [`Format`].
 //!
-//! The arithmetic is float32 in a fixed order: the same bits on every machine.
+//! The arithmetic is f32 in a fixed order: bit-identical on every machine.
 
 mod format;
 mod lanes;
@@ -27,41 +26,37 @@ pub use self::near::Near;
 use super::BlockError;
 use crate::dtype::DType;
 
-/// Numbers in the longest block.
 const MAX_LEN: usize = 256;
 
-/// Runs in the block that has most of them.
 const MAX_RUNS: usize = 16;
 
-/// How a block of a row is represented once its scales are fixed.
+/// Fixed scales of a block, by which its numbers are encoded.
 ///
-/// Codes are indices into the block's levels in ascending order, from 0 on, so that neighbours in value
-/// are neighbours in code. For most types they are the stored bits.
+/// Codes are indices into the ascending levels of the block, from 0. For most types they equal the
+/// stored bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockFit {
     format: &'static Format,
-    /// Scale of the scales, and of the minima: what is stored.
+    /// Scale of the scales, and of the minima, as stored.
     d: f16,
     d_min: f16,
     scales: [i8; MAX_RUNS],
     minima: [u8; MAX_RUNS],
-    /// The same as factors of each run.
     runs: [Run; MAX_RUNS],
 }
 
-/// A number of a run is `step · level + shift`, in float32: the decoders' operations.
+/// A number of a run is `step · level + shift` in f32, as in the decoders.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Run {
     step: f32,
-    /// The offset with its sign changed; -0.0 where the type has none, because a sum with it is the
-    /// other number, also where that is a zero of either sign.
+    /// Negated offset; -0.0 for types without, because adding it preserves every number, also zeros
+    /// of either sign.
     shift: f32,
-    /// `1 / step`, or 0 where that is 0.
+    /// `1 / step`, or 0 if `step` is 0.
     inverse: f32,
 }
 
 impl Run {
-    /// That of integers, and of what they are scaled by.
     #[inline]
     fn of((d, d_min): (f32, f32), (scale, minimum): (f32, f32)) -> Run {
         let step = d * scale;
@@ -74,7 +69,7 @@ impl Run {
 }
 
 impl BlockFit {
-    /// The types whose blocks can be fitted.
+    /// Types whose blocks can be fitted.
     pub const TYPES: &'static [DType] = &[
         DType::Q8_0,
         DType::Q6K,
@@ -90,18 +85,18 @@ impl BlockFit {
         DType::Q2K,
     ];
 
-    /// The scales that leave the least `Σ importance (value - decoded)²` over the numbers of a block,
-    /// as far as the search finds them: least-squares fits and rounding in turn, from several starts,
-    /// then the integers of the runs with their neighbours.
+    /// Searches the scales with the least `Σ importance (value - decoded)²` over a block:
+    /// alternating least-squares fits and rounding from several starts, then the integers of the
+    /// runs and their neighbours.
     ///
-    /// Only ratios of importances count. One below 2^-30 of the block's largest counts as that, so that
-    /// numbers of no importance still have codes near them.
+    /// Only ratios of importances matter. Each is raised to at least 2^-30 of the largest, so that
+    /// unimportant numbers still get near codes.
     ///
     /// # Errors
     ///
-    /// [`BlockError::NotWritten`] for types that are none of [`BlockFit::TYPES`]; [`BlockError::Block`]
-    /// for other numbers of values or importances than a block has; [`BlockError::NoCode`] where
-    /// [`encode`](super::encode) gives it; [`BlockError::Importance`] for one that is negative or not finite.
+    /// [`BlockError::NotWritten`] for types outside of [`BlockFit::TYPES`]; [`BlockError::Block`]
+    /// for a wrong number of values or importances; [`BlockError::NoCode`] as for
+    /// [`encode`](super::encode); [`BlockError::Importance`].
     pub fn search(
         dtype: DType,
         values: &[f32],
@@ -115,7 +110,6 @@ impl BlockFit {
         Ok(nested::search(format, values, weights))
     }
 
-    /// The fit with these scales, in the integers that are stored.
     fn with(
         format: &'static Format,
         (d, d_min): (f16, f16),
@@ -137,17 +131,17 @@ impl BlockFit {
         }
     }
 
-    /// The type.
+    /// Type of the block.
     pub fn dtype(&self) -> DType {
         self.format.dtype
     }
 
-    /// Numbers of a run, which share a step and an offset.
+    /// Returns the numbers per run, which share step and offset, or `None` for other types.
     pub fn run_len(dtype: DType) -> Option<usize> {
         Format::of(dtype).map(Format::run_len)
     }
 
-    /// The codes; they are the same at every place of the block.
+    /// Returns the range of codes, the same for all numbers of the block.
     pub fn codes(&self) -> RangeInclusive<u8> {
         0..=self.format.last_code()
     }
@@ -157,20 +151,20 @@ impl BlockFit {
         self.runs[(place >> self.format.run_shift) % MAX_RUNS]
     }
 
-    /// The step and the offset of a run, with its sign changed: what a code decodes to is the sum of the latter and the former times
-    /// the code's [level](BlockFit::level).
+    /// Returns the step and the shift (negated offset) of a run. A code decodes to shift plus step
+    /// times its [level](BlockFit::level).
     pub fn step_and_shift(&self, run: usize) -> (f32, f32) {
         let run = self.runs[run % MAX_RUNS];
         (run.step, run.shift)
     }
 
-    /// The level of a code, or the last one.
+    /// Returns the level of a code, clamped to the last one.
     pub fn level(&self, code: u8) -> f32 {
         self.format.level(code)
     }
 
-    /// The code nearest to `value` at a place of the block, and what it decodes to; code 0 for a NaN. A
-    /// value half way between two may get either of them.
+    /// Returns the code nearest to `value` at an index of the block, and its decoded value; code 0
+    /// for NaN. Ties go either way.
     #[inline]
     pub fn nearest(&self, place: usize, value: f32) -> (u8, f32) {
         let run = self.run(place);
@@ -178,19 +172,19 @@ impl BlockFit {
         (code, run.step * level + run.shift)
     }
 
-    /// What a code at a place of the block decodes to, bit for bit. A code that the type does not have
-    /// counts as its last one.
+    /// Returns the decoded value of a code at an index of the block, bit for bit. Codes are clamped
+    /// to the last one of the type.
     #[inline]
     pub fn value(&self, place: usize, code: u8) -> f32 {
         let run = self.run(place);
         run.step * self.format.level(code) + run.shift
     }
 
-    /// The code nearest to each of a block's numbers, as [`nearest`](BlockFit::nearest) gives them.
+    /// Rounds each number of a block to a code, as [`nearest`](BlockFit::nearest) does.
     ///
     /// # Errors
     ///
-    /// [`BlockError::Block`] for other numbers of values or codes than a block has.
+    /// [`BlockError::Block`] for a wrong number of values or codes.
     pub fn round(&self, values: &[f32], codes: &mut [u8]) -> Result<(), BlockError> {
         self.format.check("values", values.len())?;
         self.format.check("codes", codes.len())?;
@@ -198,7 +192,6 @@ impl BlockFit {
         Ok(())
     }
 
-    /// `round` for lengths that are known to be those of a block.
     fn round_block(&self, values: &[f32], codes: &mut [u8]) {
         let len = self.format.run_len();
         let runs = values.chunks(len).zip(codes.chunks_mut(len));
@@ -209,13 +202,13 @@ impl BlockFit {
         }
     }
 
-    /// The scales fitted by weighted least squares to codes that stay as they are. Never worse than
-    /// these under the importances: where nothing better is found, it is these.
+    /// Fits the scales to fixed codes by weighted least squares. Returns the fit unchanged if none
+    /// better is found.
     ///
     /// # Errors
     ///
     /// [`BlockError::Block`], [`BlockError::Importance`] as from [`search`](BlockFit::search), and
-    /// [`BlockError::Code`] for a code that the type does not have.
+    /// [`BlockError::Code`].
     pub fn refit(
         &self,
         values: &[f32],
@@ -233,8 +226,7 @@ impl BlockFit {
     ///
     /// # Errors
     ///
-    /// [`BlockError::Block`] for other numbers of codes or bytes than a block has, [`BlockError::Code`] for a
-    /// code that the type does not have.
+    /// [`BlockError::Block`], [`BlockError::Code`].
     pub fn pack(&self, codes: &[u8], out: &mut [u8]) -> Result<(), BlockError> {
         self.check_codes(codes)?;
         self.format.check_bytes(out.len())?;
@@ -257,8 +249,6 @@ impl BlockFit {
     }
 }
 
-/// Encodes whole blocks of a type that can be fitted, every number as important as the others; the
-/// lengths belong together.
 pub(super) fn encode(
     format: &'static Format,
     values: &[f32],
@@ -277,7 +267,6 @@ pub(super) fn encode(
     Ok(())
 }
 
-/// What tells the fit's types apart, or `None` for a type that has none.
 pub(super) fn format(dtype: DType) -> Option<&'static Format> {
     Format::of(dtype)
 }

@@ -1,25 +1,25 @@
-//! Fits that differ from one in a run, or where a block is one in its scale.
+//! Fits that differ from a given one in a single run, or in the scale of a single-run block.
 
 use half::f16;
 
 use super::format::{Format, Levels};
 use super::{BlockFit, MAX_RUNS, Run};
 
-/// In what the scales of a run differ from others.
+/// Kind of difference between nearby fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Near {
-    /// In steps; what lies in the middle of its numbers stays about where it is.
+    /// Different steps; the middle of the run's range stays about the same.
     Steps,
-    /// In offsets alone.
+    /// Different offsets only.
     Offsets,
 }
 
-/// How far steps are apart, in parts of one, and how many are tried to either side.
 const APART: f32 = 0.05;
 const STEPS: i8 = 4;
 
 impl Format {
-    /// The code, or what would be one, half way between the first and the last where all are offset; else zero.
+    /// Returns the position halfway between the first and the last code if all are offset; else
+    /// zero.
     fn middle(&self) -> f32 {
         match self.levels {
             Levels::Whole(0.0, high) => 0.5 * high,
@@ -29,8 +29,9 @@ impl Format {
 }
 
 impl BlockFit {
-    /// Fits with other steps for a run, from four fifths of this one's to six fifths and its next integers, or with the next
-    /// offsets, where these are integers; as far as they can be stored.
+    /// Iterates over fits with other steps for a run (from four fifths to six fifths, and the
+    /// neighbouring integers), or with the neighbouring integer offsets. Fits that cannot be stored
+    /// are skipped.
     pub fn near(&self, run: usize, of: Near) -> impl Iterator<Item = BlockFit> + '_ {
         let (run, whole) = (run % MAX_RUNS, self.format.runs() == 1);
         let (steps, minima) = match of {
@@ -39,7 +40,7 @@ impl BlockFit {
         };
         let minima = move |distance| (-minima..=minima).map(move |next| (distance, next));
         let others = (-steps..=steps).flat_map(minima);
-        // Once: conversions take longer than all else here.
+        // Converted once, because conversions dominate the cost.
         let stored = (self.d.to_f32(), self.d_min.to_f32());
         let others = others.filter(|other| *other != (0, 0));
         others.filter_map(move |(distance, next)| match whole {
@@ -48,10 +49,9 @@ impl BlockFit {
         })
     }
 
-    /// The fit with so many times [`APART`] more of a step.
     fn with_d(&self, (d, d_min): (f32, f32), distance: f32) -> Option<BlockFit> {
         let other = f16::from_f32(d * (1.0 + APART * distance));
-        // An offset is less the minimum: with larger steps the first code begins lower.
+        // The minimum is subtracted: a larger step lowers the first code.
         let moved = (other.to_f32() - d) * self.format.middle();
         let other_min = match moved == 0.0 {
             true => self.d_min,
@@ -61,8 +61,8 @@ impl BlockFit {
         fits.then(|| BlockFit::with(self.format, (other, other_min), self.scales, self.minima))
     }
 
-    /// The fit whose run has so many times [`APART`] more of a step, or of its integers, and a minimum so far from what keeps
-    /// its middle.
+    /// Returns the fit whose run has a step larger by some multiples of [`APART`] or of its
+    /// integer, and a minimum at some distance from the one that keeps its middle.
     fn with_run(
         &self,
         run: usize,
@@ -72,7 +72,7 @@ impl BlockFit {
         let format = self.format;
         let before = f32::from(self.scales[run]);
         let apart = f32::max(1.0, (APART * before.abs()).round());
-        // Integers that are few are further apart than that.
+        // Small integers are further apart than that.
         let furthest = f32::max(1.0, APART * f32::from(STEPS) * before.abs());
         if (apart * distance).abs() > furthest {
             return None;
@@ -97,9 +97,8 @@ mod tests {
     use super::*;
     use crate::block::{decode, fit::MAX_LEN};
 
-    /// All are stored as they say, no other run is touched, and the step and its neighbours are what they should be.
     #[test]
-    fn fits_nearby_differ_in_a_run_alone_and_decode_to_what_they_say() {
+    fn nearby_fits_differ_in_one_run_and_decode_consistently() {
         let values: Vec<f32> = (0..MAX_LEN)
             .map(|i| ((i * 37 % 101) as f32 - 47.0) / 9.0)
             .collect();
@@ -134,7 +133,7 @@ mod tests {
                         (0.75..1.25).contains(&parts) || apart < 1.01,
                         "{dtype}: {parts}"
                     );
-                    // The middle of a run's codes moves by half a minimum's step and one more at most.
+                    // The middle of the range moves by at most one and a half steps of the minimum.
                     let middle = |of: &BlockFit| {
                         of.run(place).step * of.format.middle() + of.run(place).shift
                     };

@@ -1,9 +1,9 @@
-//! The whole block: the integers of its runs, and the scales of these.
+//! Fit of a whole block: the integers of its runs, and their scales.
 //!
-//! First every run is fitted alone. The largest of the fitted steps and offsets make the scales of
-//! the scales. Then the integers of every run are chosen with its codes and the true error in view,
-//! from the nearest ones and their neighbours; at last the scales of the scales are fitted to all
-//! codes of the block, and the choice is made again. A type with one run has no integers to choose.
+//! Each run is first fitted alone. The largest steps and offsets determine the scales of the
+//! scales. Then the integers of each run are chosen together with its codes by true error, among
+//! the nearest ones and their neighbours. Finally the scales of the scales are fitted to all codes,
+//! and the choice is repeated.
 
 use half::f16;
 
@@ -12,13 +12,10 @@ use super::lanes::{self, Lanes};
 use super::{BlockFit, MAX_RUNS, offset, step};
 use crate::block::float::{F16_LIMIT, f16_scale};
 
-/// Turns of fitting the scales of the scales.
 const TURNS: usize = 2;
 
-/// Distances from the nearest integer of those that are tried.
 const NEIGHBOURS: [f32; 3] = [-1.0, 0.0, 1.0];
 
-/// The fit of a block of numbers that all are below the format's limit; one weight a number.
 pub(super) fn search(format: &'static Format, x: &[f32], w: &[f32]) -> BlockFit {
     match (format.levels, format.run_shift, format.runs()) {
         (Levels::Whole(low, high), 5, 1) => best::<32, 1, _>(format, x, w, Whole(low, high)),
@@ -29,17 +26,15 @@ pub(super) fn search(format: &'static Format, x: &[f32], w: &[f32]) -> BlockFit 
     }
 }
 
-/// A block's numbers, `R` runs of `N`.
 struct Block<'a, const N: usize, const R: usize, L> {
     format: &'static Format,
     x: &'a [[f32; N]],
     w: &'a [[f32; N]],
     levels: L,
-    /// Step and offset of every run alone.
     alone: [(f32, f32); R],
 }
 
-/// Integers and levels that suit given scales of the scales; integers are kept as floats.
+/// Integers (as floats) and levels chosen for given scales of the scales.
 struct Chosen<const N: usize, const R: usize> {
     d: f16,
     d_min: f16,
@@ -76,13 +71,12 @@ fn best<const N: usize, const R: usize, L: Nearest>(
 }
 
 impl Format {
-    /// Whether runs have an offset.
     pub(super) fn has_minima(&self) -> bool {
         self.minima.1 > 0.0
     }
 
-    /// The scale of the scales where it may be: not negative where the scales or minima with it are
-    /// not, unless it is the only one.
+    /// Rounds a scale of the scales to f16. `None` if out of range, or negative where negative
+    /// scales are not allowed.
     pub(super) fn stored(&self, fitted: f64, minimum: bool) -> Option<f16> {
         let signed = match minimum {
             false => !self.has_minima(),
@@ -95,7 +89,7 @@ impl Format {
         })
     }
 
-    /// A minimum that is no scale of others is not the worse for being too small.
+    /// Rounds `d_min` up if it scales integer minima, which it would clip if too small.
     fn rounded_minimum(&self, d_min: f32) -> f16 {
         if self.minima == (1.0, 1.0) {
             f16::from_f32(d_min)
@@ -125,7 +119,8 @@ impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
         best
     }
 
-    /// The scales of the scales that give the largest step and offset their largest integer.
+    /// Returns the scales of the scales that map the largest step and offset to the largest
+    /// integers.
     fn first(&self) -> (f32, f32) {
         let farther = |a: f32, b: f32| if b.abs() > a.abs() { b } else { a };
         let step = self.alone.iter().map(|alone| alone.0).fold(0.0, farther);
@@ -135,7 +130,6 @@ impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
         (step / largest, offset / f32::max(self.format.minima.1, 1.0))
     }
 
-    /// The integers, and the levels, that suit given scales of both.
     fn with(&self, d: f16, d_min: f16) -> Chosen<N, R> {
         let mut chosen = Chosen {
             d,
@@ -152,7 +146,7 @@ impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
             let (step, offset) = self.alone[run];
             let mut least = f32::INFINITY;
             for scale in around(step * of_step, self.format.scales) {
-                // The middle of the codes stays where it is.
+                // Keeps the middle of the codes.
                 let moved = offset + (d * scale - step) * middle;
                 for minimum in around(moved * of_offset, self.format.minima) {
                     let (levels, error) = self.coded(run, d * scale, d_min * minimum);
@@ -169,7 +163,6 @@ impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
         chosen
     }
 
-    /// The levels nearest to a run's numbers, and the weighted squared error of what they stand for.
     #[inline(always)]
     fn coded(&self, run: usize, step: f32, offset: f32) -> ([f32; N], f32) {
         let inverse = lanes::inverse(step);
@@ -190,7 +183,6 @@ impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
     }
 }
 
-/// The integer nearest to a number, from the first to the last that there is, and its neighbours.
 fn around(value: f32, (first, last): (f32, f32)) -> impl Iterator<Item = f32> {
     let nearest = lanes::rounded(value, first, last);
     let tried = NEIGHBOURS.map(|distance| nearest + distance);
@@ -200,8 +192,8 @@ fn around(value: f32, (first, last): (f32, f32)) -> impl Iterator<Item = f32> {
 }
 
 impl<const N: usize, const R: usize> Chosen<N, R> {
-    /// The scales of the scales and of the minima of least squared error for the integers and
-    /// levels as they are; `None` where they do not fit.
+    /// Fits the scales of scales and minima to fixed integers and levels by least squares; `None`
+    /// if they cannot be stored.
     fn fitted<L>(&self, block: &Block<'_, N, R, L>) -> Option<(f16, f16)> {
         let mut sums = Supers::default();
         for run in 0..R {
@@ -222,8 +214,8 @@ impl<const N: usize, const R: usize> Chosen<N, R> {
     }
 }
 
-/// What a run's numbers x, weights w and levels q say about its step and offset: `Σ w q²`, `Σ w q`,
-/// `Σ w`, `Σ w q x` and `Σ w x`.
+/// Sufficient statistics for the step and offset of a run with numbers x, weights w and levels q:
+/// `Σ w q²`, `Σ w q`, `Σ w`, `Σ w q x` and `Σ w x`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Moments {
     pub(super) qq: f64,
@@ -250,7 +242,7 @@ impl Moments {
     }
 }
 
-/// The least-squares problem of the scales of the scales: numbers are `d a - d_min b` with `a = scale ·
+/// Least-squares problem of the scales of the scales: numbers are `d a - d_min b` with `a = scale ·
 /// level` and `b = minimum`.
 #[derive(Default)]
 pub(super) struct Supers {
@@ -271,7 +263,8 @@ impl Supers {
         self.bx += minimum * of.x;
     }
 
-    /// The solution as it is stored; what nothing depends on stays as it is. `None` where it does not fit.
+    /// Returns the solution rounded to f16; an undetermined unknown stays as it is. `None` if it
+    /// cannot be stored.
     pub(super) fn solved(&self, format: &Format, (d, d_min): (f16, f16)) -> Option<(f16, f16)> {
         let Supers { aa, ab, bb, ax, bx } = *self;
         let determinant = aa * bb - ab * ab;
@@ -282,7 +275,7 @@ impl Supers {
         } else {
             d_min
         };
-        // The best beside the offset as it is after rounding.
+        // Optimal `d` for the rounded `d_min`.
         let d = if aa > 0.0 {
             format.stored((ax + d_min.to_f64() * ab) / aa, false)?
         } else {

@@ -1,46 +1,43 @@
-//! The step and the offset of a run of numbers.
+//! Step and offset of a run.
 //!
-//! As for a step alone (`step.rs`), with two unknowns: the starts differ in the places that the least
-//! and the largest number take among the codes.
+//! As for a step alone (`step.rs`), with two unknowns: the starts place the minimum and maximum at
+//! different positions among the codes.
 
 use super::lanes::{self, Lanes, NEGLIGIBLE};
 
-/// Turns of fitting and rounding after the best start.
 const TURNS: usize = 2;
 
-/// Distances, in codes, by which the least or largest number lies outside of the codes.
+/// Distances, in codes, by which minimum or maximum lie outside of the codes.
 const ENDS: [f32; 4] = [-0.75, -0.25, 0.25, 0.75];
 
-/// Codes nearest to `y inverse + shift` stand for `step q - offset`.
+/// A candidate: codes nearest to `y inverse + shift` decode to `step q - offset`.
 #[derive(Clone, Copy, PartialEq)]
 struct Tried {
-    /// Less the weighted sum of squares, which is the same for all.
+    /// Without the weighted sum of squares, a constant.
     error: f32,
     step: f32,
     offset: f32,
 }
 
-/// What a search knows of a run. Numbers are counted from the least one on, so that nothing cancels
-/// in their sums.
+/// Inputs of the search over a run. Numbers are relative to the least one, which avoids
+/// cancellation in their sums.
 struct Numbers<'a, const N: usize> {
     y: [f32; N],
     w: &'a [f32; N],
     /// `Σ w` and `Σ w y`.
     weight: f32,
     sum: f32,
-    /// The last code.
     high: f32,
     /// The least offset of `y`.
     floor: f32,
-    /// Where numbers are counted from: the offset of `x` is that of `y` less this.
+    /// Origin of `y`: the offset of `x` is that of `y` less this.
     zero: f32,
-    /// Step and offset are below this in magnitude.
     limit: f32,
 }
 
-/// The step, not negative, and the offset that suit codes from 0 to `high`: an offset of either sign
-/// (`free`) or one that is not negative. Both are below `limit` in magnitude, which must be above that of
-/// every number.
+/// Searches the step, not negative, and the offset for codes from 0 to `high`. The offset has
+/// either sign if `free`, else it is not negative. Both are below `limit` in magnitude, which must
+/// exceed the magnitude of every number.
 #[inline(always)]
 pub(super) fn search<const N: usize>(
     x: &[f32; N],
@@ -97,7 +94,7 @@ pub(super) fn search<const N: usize>(
 }
 
 impl<const N: usize> Numbers<'_, N> {
-    /// The fit of the codes nearest to `y inverse + shift`, if it is better than the best so far.
+    /// Returns the fit to the codes nearest to `y inverse + shift`, if better than `best`.
     #[inline(always)]
     fn better(&self, inverse: f32, shift: f32, best: Tried) -> Tried {
         let (factor, term) = (Lanes::all(inverse), Lanes::all(shift));

@@ -1,12 +1,10 @@
-//! The bytes of blocks: the layouts that the decoders document.
+//! Writer of the block layouts that the decoders document.
 
 use super::BlockFit;
 use crate::dtype::DType;
 
-/// Numbers in a block with two levels of scales.
 const LEN: usize = 256;
 
-/// Writes a block; a code for each of its numbers, and its bytes.
 pub(super) fn pack(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
     let d = fit.d.to_le_bytes();
     match fit.format.dtype {
@@ -54,17 +52,17 @@ pub(super) fn pack(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
             out[80..82].copy_from_slice(&d);
             out[82..].copy_from_slice(&fit.d_min.to_le_bytes());
         }
-        // Of the types that can be fitted iq4_xs is left.
+        // iq4_xs is the only type left.
         _ => iq4_xs(fit, codes, out),
     }
 }
 
-/// The stored minimum of q4_1 and q5_1, which is added: the offset with its sign changed.
+/// Returns the stored minimum of q4_1 and q5_1: the negated offset.
 fn minimum(fit: &BlockFit) -> [u8; 2] {
     (-fit.d_min).to_le_bytes()
 }
 
-/// Byte `i` holds code `i` in its low half and code `i + n` of `2 n` in its high half.
+/// Packs code `i` of `2 n` into the low half of byte `i` and code `i + n` into the high half.
 fn halves(codes: &[u8], out: &mut [u8]) {
     let (low, high) = codes.split_at(out.len());
     for ((pair, low), high) in out.iter_mut().zip(low).zip(high) {
@@ -72,14 +70,13 @@ fn halves(codes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Every 64 codes as `halves`.
 fn pairs_of_runs(codes: &[u8], out: &mut [u8]) {
     for (codes, out) in codes.chunks_exact(64).zip(out.chunks_exact_mut(32)) {
         halves(codes, out);
     }
 }
 
-/// The fifth bits of 32 codes, and their low four bits.
+/// Packs the fifth bits of 32 codes, then their low four bits.
 fn five_bits(codes: &[u8], out: &mut [u8]) {
     for (byte, codes) in out.iter_mut().zip(codes.chunks_exact(8)) {
         *byte = codes
@@ -90,7 +87,7 @@ fn five_bits(codes: &[u8], out: &mut [u8]) {
     halves(codes, &mut out[4..]);
 }
 
-/// Bit `place` of code `i` of the `s`-th 32 is bit `s` of byte `i`.
+/// Stores bit `place` of code `i` of the `s`-th 32 as bit `s` of byte `i`.
 fn high_bits(codes: &[u8], place: u32, out: &mut [u8]) {
     out.fill(0);
     for (bit, codes) in codes.chunks_exact(32).enumerate() {
@@ -100,8 +97,8 @@ fn high_bits(codes: &[u8], place: u32, out: &mut [u8]) {
     }
 }
 
-/// The low two bits of codes: in each half of the block four runs of 32 are bits 0, 2, 4 and 6 of 32
-/// bytes.
+/// Packs the low two bits of codes: in each half of the block four runs of 32 are bits 0, 2, 4 and
+/// 6 of 32 bytes.
 fn two_bits(codes: &[u8], out: &mut [u8]) {
     for (codes, out) in codes.chunks_exact(LEN / 2).zip(out.chunks_exact_mut(32)) {
         for (i, byte) in out.iter_mut().enumerate() {
@@ -111,7 +108,7 @@ fn two_bits(codes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// The first 16 bytes of q4_k and q5_k; see `scales_and_minima` for their layout.
+/// Returns the first 16 bytes of q4_k and q5_k, see `scales_and_minima`.
 fn six_bit_head(fit: &BlockFit) -> [u8; 16] {
     let (scales, minima) = (fit.scales.map(|scale| scale as u8), fit.minima);
     let mut head = [0; 16];

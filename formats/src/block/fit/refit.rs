@@ -1,17 +1,16 @@
-//! Scales for codes that stay as they are.
+//! Scales for fixed codes.
 
 use super::lanes;
 use super::nested::{Moments, Supers};
 use super::{BlockFit, MAX_LEN, MAX_RUNS};
 
-/// Turns of fitting the integers of the runs and the scales of these.
 const TURNS: usize = 2;
 
-/// Distances from the nearest scale of those that are tried; each has a best minimum of its own.
+/// Distances of the candidates from the nearest scale; each has its own best minimum.
 const NEIGHBOURS: [f32; 5] = [-2.0, -1.0, 0.0, 1.0, 2.0];
 
-/// The fit with scales that suit the codes, or the fit as it is where none are better. One value and
-/// one weight for each code.
+/// Returns the fit with the best scales for the codes, or the fit unchanged if none are better.
+/// Needs one value and one weight per code.
 pub(super) fn refit(fit: &BlockFit, values: &[f32], weights: &[f32], codes: &[u8]) -> BlockFit {
     let mut room = [0.0; MAX_LEN];
     let levels = &mut room[..codes.len()];
@@ -41,7 +40,6 @@ pub(super) fn refit(fit: &BlockFit, values: &[f32], weights: &[f32], codes: &[u8
     best
 }
 
-/// The moments of every run.
 fn moments(fit: &BlockFit, x: &[f32], w: &[f32], q: &[f32]) -> [Moments; MAX_RUNS] {
     match fit.format.run_len() {
         16 => moments_of::<16>(x, w, q),
@@ -58,8 +56,7 @@ fn moments_of<const N: usize>(x: &[f32], w: &[f32], q: &[f32]) -> [Moments; MAX_
     moments
 }
 
-/// The weighted squared error of what the levels stand for; float64, so that what is not worse here is
-/// not worse.
+/// Returns the weighted squared error, in f64 so that comparisons are reliable.
 fn error(fit: &BlockFit, values: &[f32], weights: &[f32], levels: &[f32]) -> f64 {
     let len = fit.format.run_len();
     let numbers = values.chunks(len).zip(weights.chunks(len));
@@ -73,8 +70,8 @@ fn error(fit: &BlockFit, values: &[f32], weights: &[f32], levels: &[f32]) -> f64
     sum
 }
 
-/// The best integers of every run beside the scales of the scales as they are; `None` for a type
-/// that has none to choose.
+/// Chooses the best integers of every run for fixed scales of the scales; `None` for types without
+/// integers.
 fn with_integers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit> {
     let format = fit.format;
     let runs = format.runs();
@@ -100,7 +97,6 @@ fn with_integers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockF
     Some(BlockFit::with(format, (fit.d, fit.d_min), scales, minima))
 }
 
-/// The scales of the scales of least squared error beside the integers as they are.
 fn with_supers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit> {
     let mut sums = Supers::default();
     for ((of, scale), minimum) in moments.iter().zip(fit.scales).zip(fit.minima) {
@@ -115,7 +111,6 @@ fn with_supers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit
     ))
 }
 
-/// The integers of a run with given codes: a quadratic in them.
 struct Integers<'a> {
     d: f64,
     d_min: f64,
@@ -123,7 +118,7 @@ struct Integers<'a> {
 }
 
 impl Integers<'_> {
-    /// The weighted squared error, less that of zeros.
+    /// Weighted squared error, relative to all zeros.
     fn error(&self, (scale, minimum): (f32, f32)) -> f64 {
         let of = self.of;
         let (step, offset) = (self.d * f64::from(scale), self.d_min * f64::from(minimum));
@@ -131,7 +126,6 @@ impl Integers<'_> {
             + offset * (offset * of.w + 2.0 * of.x)
     }
 
-    /// The scales around the best one of any number.
     fn scales(
         &self,
         (first, last): (f32, f32),
@@ -144,7 +138,7 @@ impl Integers<'_> {
         } else {
             of.qx / of.qq
         };
-        // No number where no code or no scale has an effect; the first integer then, which is no worse.
+        // NaN if no code or no scale has an effect, which rounds to the first integer.
         let nearest = lanes::rounded((step / self.d) as f32, first, last);
         let tried = NEIGHBOURS.map(|distance| nearest + distance);
         tried
@@ -152,7 +146,6 @@ impl Integers<'_> {
             .filter(move |tried| (first..=last).contains(tried))
     }
 
-    /// The best minimum beside a scale.
     fn minimum(&self, scale: f32, (first, last): (f32, f32), old: f32) -> f32 {
         if self.d_min == 0.0 {
             return old;

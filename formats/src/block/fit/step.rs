@@ -1,34 +1,31 @@
-//! The step of a run of numbers without an offset.
+//! Step of a run without an offset.
 //!
-//! For given levels the best step is a linear least-squares problem with a closed form; for a given
-//! step the best levels are the nearest ones. Doing both in turn never makes the error larger
-//! (Lloyd's method, "Least squares quantization in PCM", 1982, with levels in fixed ratios), but ends
-//! where it began to look. So several starts are tried, which differ in the places that the extreme
-//! number takes among the levels: clipping it, or leaving the last level unused, often costs less
-//! than it saves in all others. The start with the least error after one fit is carried on.
+//! For fixed levels the best step is a linear least-squares problem with a closed form; for a fixed
+//! step the best levels are the nearest ones. Alternating never increases the error (Lloyd, "Least
+//! squares quantization in PCM", 1982), but finds a local optimum. The starts place the extreme
+//! number differently among the levels, because clipping it, or leaving the last level unused,
+//! often pays. The best start after one fit is continued.
 
 use super::format::Nearest;
 use super::lanes::{self, Lanes, NEGLIGIBLE};
 
-/// Turns of fitting and rounding after the best start.
 const TURNS: usize = 2;
 
-/// With numbers of unequal importance the extreme one may be clipped by far: the search begins at these
-/// multiples of the last level as well.
+/// Additional starts for unequal importances, under which strong clipping may pay: multiples of the
+/// last level.
 const CLIPPING: [f32; 8] = [1.15, 1.3, 1.45, 1.65, 1.9, 2.2, 2.6, 3.1];
 
-/// A step and the error that it leaves.
 #[derive(Clone, Copy, PartialEq)]
 struct Tried {
     error: f32,
     step: f32,
 }
 
-/// The step that suits a run; it may be negative. It is below `limit` in magnitude, and `limit` must
-/// be above the largest magnitude divided by that of the lowest level.
+/// Searches the step of a run, of either sign. It is below `limit` in magnitude, which must exceed
+/// the largest magnitude divided by that of the lowest level.
 ///
-/// `starts` are distances, in gaps between levels, from the last level (of either end) to the place
-/// of the extreme number. `alike` says that all weights are the same.
+/// `starts` are distances, in level gaps, from the last level of either end to the extreme number.
+/// `alike` states that all weights are equal.
 #[inline(always)]
 pub(super) fn search<const N: usize, L: Nearest>(
     x: &[f32; N],
@@ -44,7 +41,7 @@ pub(super) fn search<const N: usize, L: Nearest>(
         return 0.0;
     }
     let (low, high) = levels.ends();
-    // Levels that are symmetric leave the same errors with either sign: a positive one then.
+    // Symmetric levels give equal errors with either sign; positive is chosen.
     let symmetric = low == -high;
     let mut best = Tried {
         error: f32::INFINITY,
@@ -81,8 +78,8 @@ pub(super) fn search<const N: usize, L: Nearest>(
     best.step
 }
 
-/// The least-squares step for the levels nearest to the numbers times `inverse`, if it is better than
-/// the best so far.
+/// Returns the least-squares step for the levels nearest to the numbers times `inverse`, if better
+/// than `best`.
 #[inline(always)]
 fn better<const N: usize, L: Nearest>(
     x: &[f32; N],
@@ -92,8 +89,8 @@ fn better<const N: usize, L: Nearest>(
     best: Tried,
     limit: f32,
 ) -> Tried {
-    // What is left beside the levels, r, is small, and nothing cancels in its sums: the step changes
-    // by a part Σ w q r / Σ w q², which takes (Σ w q r)² / Σ w q² from Σ w r².
+    // The residual r is small, and nothing cancels in its sums: the step changes by a part Σ w q r
+    // / Σ w q², which takes (Σ w q r)² / Σ w q² from Σ w r².
     let factor = Lanes::all(inverse);
     let [mut qq, mut qr, mut rr] = [Lanes::all(0.0); 3];
     for (x, w) in Lanes::chunks(x).iter().zip(Lanes::chunks(w)) {

@@ -4,12 +4,12 @@ use super::MAX_LEN;
 use super::format::Format;
 use crate::block::BlockError;
 
-/// What a number counts at least, in relation to the most important one. Twenty-four bits less and sums
-/// of float32 would not notice; then a number of no importance would have any code.
+/// Least weight relative to the largest. f32 sums do not resolve 2^-24 and less, and a number of
+/// zero weight would get an arbitrary code.
 const LEAST: f32 = 1.0 / (1 << 30) as f32;
 
-/// The importances of a block divided by a power of two, so that the largest is from 1 to below 2;
-/// ones where none are given or all are zero.
+/// Returns the importances of a block divided by a power of two, so that the largest is from 1 to
+/// below 2. All ones if importances are absent or all zero.
 ///
 /// # Errors
 ///
@@ -37,8 +37,8 @@ pub(super) fn of<'a>(
     if largest == 0.0 {
         return Ok(room);
     }
-    // Twice, because the reciprocal of the least powers of two is no number; subnormal ones stay small
-    // and keep their ratios.
+    // Applied twice, because the reciprocal of the least powers of two overflows; subnormal
+    // importances keep their ratios.
     let exponent = (largest.to_bits() >> 23).clamp(1, 253);
     let factor = f32::from_bits((254 - exponent) << 23);
     for (weight, importance) in room.iter_mut().zip(importance) {

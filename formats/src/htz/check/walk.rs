@@ -1,5 +1,4 @@
-//! The walk through a tensor table: what is stored, in which form, and whether it has the shapes that
-//! the form has.
+//! Walk through a tensor table, which determines the form of each matrix and checks all shapes.
 
 use std::fmt::Display;
 
@@ -12,15 +11,14 @@ use crate::model::{
     Form, HyperParameters, InputGroup, KvSide, MatrixId, Part, Role, Slot, StoredForm,
 };
 
-/// What is stored for the matrices and the shared bases, in the order of execution.
 #[derive(Default)]
 pub(super) struct Stored {
-    /// The slots of the layers.
+    /// Projections of the layers.
     pub slots: Vec<StoredMatrix>,
     /// Embedding and head.
     pub outside: Vec<StoredMatrix>,
     pub bases: Vec<StoredBasis>,
-    /// Matrices that are refined, in the order in which they come into use.
+    /// Refined matrices, in the order of activation.
     pub refined: Vec<MatrixId>,
 }
 
@@ -40,9 +38,8 @@ pub(super) struct StoredBasis {
     pub bytes: u64,
 }
 
-/// Walks through the table in the order of execution. That order is the same for every model,
-/// so the walk finds a missing, repeated, misplaced or foreign tensor alike; and it stops with
-/// the table, so that no hyper-parameter makes it long.
+/// Walks through the table in execution order, which is the same for every model. This detects
+/// missing, repeated, misplaced and unknown tensors, and the table bounds the work.
 pub(super) fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stored, HtzError> {
     let mut walk = Walk { h, table, index: 0 };
     let mut stored = Stored::default();
@@ -51,7 +48,7 @@ pub(super) fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stor
     stored.outside.push(embedding);
     let pairs = h.rope_dimensions as u64 / 2;
     walk.optional_vector(Role::RopeFactors, pairs)?;
-    // One without the other could not be executed.
+    // One requires the other.
     if h.forward.long_rope.is_some() {
         walk.vector(Role::LongRopeFactors, pairs)?;
     }
@@ -79,7 +76,7 @@ pub(super) fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stor
         walk.optional_vector(Role::PostFfnNorm { layer }, width)?;
     }
     walk.vector(Role::OutputNorm, width)?;
-    // Without one the embedding serves as head, too.
+    // The head defaults to the embedding.
     if walk.next_is(Role::Output) || walk.next_is(Role::OutputFactor { part: Part::A }) {
         let head = walk.stored(MatrixId::Head, None)?;
         stored.outside.push(head);
@@ -92,7 +89,6 @@ pub(super) fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stor
     }
 }
 
-/// The codes that a matrix of so many columns has.
 fn codes_of(cols: u64) -> String {
     let every = format!("one for every {BAND} of {cols} columns");
     match cols.next_multiple_of(BAND as u64) - cols {
@@ -125,7 +121,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next tensor, which must have `role` and not be in bands; its shape is not looked at.
+    /// Returns the next tensor, which must have `role` and no column groups; its shape is not
+    /// checked.
     fn entry(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
         let entry = self.any(role)?;
         if entry.dtype == DType::Bands {
@@ -135,7 +132,6 @@ impl<'a> Walk<'a> {
         Ok(entry)
     }
 
-    /// The next tensor, which must have `role`, also in bands.
     fn any(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
         match self.table.get(self.index) {
             Some(entry) if entry.role == role => {
@@ -207,8 +203,8 @@ impl<'a> Walk<'a> {
         Ok(entry)
     }
 
-    /// What dense matrices lack, each once and in any order: the order says which come into use first. An
-    /// embedding whose rows are only looked up costs a row, so that it is not refined.
+    /// Refinements of dense matrices, each at most once, in the order of activation. An embedding
+    /// used for look-up only costs one row and is not refined.
     fn refinements(&mut self, stored: &mut Stored) -> Result<(), HtzError> {
         while let Some(Role::Refinement { matrix }) = self.table.get(self.index).map(|e| e.role) {
             let role = Role::Refinement { matrix };
@@ -233,7 +229,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Bases for a KV cache with their energies, of keys and values of every layer, or none at all.
+    /// Bases and energies of a KV cache, for keys and values of every layer, or none.
     fn kv_bases(&mut self) -> Result<(), HtzError> {
         let first = Role::KvBasis {
             layer: 0,
@@ -252,12 +248,11 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// A row of plain numbers.
     fn vector(&mut self, role: Role, cols: u64) -> Result<(), HtzError> {
         self.plain(role, 1, cols)
     }
 
-    /// Plain numbers: they are read as they are, so no block type is allowed.
+    /// A matrix of a plain type, which is read without decoding.
     fn plain(&mut self, role: Role, rows: u64, cols: u64) -> Result<(), HtzError> {
         let entry = self.matrix(role, rows, cols)?;
         match entry.dtype {
@@ -274,7 +269,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Slots that read the same input, after the basis that some of them may share.
     fn group(
         &mut self,
         layer: usize,
@@ -336,8 +330,8 @@ impl<'a> Walk<'a> {
         Ok(found)
     }
 
-    /// The tensors of a matrix, in whichever form they are. Its factors' types and rank are those that
-    /// are found; the shapes are those that the form then has.
+    /// Reads the tensors of a matrix in any form. Types and rank of factors are taken from the
+    /// table; shapes must follow from them.
     fn stored(
         &mut self,
         matrix: MatrixId,
@@ -347,7 +341,7 @@ impl<'a> Walk<'a> {
         let form = self.form_of(matrix, basis.is_some())?;
         let ahead = |part| self.ahead(matrix, part);
         let dtype = |part| ahead(part).map_or(DType::F32, |entry| entry.dtype);
-        // The rank is the number of the first factor's rows, whose shape is checked on its own.
+        // The rank is the number of rows of the first factor, whose shape is checked separately.
         let rank = |part| ahead(part).map_or(0, |entry| usize::try_from(entry.rows).unwrap_or(0));
         let stored = match form {
             Form::Dense => match ahead(Part::Weight).and_then(|entry| entry.codes.clone()) {
@@ -407,7 +401,7 @@ impl<'a> Walk<'a> {
         Ok(found)
     }
 
-    /// A part of a matrix among the tensors that come next, where it is there: as many as a form has.
+    /// Returns a part of a matrix among the next tensors, as many as a form has.
     fn ahead(&self, matrix: MatrixId, part: Part) -> Option<&'a TensorEntry> {
         let role = matrix.role(part)?;
         let next = self.table.get(self.index..).unwrap_or_default();
@@ -415,9 +409,9 @@ impl<'a> Walk<'a> {
         next.iter().take(most).find(|entry| entry.role == role)
     }
 
-    /// The form that the next tensors are of; only with a basis a shared one.
+    /// Returns the form of the next tensors; a shared basis is allowed only if `shared`.
     fn form_of(&self, matrix: MatrixId, shared: bool) -> Result<Form, HtzError> {
-        // A base with a residual begins as a dense matrix does.
+        // A base with a residual begins like a dense matrix.
         let begins = [Form::Dense, Form::LowRank, Form::SharedBasis].into_iter();
         let firsts = begins.filter_map(|form| {
             let role = matrix.role(*form.parts().first()?)?;

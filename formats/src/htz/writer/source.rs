@@ -1,4 +1,4 @@
-//! Adding the source's weights, a tensor at a time.
+//! Writer of source weights, tensor by tensor.
 
 use super::{HtzError, HtzWriter};
 use crate::htz::layout::MAX_SECTION_BYTES;
@@ -6,20 +6,18 @@ use crate::htz::{Digest, SourceTensor};
 use crate::model::Role;
 
 impl HtzWriter {
-    /// The tensor of the source whose turn it is when all tensors of the artifact are written; `None` when all are, or
-    /// the draft has no [source](crate::htz::Manifest::source). What is shared has no turn.
+    /// Returns the next unshared tensor of the source after all tensors of the artifact, if any.
     pub fn source_turn(&self) -> Option<&SourceTensor> {
         let tensors = self.manifest.source.iter().flat_map(|of| &of.tensors);
         let mut own = tensors.filter(|tensor| !tensor.shared);
         own.nth(self.source_turn)
     }
 
-    /// Writes the next tensor of the source that the draft does not share, in the order of the draft, when all tensors
-    /// of the artifact are written.
+    /// Writes the next unshared source tensor, in the order of the draft, after all tensors of the
+    /// artifact.
     ///
     /// # Errors
-    /// [`HtzError::WrongTurn`] where it is another tensor's turn, [`HtzError::OfSource`] where `bytes` are too many or
-    /// too few, and failures of the system.
+    /// [`HtzError::WrongTurn`], [`HtzError::OfSource`] for a wrong number of bytes, and I/O errors.
     pub fn write_source(&mut self, role: Role, bytes: &[u8]) -> Result<(), HtzError> {
         let wrong = |expected: String| HtzError::WrongTurn {
             expected,
@@ -58,7 +56,6 @@ impl HtzWriter {
         Ok(())
     }
 
-    /// Makes sure that every tensor of the source is written, and so is every section.
     pub(super) fn end_source(&mut self) -> Result<(), HtzError> {
         if let Some(tensor) = self.source_turn() {
             return Err(HtzError::WrongTurn {
@@ -69,7 +66,6 @@ impl HtzWriter {
         self.write_sections()
     }
 
-    /// Writes the sections that the writer was begun with, where they are not written.
     fn write_sections(&mut self) -> Result<(), HtzError> {
         let sections = std::mem::take(&mut self.sections);
         let missing = sections.iter().enumerate().skip(self.next_section);

@@ -1,4 +1,4 @@
-//! The tokens of a tokenizer's file, those that are added to it, and how it writes spaces.
+//! Tokens of a tokenizer file, added tokens, and the treatment of spaces.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,26 +6,25 @@ use super::json::{AddedToken, Component, Model, Part, Pattern, TokenizerJson};
 use super::{TOKENIZER_JSON, file, pre_tokenizer, unsupported};
 use crate::vocab::{BYTE_LEVEL, SENTENCE_PIECE, TokenKind, Vocabulary, VocabularyError};
 
-/// The score that converters to GGUF give to tokens that are added to a SentencePiece model.
+/// Score that converters to GGUF assign to tokens added to a SentencePiece model.
 const ADDED_SCORE: f32 = -1000.0;
-/// The score that they give to ids between and behind all tokens.
+/// Score that converters assign to unused ids.
 const PADDING_SCORE: f32 = -10000.0;
 
-/// Tokens and the rules for them, before special tokens have their meaning.
+/// Tokens and their rules, before special tokens are assigned.
 pub(super) struct Base {
     pub(super) vocabulary: Vocabulary,
-    /// Tokens that the model itself has; those behind them were added.
+    /// Number of tokens of the model itself; added tokens follow.
     pub(super) own: usize,
-    /// The most ids there may be: twice the tokens that the files list, so that a single id cannot
-    /// ask for more memory than the files have.
+    /// Limit on ids: twice the tokens listed in the files, so that a single id cannot cause a large
+    /// allocation.
     pub(super) most: usize,
-    /// Tokens in `strip_before` and `strip_after`: files list a token twice, and there may be a
-    /// million of them.
+    /// Tokens in `strip_before` and `strip_after`, as sets, because files may list a million tokens
+    /// with duplicates.
     strips: [HashSet<u32>; 2],
 }
 
 impl Base {
-    /// The tokens of a model that is complete, to which at most `added` are added.
     pub(super) fn of_pieces(vocabulary: Vocabulary, added: usize) -> Self {
         let own = vocabulary.tokens.len();
         Base {
@@ -103,7 +102,6 @@ impl Base {
         Ok(base)
     }
 
-    /// Gives an id of the model its text.
     fn put(&mut self, id: u32, text: String, kind: TokenKind) -> Result<(), VocabularyError> {
         let at = id as usize;
         self.grow(id, &text)?;
@@ -117,7 +115,6 @@ impl Base {
         Ok(())
     }
 
-    /// Makes `id`, which `text` is to have, one of the tokens.
     fn grow(&mut self, id: u32, text: &str) -> Result<(), VocabularyError> {
         let most = self.most;
         if id as usize >= most {
@@ -128,7 +125,6 @@ impl Base {
         Ok(())
     }
 
-    /// Adds a token, or says that one of the model's is special.
     pub(super) fn add(&mut self, token: &AddedToken) -> Result<(), VocabularyError> {
         let AddedToken { id, content, .. } = token;
         if token.single_word {
@@ -167,7 +163,6 @@ impl Base {
         Ok(())
     }
 
-    /// The vocabulary with exactly `size` tokens, where that is known.
     pub(super) fn finish(mut self, size: Option<u64>) -> Result<Vocabulary, VocabularyError> {
         let Some(size) = size else {
             return Ok(self.vocabulary);
@@ -198,7 +193,7 @@ impl Base {
 }
 
 impl Vocabulary {
-    /// Adds ids without a text until there are `len`, as converters to GGUF name and score them.
+    /// Appends ids without text up to `len`, named and scored like by converters to GGUF.
     fn pad(&mut self, len: usize) {
         let scored = !self.scores.is_empty();
         for id in self.tokens.len()..len {
@@ -211,14 +206,13 @@ impl Vocabulary {
     }
 }
 
-/// Refuses models that are no byte pair encoding, or do more than that.
 fn check_model(model: &Model) -> Result<(), VocabularyError> {
     let refuse = |what, found: String, supported: &str| {
         Err(unsupported(TOKENIZER_JSON, what, found, supported))
     };
     match model.kind.as_deref() {
         Some("BPE") => {}
-        // Files of early versions leave it out.
+        // Early versions omit it.
         None if !model.merges.is_empty() => {}
         Some(other) => return refuse("model.type", other.to_owned(), "BPE"),
         None => return refuse("model.type", "missing".to_owned(), "BPE"),
@@ -240,7 +234,7 @@ fn check_model(model: &Model) -> Result<(), VocabularyError> {
     Ok(())
 }
 
-/// Refuses a normaliser other than to NFC before byte-level pre-tokenizers.
+/// Rejects normalisers other than NFC before byte-level pre-tokenizers.
 fn check_no_normalizer(normalizer: Option<&Component>) -> Result<(), VocabularyError> {
     let Some(component) = normalizer else {
         return Ok(());
@@ -264,7 +258,6 @@ fn check_no_normalizer(normalizer: Option<&Component>) -> Result<(), VocabularyE
     ))
 }
 
-/// How a vocabulary of characters writes spaces: an empty vocabulary with the flags for it.
 fn spaces(
     normalizer: Option<&Component>,
     pre_tokenizer: Option<&Component>,
@@ -289,7 +282,6 @@ fn spaces(
             "false",
         ));
     }
-    /// What a normaliser does to spaces.
     #[derive(Clone, Copy, PartialEq)]
     enum Rule {
         Prefix,
@@ -314,7 +306,7 @@ fn spaces(
             _ => vec![rule(component)],
         },
     };
-    // Behind the replacement there is no space left to split at.
+    // No space is left to split at after the replacement.
     let splits_at_space = |component: &Component| {
         component.kind == "Split"
             && matches!(&component.pattern, Some(Pattern::String(space)) if space == " ")
@@ -370,8 +362,8 @@ fn is_byte(text: &str) -> bool {
     })
 }
 
-/// Control tokens that some models' files do not mark as such; converters to GGUF know them by
-/// their text.
+/// Returns true for control tokens that some models' files do not mark; converters to GGUF
+/// recognise them by text.
 fn looks_special(text: &str) -> bool {
     let between = |start, end| text.starts_with(start) && text.ends_with(end);
     matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")

@@ -1,5 +1,5 @@
-//! The JSON files of a folder, as far as they are read. Everything has a type: a tree of arbitrary
-//! values would take many times the size of a file.
+//! Schemas of the JSON files of a folder. All are typed, because a generic tree would take many
+//! times the size of a file.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -20,14 +20,13 @@ pub(super) struct TokenizerJson {
     pub(super) model: Model,
 }
 
-/// `tokenizer.json` where another file has the tokens.
+/// `tokenizer.json` used for its post-processor only.
 #[derive(Debug, Deserialize)]
 pub(super) struct PostProcessor {
     pub(super) post_processor: Option<Component>,
 }
 
-/// A token beside those of the model: in `tokenizer.json`, and, with its id as the key, in
-/// `tokenizer_config.json`.
+/// An added token in `tokenizer.json`, or in `tokenizer_config.json` with its id as the key.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct AddedToken {
     #[serde(default)]
@@ -43,7 +42,6 @@ pub(super) struct AddedToken {
     pub(super) special: bool,
 }
 
-/// The model of `tokenizer.json`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Model {
     #[serde(rename = "type")]
@@ -62,10 +60,10 @@ pub(super) struct Model {
     pub(super) merges: Vec<Merge>,
 }
 
-/// A normaliser, a pre-tokenizer or a post-processor, or a sequence of them.
+/// A normaliser, pre-tokenizer or post-processor, or a sequence of them.
 pub(super) type Component = Part<Part<Nothing>>;
 
-/// A step of one; fields that it does not have are `None`.
+/// A step of a component; missing fields are `None`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Part<P> {
     #[serde(rename = "type")]
@@ -86,7 +84,7 @@ pub(super) struct Part<P> {
     pub(super) single: Option<Few<TemplatePiece>>,
 }
 
-/// What a sequence in a sequence would hold.
+/// Uninhabited: sequences are not nested.
 #[derive(Debug)]
 pub(super) enum Nothing {}
 
@@ -96,14 +94,12 @@ impl<'de> Deserialize<'de> for Nothing {
     }
 }
 
-/// What is looked for.
 #[derive(Debug, Deserialize)]
 pub(super) enum Pattern {
     String(String),
     Regex(String),
 }
 
-/// What a text is put between.
 #[derive(Debug, Deserialize)]
 pub(super) enum TemplatePiece {
     SpecialToken { id: String },
@@ -134,7 +130,7 @@ pub(super) struct Config {
     pub(super) text_config: Option<TextConfig>,
 }
 
-/// The part of a `config.json` of a model that is not for text only.
+/// Text part of the `config.json` of a multimodal model.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct TextConfig {
     pub(super) vocab_size: Option<u64>,
@@ -148,7 +144,6 @@ pub(super) struct ChatTemplate {
     pub(super) chat_template: Option<Template>,
 }
 
-/// A token by its text.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum TokenName {
@@ -164,7 +159,6 @@ impl TokenName {
     }
 }
 
-/// One token or several, by their ids.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Ids {
@@ -181,7 +175,6 @@ impl Ids {
     }
 }
 
-/// A chat template, or several with names.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Template {
@@ -189,7 +182,6 @@ pub(super) enum Template {
     Several(Vec<NamedTemplate>),
 }
 
-/// One of several chat templates.
 #[derive(Debug, Deserialize)]
 pub(super) struct NamedTemplate {
     name: String,
@@ -197,7 +189,6 @@ pub(super) struct NamedTemplate {
 }
 
 impl Template {
-    /// The template, of several the one that is named `default`.
     pub(super) fn text(self) -> Option<String> {
         match self {
             Template::One(text) => Some(text),
@@ -211,11 +202,11 @@ impl Template {
     }
 }
 
-/// A merge, written as two texts or, in older files, as one with a space between them.
+/// A merge, written as two texts or, in older files, as one text with a space between them.
 #[derive(Debug)]
 pub(super) struct Merge {
     pub(super) text: String,
-    /// Where the first of the two ends, and the second begins.
+    /// End of the first part, and start of the second.
     split: (usize, usize),
 }
 
@@ -269,7 +260,7 @@ impl<'de> Deserialize<'de> for Merge {
     }
 }
 
-/// An object's entries in the order of the file; empty where there is a list instead.
+/// Entries of an object in file order; empty for a list.
 #[derive(Debug)]
 pub(super) struct Entries<T>(pub(super) Vec<(String, T)>);
 
@@ -303,7 +294,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
                 Ok(Entries(entries))
             }
 
-            /// Unigram models have a list of texts and scores here; they are refused by their name.
+            /// Unigram models have a list of texts and scores here; they are refused later by name.
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
                 while list.next_element::<IgnoredAny>()?.is_some() {}
                 Ok(Entries::default())
@@ -314,17 +305,15 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
     }
 }
 
-/// A list of tokens.
 fn tokens<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     from.deserialize_seq(AtMost::<T, MAX_VOCABULARY>(PhantomData))
 }
 
-/// A list of merges.
 fn merges<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     from.deserialize_seq(AtMost::<T, MAX_MERGES>(PhantomData))
 }
 
-/// Reads a list of at most so many things: those of a hostile file take less room in it than in
+/// Parses a list with a limited length, because hostile lists take less space in a file than in
 /// memory.
 struct AtMost<T, const MOST: usize>(PhantomData<T>);
 
@@ -347,11 +336,9 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for AtMost<T, MOS
     }
 }
 
-/// A list that is short in every real file.
 #[derive(Debug)]
 pub(super) struct Few<T>(pub(super) Vec<T>);
 
-/// The most that such a list may hold.
 const FEW: usize = 16;
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {

@@ -1,12 +1,10 @@
-//! A vocabulary out of a folder as published on the Hugging Face hub.
+//! Reader of vocabularies from folders of the Hugging Face hub.
 //!
-//! Two files hold tokens: `tokenizer.model` (SentencePiece) and `tokenizer.json` (Hugging Face's
-//! tokenizers). A folder may have both; the former is then what the model was trained with and what
-//! converters to GGUF read, so that it is read here too. The other files state special tokens and
-//! the chat template.
+//! Tokens are in `tokenizer.model` (SentencePiece) or `tokenizer.json` (Hugging Face tokenizers).
+//! The former is preferred: the model was trained with it, and converters to GGUF read it. Other
+//! files state special tokens and the chat template.
 //!
-//! What a normaliser to Unicode's form NFC would change is left as it is, as in GGUF, whose programs
-//! know no such step; most text is in that form anyway.
+//! Normalisation to Unicode NFC is ignored, as in GGUF; most text is in that form anyway.
 
 mod base;
 mod json;
@@ -41,8 +39,7 @@ const GENERATION_CONFIG: &str = "generation_config.json";
 const CHAT_TEMPLATE_JINJA: &str = "chat_template.jinja";
 const CHAT_TEMPLATE_JSON: &str = "chat_template.json";
 
-/// The files of a folder that say something about its vocabulary, as bytes; `None` where there is
-/// no such file.
+/// Contents of the files of a folder that describe its vocabulary; `None` if missing.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "the fields are the files' names")]
 pub struct HuggingFaceFiles {
@@ -58,26 +55,22 @@ pub struct HuggingFaceFiles {
 }
 
 impl Vocabulary {
-    /// Reads the vocabulary of a folder in Hugging Face's layout: `tokenizer.model` or
-    /// `tokenizer.json`, and whatever of `tokenizer_config.json`, `special_tokens_map.json`,
-    /// `added_tokens.json`, `config.json`, `generation_config.json`, `chat_template.jinja` and
-    /// `chat_template.json` is there.
+    /// Reads the vocabulary of a folder in Hugging Face's layout, from the files
+    /// [`HuggingFaceFiles::NAMES`].
     ///
-    /// Where `config.json` states the size of the vocabulary, it has that size: ids that no file
-    /// gives a text are filled up, and added tokens behind it, which the model has no embedding for,
-    /// are left out.
+    /// If `config.json` states a vocabulary size, the vocabulary has that size: ids without a text
+    /// are filled up, and added tokens beyond it, which have no embedding, are dropped.
     ///
     /// # Errors
     ///
-    /// [`VocabularyError`]: files that cannot be read, are too large or damaged, tokenizers of other
-    /// kinds, and what [`check`](Self::check) refuses.
+    /// [`VocabularyError`].
     pub fn from_hugging_face(dir: &Path) -> Result<Self, VocabularyError> {
         HuggingFaceFiles::read(dir)?.vocabulary()
     }
 }
 
 impl HuggingFaceFiles {
-    /// Names of the files that are looked for in a folder.
+    /// Names of the files.
     pub const NAMES: [&str; 9] = [
         TOKENIZER_MODEL,
         TOKENIZER_JSON,
@@ -94,7 +87,8 @@ impl HuggingFaceFiles {
     ///
     /// # Errors
     ///
-    /// [`VocabularyError::File`] where one is too large or cannot be read; absence is no error.
+    /// [`VocabularyError::File`] for a file that is too large or unreadable; missing files are no
+    /// error.
     pub fn read(dir: &Path) -> Result<Self, VocabularyError> {
         let tokenizer = |name| read(dir, name, limits::MAX_TOKENIZER_FILE_BYTES);
         let config = |name| read(dir, name, limits::MAX_CONFIG_FILE_BYTES);
@@ -111,7 +105,7 @@ impl HuggingFaceFiles {
         })
     }
 
-    /// The vocabulary that the files describe together.
+    /// Returns the vocabulary described by the files.
     ///
     /// # Errors
     ///
@@ -156,7 +150,7 @@ impl HuggingFaceFiles {
         let gemma = |kind: &String| kind.starts_with("gemma");
         if vocabulary.model == SENTENCE_PIECE {
             if config.model_type.as_ref().is_some_and(gemma) {
-                // Whatever the SentencePiece model says, which these are not used with.
+                // Overrides the SentencePiece model, with which these are not used.
                 vocabulary.add_space_prefix = false;
             } else if let Some(prefix) = tokenizer_config.add_prefix_space
                 && vocabulary.merges.is_empty()
@@ -193,7 +187,6 @@ impl HuggingFaceFiles {
         Ok(vocabulary)
     }
 
-    /// The tokens of a SentencePiece model, and those that are added to it.
     fn of_pieces(
         &self,
         vocabulary: Vocabulary,
@@ -221,7 +214,6 @@ impl HuggingFaceFiles {
         Ok(base)
     }
 
-    /// The chat template: a file of its own goes before an entry.
     fn template(&self, config: TokenizerConfig) -> Result<Option<String>, VocabularyError> {
         if let Some(bytes) = &self.chat_template_jinja {
             let text = String::from_utf8(bytes.clone());

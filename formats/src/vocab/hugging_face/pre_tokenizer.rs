@@ -1,4 +1,4 @@
-//! Which pre-tokenizer the `pre_tokenizer` of a `tokenizer.json` is.
+//! Recognition of the `pre_tokenizer` of a `tokenizer.json`.
 
 use serde_json::{Value, json};
 
@@ -6,32 +6,26 @@ use super::json::{Component, Nothing, Part, Pattern};
 use super::{TOKENIZER_JSON, unsupported};
 use crate::vocab::{PreTokenizer, VocabularyError};
 
-/// A step of a pre-tokenizer, reduced to what tells two apart.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step<'a> {
-    /// Cuts at what matches a regular expression, and between.
+    /// Splits at matches of a regular expression and isolates them.
     Split(&'a str),
-    /// Cuts at digits, every one by itself or not.
+    /// Splits at digits, individually if true.
     Digits(bool),
-    /// Writes bytes as characters, after cutting by GPT-2's expression or not.
+    /// Maps bytes to characters, after splitting by GPT-2's expression if true.
     ByteLevel(bool),
 }
 
 use Step::{ByteLevel, Digits, Split};
 
-/// Llama 3's expression.
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Qwen 2's.
 const QWEN_2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// GPT-4o's.
 const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Mistral NeMo's.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// DeepSeek V3's, the last of its three.
+/// Expression of DeepSeek V3, the last of three.
 const DEEP_SEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
-/// The characters of Chinese, Korean and much between.
+/// Characters of Chinese, Korean and ranges between.
 const CJK: &str = "[\u{4E00}-\u{9FA5}\u{800}-\u{4E00}\u{AC00}-\u{D7FF}]+";
-/// The letters of DeepSeek LLM.
 const LETTERS: &str = "\\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8}-\u{1BA}\u{1BC}-\u{1BF}\u{1C4}-\u{293}\
      \u{295}-\u{2AF}\u{370}-\u{373}\u{376}\u{377}\u{37B}-\u{37D}\u{37F}\u{386}\u{388}-\u{38A}\
      \u{38C}\u{38E}-\u{3A1}\u{3A3}-\u{3F5}\u{3F7}-\u{481}\u{48A}-\u{52F}\u{531}-\u{556}\u{10A0}-\
@@ -47,7 +41,7 @@ const LETTERS: &str = "\\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8}-\u{1BA}
      \u{FF21}-\u{FF3A}\u{FF41}-\u{FF5A}\u{10400}-\u{1044F}\u{104B0}-\u{104D3}\u{104D8}-\u{104FB}\
      \u{10C80}-\u{10CB2}\u{10CC0}-\u{10CF2}\u{118A0}-\u{118DF}\u{1E900}-\u{1E943}]+";
 
-/// Every sequence that is known, and whether it goes with vocabularies that ignore merges.
+/// All known sequences, each with true if it belongs to vocabularies that ignore merges.
 const KNOWN: &[(&[Step], bool, PreTokenizer)] = &[
     (&[ByteLevel(true)], false, PreTokenizer::Gpt2),
     (
@@ -119,12 +113,11 @@ const KNOWN: &[(&[Step], bool, PreTokenizer)] = &[
     ),
 ];
 
-/// The pre-tokenizer of a byte-level vocabulary.
 pub(super) fn byte_level(
     component: &Component,
     ignore_merges: bool,
 ) -> Result<PreTokenizer, VocabularyError> {
-    // A line end may be written as itself or as an escape.
+    // A line end may be literal or escaped.
     let patterns: Vec<String> = each(component, pattern, pattern)
         .into_iter()
         .map(|pattern| pattern.replace('\r', r"\r").replace('\n', r"\n"))
@@ -160,7 +153,8 @@ pub(super) fn byte_level(
     }
 }
 
-/// A pre-tokenizer as a `tokenizer.json` has it, and whether the model ignores merges with it.
+/// Returns the `tokenizer.json` form of a pre-tokenizer, and true if the model ignores merges with
+/// it.
 pub(super) fn json(pre: PreTokenizer) -> (Value, bool) {
     let known = KNOWN.iter().find(|(.., known)| *known == pre);
     let (steps, ignoring) =
@@ -188,13 +182,11 @@ pub(super) fn json(pre: PreTokenizer) -> (Value, bool) {
     (component, ignoring)
 }
 
-/// Whether one of the steps writes bytes as characters.
 pub(super) fn is_byte_level(component: &Component) -> bool {
     let is = |kind: &str| kind == "ByteLevel";
     each(component, |part| is(&part.kind), |part| is(&part.kind)).contains(&true)
 }
 
-/// The component in words.
 pub(super) fn in_words(component: Option<&Component>) -> String {
     component.map_or_else(
         || "none".to_owned(),
@@ -202,7 +194,6 @@ pub(super) fn in_words(component: Option<&Component>) -> String {
     )
 }
 
-/// A value of every step: of the component itself, or of the parts of a sequence.
 fn each<T>(
     component: &Component,
     whole: impl Fn(&Component) -> T,
@@ -221,13 +212,12 @@ fn pattern<P>(part: &Part<P>) -> String {
     }
 }
 
-/// The step without its pattern; `None` for what no known pre-tokenizer has.
 fn shape<P>(part: &Part<P>) -> Option<Step<'static>> {
     match part.kind.as_str() {
         "Split" => {
             let behavior = part.behavior.as_deref().unwrap_or_default();
-            // The second keeps what matches and drops what is between. It is made for expressions
-            // that leave nothing between.
+            // The second form keeps matches and drops the rest. It is used with expressions that
+            // match everything.
             let isolated = matches!(
                 (behavior, part.invert.unwrap_or(false)),
                 ("Isolated", false) | ("Removed", true)

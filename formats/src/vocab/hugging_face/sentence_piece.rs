@@ -1,17 +1,14 @@
-//! `tokenizer.model`: SentencePiece's own file, a Protocol Buffers message.
+//! `tokenizer.model`: SentencePiece's Protocol Buffers message (`sentencepiece_model.proto`).
 //!
-//! Only what a vocabulary needs is read, by a reader of that one message: it never recurses, and
-//! keeps nothing of the file but the pieces. The fields are those of SentencePiece's
-//! `sentencepiece_model.proto`, the encoding is that of the Protocol Buffers specification.
+//! The parser reads only relevant fields, does not recurse, and stores only the pieces.
 
 use super::{TOKENIZER_MODEL, unsupported};
 use crate::limits;
 use crate::vocab::{SENTENCE_PIECE, TokenKind, Vocabulary, VocabularyError};
 
-/// The first byte of every such file: the key of its first piece.
+/// First byte of every file: the key of its first piece.
 const FIRST: u8 = 1 << 3 | 2;
 
-/// How a message's field is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Field<'a> {
     /// Integers, flags, enumerations.
@@ -24,7 +21,6 @@ enum Field<'a> {
     Bytes(&'a [u8]),
 }
 
-/// A message being read: its fields with their numbers, in the order of the file.
 struct Message<'a>(&'a [u8]);
 
 impl<'a> Message<'a> {
@@ -90,7 +86,6 @@ impl<'a> Iterator for Message<'a> {
     }
 }
 
-/// What decides how a text is encoded, with SentencePiece's defaults.
 #[derive(Debug)]
 struct Specification {
     model_type: u64,
@@ -122,13 +117,14 @@ impl Default for Specification {
     }
 }
 
-/// Whether `bytes` can be such a file. Llama 3's `tokenizer.model` is another format of that name.
+/// Returns true if `bytes` may be a SentencePiece model. Llama 3's `tokenizer.model` is another
+/// format.
 pub(super) fn is_sentence_piece(bytes: &[u8]) -> bool {
     bytes.first() == Some(&FIRST)
 }
 
-/// The vocabulary in the bytes of a `tokenizer.model`. Special tokens are those that the file
-/// states; BOS is put before a text, nothing behind it.
+/// Parses the bytes of a `tokenizer.model`. Special tokens are those stated in the file; BOS is
+/// added before a text, no EOS after it.
 pub(super) fn parse(bytes: &[u8]) -> Result<Vocabulary, VocabularyError> {
     let damaged = |problem: &str| VocabularyError::File {
         file: TOKENIZER_MODEL.to_owned(),
@@ -191,7 +187,7 @@ fn read_piece(bytes: &[u8]) -> Result<(String, f32, TokenKind), &'static str> {
     }
     let text = str::from_utf8(text).map_err(|_| "has a piece that is no UTF-8")?;
     let text = match kind {
-        // Looked for in the text as it is typed.
+        // Matched against raw text.
         TokenKind::UserDefined => text.replace('\u{2581}', " "),
         _ => text.to_owned(),
     };
@@ -228,7 +224,7 @@ fn read_normalizer(bytes: &[u8], specification: &mut Specification) -> Result<()
     Ok(())
 }
 
-/// Refuses what would give other tokens than SentencePiece gives.
+/// Rejects settings under which the tokens would differ from SentencePiece's.
 fn check(specification: &Specification) -> Result<(), VocabularyError> {
     const BPE: u64 = 2;
     let Specification {
@@ -270,8 +266,8 @@ fn check(specification: &Specification) -> Result<(), VocabularyError> {
     Ok(())
 }
 
-/// The bytes of a `tokenizer.model` with these tokens, which have scores; [`parse`] reads the same
-/// vocabulary out of them.
+/// Returns the bytes of a `tokenizer.model` for a vocabulary with scores, from which [`parse`]
+/// reads the same vocabulary.
 pub(super) fn write(vocabulary: &Vocabulary) -> Vec<u8> {
     let mut out = Vec::new();
     let tokens = vocabulary.tokens.iter().zip(&vocabulary.scores);

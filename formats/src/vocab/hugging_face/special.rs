@@ -1,14 +1,14 @@
-//! Special tokens: which they are, and which of them are put around a text.
+//! Special tokens, and their addition around a text.
 
 use super::json::{Component, Ids, Part, TemplatePiece, TokenName, TokenizerConfig};
 use super::{TOKENIZER_JSON, unsupported};
 use crate::vocab::{Vocabulary, VocabularyError};
 
-/// Where BOS, EOS and the unknown token are named, by text and by id, the first that does so first.
+/// Sources of BOS, EOS and the unknown token, by text and by id, in order of precedence.
 pub(super) struct Special<'a> {
     /// `tokenizer_config.json` and `special_tokens_map.json`.
     pub(super) names: [&'a TokenizerConfig; 2],
-    /// BOS and EOS of `config.json`, of its part for text, and of `generation_config.json`.
+    /// BOS and EOS of `config.json`, of its text part, and of `generation_config.json`.
     pub(super) ids: [(Option<&'a Ids>, Option<&'a Ids>); 3],
 }
 
@@ -50,8 +50,8 @@ impl Special<'_> {
     }
 }
 
-/// Whether a post-processor puts BOS before and EOS behind a text; `None` where it says neither.
-/// What it puts there is BOS or EOS where no other file names one.
+/// Returns the flags for adding BOS before and EOS after a text, as given by a post-processor;
+/// `None` if it states neither. The tokens it adds serve as BOS or EOS if no other file names them.
 pub(super) fn post_process(
     processor: &Component,
     vocabulary: &mut Vocabulary,
@@ -104,7 +104,6 @@ pub(super) fn post_process(
     Ok(puts)
 }
 
-/// The template of one text: special tokens by their text, `None` for the text itself.
 fn texts<P>(part: &Part<P>) -> Vec<Option<String>> {
     let pieces = part.single.iter().flat_map(|pieces| &pieces.0);
     pieces

@@ -1,9 +1,8 @@
-//! The files of a folder out of a vocabulary: the reader from the other side.
+//! Writer of vocabularies as Hugging Face folders.
 //!
-//! `tokenizer.json` is what transformers reads; a vocabulary whose tokens have scores has them in
-//! `tokenizer.model` as well, from which this project and converters read it. The merges of
-//! `tokenizer.json` are then all pairs of tokens that are a third one, in the order of its score, as
-//! transformers makes them of such a vocabulary.
+//! transformers reads `tokenizer.json`. A vocabulary with scores also gets a `tokenizer.model`,
+//! which this project and converters read. The merges of `tokenizer.json` are then all pairs of
+//! tokens that form a third one, ordered by its score, as in transformers.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,18 +11,18 @@ use serde_json::{Map, Value, json};
 use super::{HuggingFaceFiles, pre_tokenizer, sentence_piece};
 use crate::vocab::{BYTE_LEVEL, TokenKind, Vocabulary};
 
-/// How SentencePiece writes a space.
 const SPACE: &str = "\u{2581}";
 
 impl HuggingFaceFiles {
-    /// The files that state a vocabulary, for a model of `context` positions; `config.json`, which states
-    /// its size, is not among them.
+    /// Returns the files of a vocabulary, for a model of `context` positions, without
+    /// `config.json`, which states its size.
     pub fn of_vocabulary(vocabulary: &Vocabulary, context: usize) -> HuggingFaceFiles {
         let scored = vocabulary.model != BYTE_LEVEL && vocabulary.merges.is_empty();
         let bytes = |value: &Value| Some(format!("{value:#}\n").into_bytes());
         HuggingFaceFiles {
             tokenizer_model: scored.then(|| sentence_piece::write(vocabulary)),
-            // On one line: spread out, hundreds of thousands of merges would take several times the room.
+            // On one line, because indenting hundreds of thousands of merges would take several
+            // times the space.
             tokenizer_json: Some(format!("{}\n", tokenizer(vocabulary)).into_bytes()),
             tokenizer_config: bytes(&config(vocabulary, context, scored)),
             generation_config: bytes(&generation(vocabulary)),
@@ -31,7 +30,7 @@ impl HuggingFaceFiles {
         }
     }
 
-    /// Names and contents of the files that are there.
+    /// Returns names and contents of the files present.
     pub fn named(&self) -> Vec<(&'static str, &[u8])> {
         let files = [
             &self.tokenizer_model,
@@ -51,7 +50,6 @@ impl HuggingFaceFiles {
     }
 }
 
-/// The text of a token.
 fn text(vocabulary: &Vocabulary, id: u32) -> &str {
     vocabulary
         .tokens
@@ -59,12 +57,11 @@ fn text(vocabulary: &Vocabulary, id: u32) -> &str {
         .map_or("", String::as_str)
 }
 
-/// Whether an id is without a token, as [`Base::finish`](super::base::Base::finish) fills them up.
+/// Returns true for an unused id, as filled in by [`Base::finish`](super::base::Base::finish).
 fn is_padding(id: u32, token: &str, kind: TokenKind) -> bool {
     kind == TokenKind::Unused && token == format!("[PAD{id}]")
 }
 
-/// Ids, texts and kinds of all tokens that there are; of several with the same text the first.
 fn tokens(vocabulary: &Vocabulary) -> Vec<(u32, &str, TokenKind)> {
     let all = (0..).zip(&vocabulary.tokens).zip(&vocabulary.kinds);
     let mut seen = HashSet::new();
@@ -73,7 +70,6 @@ fn tokens(vocabulary: &Vocabulary) -> Vec<(u32, &str, TokenKind)> {
         .collect()
 }
 
-/// A token beside those that merging makes.
 fn added(vocabulary: &Vocabulary, id: u32, token: &str, kind: TokenKind) -> Value {
     json!({
         "id": id,
@@ -133,7 +129,6 @@ fn tokenizer(vocabulary: &Vocabulary) -> Value {
     })
 }
 
-/// What is done to the spaces of a text before it is cut.
 fn normalizer(vocabulary: &Vocabulary) -> Value {
     if vocabulary.model == BYTE_LEVEL || vocabulary.space_prefix_once {
         return Value::Null;
@@ -176,7 +171,6 @@ fn decoder(vocabulary: &Vocabulary) -> Value {
     json!({"type": "Sequence", "decoders": steps})
 }
 
-/// What is put around a text.
 fn post_processor(vocabulary: &Vocabulary) -> Value {
     let bos = vocabulary.bos.filter(|_| vocabulary.add_bos);
     let eos = vocabulary.eos.filter(|_| vocabulary.add_eos);
@@ -208,7 +202,6 @@ fn post_processor(vocabulary: &Vocabulary) -> Value {
     })
 }
 
-/// The merges as pairs of texts, the first before all others.
 fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
     if vocabulary.scores.is_empty() {
         let merges = vocabulary.merges.iter();
@@ -229,7 +222,7 @@ fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
             }
         }
     }
-    // Those of a token follow each other, in an order that does not matter.
+    // Merges of the same token are adjacent, in arbitrary order.
     merges.sort_by(|one, other| {
         let order = other.0.total_cmp(&one.0);
         order.then_with(|| (one.1, one.2, one.3).cmp(&(other.1, other.2, other.3)))
@@ -240,7 +233,7 @@ fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
 fn config(vocabulary: &Vocabulary, context: usize, scored: bool) -> Value {
     let name = |id: Option<u32>| id.map(|id| text(vocabulary, id));
     let mut config = json!({
-        // As it is in `tokenizer.json`, whatever the model is.
+        // As in `tokenizer.json`, for any model.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": name(vocabulary.bos),
         "eos_token": name(vocabulary.eos),
@@ -257,7 +250,7 @@ fn config(vocabulary: &Vocabulary, context: usize, scored: bool) -> Value {
         config["chat_template"] = json!(template);
     }
     if scored {
-        // `tokenizer.model` has no word for these.
+        // `tokenizer.model` cannot express these.
         let stripping = tokens(vocabulary).into_iter().filter(|(id, ..)| {
             vocabulary.strip_before.contains(id) || vocabulary.strip_after.contains(id)
         });

@@ -1,4 +1,4 @@
-//! Attention of a single position: positions are cut into stretches, so that every thread has some.
+//! Attention of a single position, split over positions to occupy all threads.
 
 use std::ops::Range;
 
@@ -10,35 +10,35 @@ use crate::cpu::low_rank::{LowRankView, SmallMatrix, multiply};
 use crate::cpu::scratch::Scratch;
 use crate::error::ShapeError;
 
-/// Positions that one task of a decoding step looks at.
+/// Positions per task of a decoding step.
 pub(super) const SPLIT: usize = 256;
 
-/// Heads whose scores a task of a decoding step holds at a time.
+/// Heads per task with float16 keys.
 const TOGETHER: usize = 4;
 
-/// Heads that read a tile of decoded keys or values together.
+/// Heads that share a tile of decoded keys or values.
 const WIDE: usize = 8;
 
-/// Numbers of keys or values that are decoded at a time, to stay in the first cache.
+/// Numbers of decoded keys or values per tile, to stay in the L1 cache.
 pub(super) const TILE: usize = 8192;
 
-/// A stretch of positions of one kv head.
+/// Range of positions of one KV head.
 struct Stretch<'a> {
     keys: KvNumbers<'a>,
     values: KvNumbers<'a>,
-    /// Numbers of a key and of a value.
+    /// Sizes of a key and of a value.
     sizes: [usize; 2],
 }
 
 impl Cpu {
-    /// Attention of the queries of one position, `q [heads, head_size]`, the last of the first
-    /// `positions` of `kv`; `out` has the shape of `q`. Query head `h` reads kv head
-    /// `h / (heads / kv_heads)`.
+    /// Computes attention of the queries `q [heads, head_size]` of one position, the last of the
+    /// first `positions` of `kv`; `out` has the shape of `q`. Query head `h` reads KV head `h /
+    /// (heads / kv_heads)`.
     ///
-    /// The positions are cut into stretches, so that few heads and a long context still occupy every
-    /// thread; each stretch gives a maximum, a sum and a weighted sum of values, which are combined
-    /// in order. The heads of a group read a key or value together. Positions in low rank are
-    /// stretches of their own, of coordinates; what they sum up to is expanded once.
+    /// The positions are split into ranges, so that few heads and a long context still occupy every
+    /// thread (split-K, as in Flash-Decoding). Each split gives a maximum, a sum and a weighted sum
+    /// of values, which are combined in order. The heads of a group read a key or value together.
+    /// Low-rank positions form separate splits of coordinates, whose sums are expanded once.
     ///
     /// # Errors
     /// When a shape does not fit, `positions` or the window is 0, or `kv` holds fewer than
@@ -67,7 +67,7 @@ impl Cpu {
             [KvNumbers::F32(_), _] | [_, KvNumbers::F32(_)]
         );
         if float32 || size > TILE {
-            // Which is not for speed.
+            // The batch-invariant path is not optimised for speed.
             return self.attention_prefill(q, 1, position, kv, attention, scratch, out);
         }
         let heads = kv.check_queries(q.len(), 1, position, out.len())?;
@@ -77,8 +77,8 @@ impl Cpu {
         let group = heads / kv.kv_heads();
         let low_queries = kv.low_rank().map(|low| self.coordinates(low, group, q));
         let seen = Seen::new(kv, attention, positions);
-        // Of every head and stretch: the weighted sum, the maximum, the sum; the heads of a group
-        // follow each other.
+        // Per head and split: the weighted sum, the maximum, the sum. The heads of a group are
+        // adjacent.
         let part = size + 2;
         let splits = seen.splits();
         let parts = scratch.take(kv.kv_heads() * splits * group * part);
@@ -129,7 +129,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// Coordinates `[heads, rank]` of queries `[heads, head_size]` in the bases of keys.
+    /// Returns the coordinates `[heads, rank]` of queries `[heads, head_size]` in the bases of
+    /// keys.
     fn coordinates(&self, low: &LowRankView<'_>, group: usize, q: &[f32]) -> Vec<f32> {
         let (rank, size) = (low.ranks()[0], low.head_size());
         let mut queries = vec![0.0; q.len() / size * rank];
@@ -147,7 +148,7 @@ impl Cpu {
         queries
     }
 
-    /// What every head attended to, from what the stretches say.
+    /// Combines the partial results of all splits into the output of every head.
     fn combine(&self, kv: &KvView<'_>, seen: &Seen, group: usize, parts: &[f32], out: &mut [f32]) {
         let (size, splits) = (kv.head_size(), seen.splits());
         let part = size + 2;
@@ -204,17 +205,17 @@ impl Cpu {
     }
 }
 
-/// The stretches of the positions that one position sees.
+/// Splits of the positions visible to one position.
 struct Seen {
-    /// Rows in full, and in low rank, that it sees.
+    /// Visible rows in full and in low rank.
     rows: [Range<usize>; 2],
-    /// Stretches of either.
+    /// Number of splits of each kind.
     full: usize,
     low: usize,
 }
 
 impl Seen {
-    /// Of the last of the first `positions` positions.
+    /// Splits for the last of the first `positions` positions.
     fn new(kv: &KvView<'_>, attention: &Attention, positions: usize) -> Self {
         let first = attention.first_visible(positions - 1);
         let [compressed, _] = kv.compressed();
@@ -230,7 +231,7 @@ impl Seen {
         self.full + self.low
     }
 
-    /// Whether a stretch is in low rank, and its rows there or among those in full.
+    /// Returns true for a low-rank split, and its rows within the rows of that kind.
     fn stretch(&self, split: usize) -> (bool, Range<usize>) {
         let low = split >= self.full;
         let (rows, split) = match low {
@@ -242,7 +243,7 @@ impl Seen {
     }
 }
 
-/// The maximum and the sum of every head, and the weights in the place of the scores.
+/// Computes the maximum and the sum of every head and replaces scores by weights.
 fn softmax(
     kernels: &Kernels,
     attention: &Attention,
@@ -259,7 +260,7 @@ fn softmax(
     }
 }
 
-/// A stretch of float16, which the kernels read as it is.
+/// Processes a split of float16 keys and values without decoding.
 fn halves(
     kernels: &Kernels,
     attention: &Attention,
@@ -282,7 +283,7 @@ fn halves(
     }
 }
 
-/// A stretch of blocks, decoded tile by tile.
+/// Processes a split of quantised keys and values, decoded tile by tile.
 fn decoded(
     kernels: &Kernels,
     attention: &Attention,

@@ -1,4 +1,4 @@
-//! How much the last queries look at every position.
+//! Importance of positions: attention weights summed over the last queries.
 
 use super::Attention;
 use super::decode::TILE;
@@ -8,12 +8,12 @@ use crate::cpu::low_rank::{LowRankView, SmallMatrix, multiply};
 use crate::error::{ShapeError, expect, product};
 
 impl Cpu {
-    /// The weights of attention that the queries `q [n, heads, head_size]` at positions `start ..` give
-    /// every position, summed over the queries and over the heads that read a kv head:
-    /// `out [kv_heads, start + n]`. What a query does not see has no weight from it.
+    /// Sums the attention weights that the queries `q [n, heads, head_size]` at positions `start
+    /// ..` give every position, over the queries and over the heads that share a KV head: `out
+    /// [kv_heads, start + n]`. Invisible positions get no weight.
     ///
-    /// It is the importance of SnapKV (Li et al. 2024) and of OjaKV (section 5.2) for the last queries
-    /// of a prompt.
+    /// This is the importance of SnapKV (Li et al. 2024) and OjaKV (section 5.2) for the last
+    /// queries of a prompt.
     ///
     /// # Errors
     /// When a shape does not fit, the window is 0 or `kv` holds fewer than `start + n` positions.
@@ -46,7 +46,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Adds the weights that the heads `q [group, head_size]` give from one position.
+    /// Adds the weights of the heads `q [group, head_size]` from one position.
     #[allow(clippy::too_many_arguments)] // the operands of attention
     fn add_weights(
         &self,
@@ -64,7 +64,7 @@ impl Cpu {
         let first = attention.first_visible(position);
         let count = position + 1 - first;
         let scores = &mut scores[..group * count];
-        // Runs of positions, each in full or in low rank: its beginning and end in the sequence.
+        // Runs of positions, each in full or in low rank: begin and end in the sequence.
         for (low, run) in [
             (None, [0, front.min(position + 1)]),
             (kv.low_rank(), [front, front + compressed]),
@@ -114,7 +114,8 @@ impl Cpu {
         coordinates
     }
 
-    /// The scores of a run of keys of `size` numbers, into columns `at` of `scores [group, count]`.
+    /// Computes the scores of a run of keys of `size` numbers into columns `at` of `scores [group,
+    /// count]`.
     fn run(
         &self,
         q: &[f32],

@@ -1,9 +1,9 @@
-//! The version for x86-64 with AVX2 and FMA.
+//! Column group kernels for x86-64 with AVX2 and FMA.
 //!
-//! Tables have sixteen entries in a register; of longer ones four or two registers are looked up and the
-//! bits beyond four choose. A window of a state is brought to the upper end of a 16-bit lane by a
-//! product with a power of two, because there is no shift of such lanes by numbers of their own, and from
-//! there to the lower.
+//! Lookup tables have sixteen entries per register; longer ones use two or four lookups, and the
+//! bits beyond the fourth select the result. A window of a state is moved to the upper end of a
+//! 16-bit lane by a multiplication with a power of two, because AVX2 has no variable shift of
+//! 16-bit lanes, and from there shifted down.
 
 mod levels;
 mod nibbles;
@@ -23,7 +23,7 @@ pub(in super::super) use tile::add;
 /// Bytes of a register.
 const WIDTH: usize = 32;
 
-/// As [`BandKernels::unpack`](super::BandKernels::unpack).
+/// Implements [`BandKernels::unpack`](super::BandKernels::unpack).
 #[target_feature(enable = "avx2,fma")]
 pub(in super::super) fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
     match (code.kind(), code.bits()) {
@@ -41,7 +41,7 @@ pub(in super::super) fn unpack(code: Code, band: &[u8], groups: Range<usize>, ou
     }
 }
 
-/// As [`BandKernels::dot`](super::BandKernels::dot).
+/// Implements [`BandKernels::dot`](super::BandKernels::dot).
 #[target_feature(enable = "avx2,fma")]
 pub(in super::super) fn dot(
     code: Code,
@@ -52,7 +52,7 @@ pub(in super::super) fn dot(
     sums: &mut [Group16],
 ) {
     match (code.kind(), code.bits()) {
-        // No matrix is given such tables today.
+        // No matrix has such tables today.
         (Kind::Trellis, _) if code.tables() != nibbles::TABLES => {
             let unpack =
                 |code, band: &[u8], groups, out: &mut [Group]| unpack(code, band, groups, out);
@@ -81,26 +81,26 @@ pub(in super::super) fn dot(
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn load(bytes: &[u8; WIDTH]) -> __m256i {
-    // SAFETY: the array has the bytes that are read.
+    // SAFETY: the read stays within the array.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn store(to: &mut [i8; WIDTH], v: __m256i) {
-    // SAFETY: the array has the bytes that are written.
+    // SAFETY: the write stays within the array.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) }
 }
 
-/// Sixteen bytes for each half.
+/// Loads sixteen bytes into each half.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn halves(low: &[u8; 16], high: &[u8; 16]) -> __m256i {
-    // SAFETY: the arrays have the bytes that are read.
+    // SAFETY: the reads stay within the arrays.
     unsafe { _mm256_loadu2_m128i(high.as_ptr().cast(), low.as_ptr().cast()) }
 }
 
-/// A table of 64 bytes: sixteen to a register, twice.
+/// Table of 64 bytes: sixteen per register, duplicated in both halves.
 type Table = [__m256i; 4];
 
 #[inline]
@@ -117,11 +117,11 @@ fn table(entries: &[i8]) -> Table {
     table
 }
 
-/// The entries that six bits choose; the bits above are zero.
+/// Looks up 64 entries by six-bit indices; the bits above are zero.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn of_64(table: &Table, index: __m256i) -> __m256i {
-    // A choice looks at the highest bit of a byte alone.
+    // A blend looks at the highest bit of a byte alone.
     let fifth = _mm256_slli_epi16::<3>(index);
     let sixth = _mm256_slli_epi16::<2>(index);
     let low = _mm256_blendv_epi8(
@@ -137,7 +137,7 @@ fn of_64(table: &Table, index: __m256i) -> __m256i {
     _mm256_blendv_epi8(low, high, sixth)
 }
 
-/// The entries that five bits choose; the bit above is of no meaning, the highest is zero.
+/// Looks up 32 entries by five-bit indices; bit 5 is ignored, the highest is zero.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn of_32(table: &Table, index: __m256i) -> __m256i {
@@ -148,8 +148,9 @@ fn of_32(table: &Table, index: __m256i) -> __m256i {
     )
 }
 
-/// How eight windows of so many bits are cut out of the bytes of eight weights: the two bytes that hold each,
-/// and the power of two that brings it to the upper end of sixteen bits.
+/// Returns the shuffle and the multipliers that extract eight windows of `width` bits from the
+/// bytes of eight weights: the two bytes that hold each window, and the power of two that moves it
+/// to the upper end of sixteen bits.
 const fn windows(bits: usize, from: usize, width: usize) -> ([u8; 16], [u16; 16]) {
     let (mut bytes, mut factors) = ([0; 16], [0; 16]);
     let mut i = 0;
@@ -177,13 +178,13 @@ impl Windows {
     fn new((bytes, factors): ([u8; 16], [u16; 16])) -> Windows {
         Windows {
             bytes: halves(&bytes, &bytes),
-            // SAFETY: the array has the bytes that are read.
+            // SAFETY: the read stays within the array.
             factors: unsafe { _mm256_loadu_si256(factors.as_ptr().cast()) },
         }
     }
 
-    /// The windows of 32 weights, `DOWN` bits above the lowest of sixteen: of weights 0 to 7 and 16 to 23, then
-    /// those behind each, which packing puts in order.
+    /// Extracts the windows of 32 weights, `DOWN` bits above bit 0 of their 16-bit lanes: those of
+    /// weights 0 to 7 and 16 to 23, then 8 to 15 and 24 to 31, which packing puts in order.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn of<const DOWN: i32>(&self, weights: [__m256i; 2]) -> __m256i {
@@ -195,7 +196,7 @@ impl Windows {
     }
 }
 
-/// The bytes of each eight of 32 weights.
+/// Returns the bytes of each group of eight of 32 weights.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn eights<const BITS: usize>(bytes: &[u8]) -> [__m256i; 2] {
@@ -243,7 +244,7 @@ fn trellis<const BITS: usize>(code: Code, band: &[u8], groups: Range<usize>, out
     });
 }
 
-/// The integers of each 32 weights from their bytes on.
+/// Decodes a column group 32 weights at a time.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn each_32(
@@ -306,7 +307,7 @@ fn levels<const BITS: usize>(code: Code, band: &[u8], groups: Range<usize>, out:
     }
 }
 
-/// The codes of a chunk of up to seven bits.
+/// Returns the codes of a chunk of up to seven bits.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn planes<const BITS: usize>(chunk: &[u8]) -> [__m256i; 2] {

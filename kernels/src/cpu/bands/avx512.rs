@@ -1,4 +1,4 @@
-//! The version for x86-64 with AVX-512 (F, BW, DQ, VL), its VBMI and its VNNI.
+//! Column group kernels for x86-64 with AVX-512 (F, BW, DQ, VL, VBMI, VNNI).
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
 
 type Register = __m512i;
 
-/// Vectors that are multiplied with weights in registers before those of other groups.
+/// Vectors that are multiplied with weights in registers before the next row groups.
 const TOGETHER: usize = 64;
 
-/// For tables that are handed out where the processor has the instructions.
+/// Used only in kernel tables for processors with these instructions.
 pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
     unpack: |code, band, groups, out| {
         // SAFETY: see above.
@@ -52,23 +52,23 @@ macro_rules! avx512 {
 
 avx512! {
     fn constant(bytes: &Bytes) -> __m512i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm512_loadu_si512(bytes.0.as_ptr().cast()) }
     }
 
     fn load(bytes: &[u8]) -> __m512i {
         let mask = u64::MAX >> (WIDTH - bytes.len().clamp(1, WIDTH));
-        // SAFETY: as many bytes are read as there are, for no caller has none.
+        // SAFETY: the mask covers exactly the bytes of the slice, which is never empty.
         unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
     }
 
     fn load_whole(bytes: &[u8; WIDTH]) -> __m512i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }
 
     fn load_integers(integers: &[i8; CHUNK]) -> __m512i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm512_loadu_si512(integers.as_ptr().cast()) }
     }
 
@@ -78,7 +78,7 @@ avx512! {
     }
 
     fn store(to: &mut [i8; WIDTH], bytes: __m512i) {
-        // SAFETY: the array has the bytes that are written.
+        // SAFETY: the write stays within the array.
         unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bytes) }
     }
 
@@ -99,7 +99,7 @@ avx512! {
     }
 
     fn select(mask: __m512i, a: __m512i, b: __m512i) -> __m512i {
-        // For each bit of the mask, a and b: a where it is set, else b.
+        // Bit by bit: a where the mask is set, else b.
         _mm512_ternarylogic_epi64::<0b1100_1010>(mask, a, b)
     }
 
@@ -128,7 +128,7 @@ avx512! {
     }
 
     fn finish(sums: &mut Group16, totals: __m512i, scale: f32, factors: &Group16) {
-        // SAFETY: the array has the numbers that are read.
+        // SAFETY: the read stays within the array.
         let factors = unsafe { _mm512_loadu_ps(factors.as_ptr()) };
         add_products(sums, totals, _mm512_mul_ps(_mm512_set1_ps(scale), factors));
     }
@@ -138,14 +138,14 @@ avx512! {
     }
 
     fn finish_scaled(sums: &mut Group16, totals: __m512i, scale: f32, scales: &[u8; GROUP_ROWS]) {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         let scales = unsafe { _mm_loadu_si128(scales.as_ptr().cast()) };
         let scales = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(scales));
         add_products(sums, totals, _mm512_mul_ps(_mm512_set1_ps(scale), scales));
     }
 
     fn add_products(sums: &mut Group16, totals: __m512i, factors: __m512) {
-        // SAFETY: the array has the numbers that are read and written.
+        // SAFETY: all accesses stay within the array.
         unsafe {
             let sum = _mm512_loadu_ps(sums.as_ptr());
             let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(totals), factors, sum);

@@ -1,5 +1,5 @@
-//! Products of matrices whose rows have classes: each class is multiplied as a matrix of its own, and the results
-//! are put in the order of the rows.
+//! Products of matrices with row classes: each class is multiplied as a separate matrix, and the
+//! results are scattered to the rows.
 
 use htc_formats::bands::{Banded, ClassedBands, MAP_ROWS, MAX_CLASSES};
 
@@ -9,13 +9,14 @@ use crate::cpu::scratch::Scratch;
 use crate::error::{ShapeError, expect, product};
 
 impl Cpu {
-    /// `y = x Wᵀ` for a matrix in bands of either kind, `x [n, cols]` and `y [n, rows]`.
+    /// Computes `y = x Wᵀ` for a matrix in column groups, with or without row classes; `x [n,
+    /// cols]` and `y [n, rows]`.
     ///
     /// # Errors
     /// When `x` or `y` has another length.
     ///
     /// # Panics
-    /// Where a map of classes was not [checked](Banded::check) and contradicts itself.
+    /// If a class map was not [checked](Banded::check) and is inconsistent.
     pub fn banded(
         &self,
         w: Banded<'_>,
@@ -51,7 +52,7 @@ impl Cpu {
         if products.len() < y.len() {
             products.resize(y.len(), 0.0);
         }
-        // Of each class where its products begin, and how many there are of a vector.
+        // Per class: start of its products, and their number per vector.
         let mut places = Vec::with_capacity(MAX_CLASSES);
         let mut rest = &mut products[..y.len()];
         let mut start = 0;

@@ -1,5 +1,5 @@
-//! The kernels of [`wide`](super::wide) on a plain emulation of the instructions, one by one as the
-//! processor's manual has them, so that the algorithm is tested where there is no such processor.
+//! The kernels of [`wide`](super::wide) on a scalar emulation of the AVX-512 instructions, to test
+//! the algorithm on any processor.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
 
 type Register = [u8; WIDTH];
 
-/// Vectors that are multiplied with weights in registers before those of other groups.
+/// Vectors that are multiplied with weights in registers before the next row groups.
 const TOGETHER: usize = 3;
 
 pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {

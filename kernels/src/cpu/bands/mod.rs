@@ -1,15 +1,17 @@
-//! Products of matrices in [bands](htc_formats::bands) and vectors.
+//! Products of matrices in [column groups](htc_formats::bands) and vectors.
 //!
-//! One vector is multiplied while weights are decoded, in registers, where an instruction set has a kernel for
-//! it. For several vectors the integers of a
-//! band's weights are unpacked into the first-level cache, 64 at a time in the order in which they are
-//! multiplied: sixteen rows of four columns, with one broadcast of four of the vector's codes (see
-//! [`activations`](super::activations)), into sixteen sums. The sum of a row over the 32
-//! columns of a band is exact; it is multiplied by the vector's scale, and in a band of levels by that
-//! of the row and band, and added up in `f32`, band after band, so that a row's result depends on nothing
-//! but that row and the vector. Where the matrix is rotated, so is the vector first. The scales of a trellis' columns
-//! are multiplied into the vector before it is quantised, those of rows into the result. Where the last band is padded, so is the vector when it is
-//! quantised, with codes of zero, so that kernels see whole bands and codes of padding count for nothing.
+//! A single vector is multiplied while weights are decoded in registers, if the instruction set has
+//! a kernel for it. For several vectors, the integers of a column group are unpacked into the L1
+//! cache, 64 at a time in the order of multiplication: sixteen rows of four columns, with one
+//! broadcast of four of the vector's codes (see [`activations`](super::activations)), into sixteen
+//! sums.
+//!
+//! The sum of a row over the 32 columns of a group is exact. It is multiplied by the vector's scale
+//! (for a codebook also by the scale of the row and column group) and accumulated in `f32`, group
+//! after group, so a row's result depends on that row and the vector alone. If the matrix is
+//! rotated, the vector is rotated first. Column scales of a trellis are multiplied into the vector
+//! before quantisation, row scales into the result. A padded last column group is matched by zero
+//! codes in the vector.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -39,55 +41,53 @@ use super::kernels::Kernels;
 use super::scratch::Scratch;
 use crate::error::{ShapeError, expect, product};
 
-/// Groups of a whole strip.
+/// Row groups of a whole tile.
 pub(super) const GROUPS: usize = STRIP_ROWS / GROUP_ROWS;
 
-/// The integers of a group's rows in a band.
+/// Integers of a row group in a column group.
 pub(super) type Group = [[i8; CHUNK]; QUADS];
 
-/// What one instruction set offers for bands; each function runs on one thread.
+/// Column group kernels of one instruction set; each function runs on one thread.
 #[derive(Clone, Copy)]
 pub(crate) struct BandKernels {
-    /// The integers of some groups of a band, whose bytes in a strip are given, as
-    /// [`Bands::unpack`] orders them; as many as there is room for, from the first of the range on.
+    /// Unpacks integers of the given row groups of a column group (bytes within a tile) in the
+    /// order of [`Bands::unpack`]; as many groups as the output holds, from the start of the range.
     pub unpack: fn(Code, &[u8], Range<usize>, &mut [Group]),
-    /// Adds the products of some groups of a band, with a factor for each row, and several vectors:
-    /// `sums[t][r] += scale[t] · factors[r] · Σ integers · codes[t]`, groups of one vector behind those
-    /// of another.
+    /// Adds the products of row groups, with a factor per row, and several vectors: `sums[t][r] +=
+    /// scale[t] · factors[r] · Σ integers · codes[t]`, with all row groups of one vector before the
+    /// next.
     pub add: Add,
-    /// The same for some groups of a band, whose bytes in a strip are given, and one vector.
+    /// Adds the products of row groups of a packed column group and one vector.
     pub dot: Dot,
 }
 
-/// As [`BandKernels::add`].
 type Add = fn(&[Group], &[Group16], &[Part<'_>], &mut [Group16]);
 
-/// As [`BandKernels::dot`].
 type Dot = fn(Code, &[u8], Range<usize>, &Vector<'_>, &mut Room, &mut [Group16]);
 
-/// A sum for each row of a group.
+/// Sums of the rows of a group.
 pub(super) type Group16 = [f32; GROUP_ROWS];
 
-/// A vector's part in a band.
+/// Part of a single vector in a column group.
 pub(crate) struct Vector<'a> {
-    /// Its codes.
+    /// Quantised values.
     pub codes: &'a [i8; BAND],
-    /// Its scale.
+    /// Scale of the codes.
     pub scale: f32,
-    /// The sum of its codes.
+    /// Sum of the codes.
     pub sum: i32,
 }
 
-/// Working memory of a thread, in which a band's bytes are put in another order.
+/// Scratch space of a thread for rearranged bytes of a column group.
 #[repr(align(64))]
 pub(crate) struct Room(pub [u8; Room::BYTES]);
 
 impl Room {
-    /// Bytes of a band, and those that are read behind parts of it.
+    /// Bytes of a column group, including the overread after its parts.
     pub const BYTES: usize = 6 << 10;
 }
 
-/// The factors of the rows of some groups of a band, one for each of a trellis.
+/// Returns the row factors of the row groups; 1 for a trellis.
 fn factors(code: Code, band: &[u8], groups: &Range<usize>) -> [Group16; GROUPS] {
     let mut factors = [[1.0; GROUP_ROWS]; GROUPS];
     if code.kind() == Kind::Levels {
@@ -99,7 +99,7 @@ fn factors(code: Code, band: &[u8], groups: &Range<usize>) -> [Group16; GROUPS] 
     factors
 }
 
-/// [`BandKernels::dot`] by way of integers in memory.
+/// Computes [`BandKernels::dot`] by unpacking to memory first.
 #[inline(always)]
 fn dot_unpacked(
     (unpack, add): (
@@ -123,31 +123,32 @@ fn dot_unpacked(
     add(integers, factors, &[part], sums);
 }
 
-/// One of several vectors' part in a band.
+/// Part of one of several vectors in a column group.
 #[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
-    /// Its codes.
+    /// Quantised values.
     pub codes: &'a [i8; BAND],
-    /// Its scale.
+    /// Scale of the codes.
     pub scale: f32,
 }
 
-/// `N` bytes from `at` on.
+/// Returns `N` bytes from `at`.
 #[inline(always)]
 fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     let (parts, _) = bytes[at..at + N].as_chunks::<N>();
     &parts[0]
 }
 
-/// Groups of rows of one vector or another whose sums a task has at a time; a power of two.
+/// Maximum number of (row group, vector) sums of a task; a power of two.
 const MOST_SUMS: usize = 2048;
 
-/// Tasks that every thread should find in a product.
+/// Minimum number of tasks per thread.
 const TASKS_PER_THREAD: usize = 4;
 
 impl Cpu {
-    /// `y = x Wᵀ` for a matrix in bands, `x [n, cols]` and `y [n, rows]`. The vectors are quantised to
-    /// eight bits in blocks of 32, where a trellis reads them after its columns' scales.
+    /// Computes `y = x Wᵀ` for a matrix in column groups, `x [n, cols]` and `y [n, rows]`. The
+    /// vectors are quantised to 8 bits in blocks of 32; for a trellis, after applying its column
+    /// scales.
     ///
     /// # Errors
     /// When `x` or `y` has another length.
@@ -166,14 +167,14 @@ impl Cpu {
             return Ok(());
         }
         let (kernels, pool) = (self.kernels, &*self.pool);
-        // A power of two, so that no task reaches into a second strip.
+        // A power of two, so that no task crosses a tile.
         let tasks = match pool.threads() {
-            // One thread waits for no other.
+            // A single thread needs no load balancing.
             1 => 1,
             threads => TASKS_PER_THREAD * threads,
         };
         let groups = rows.div_ceil(GROUP_ROWS * tasks);
-        // And few enough that the sums of many vectors stay in the second-level cache.
+        // Few enough that the sums of many vectors stay in the L2 cache.
         let most = (MOST_SUMS / n.next_power_of_two()).clamp(1, GROUPS);
         let groups = groups.next_power_of_two().min(most);
         let strips = activations::strips(cols);
@@ -191,7 +192,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// One row of a matrix in bands as numbers: the embedding of `token`, `out [cols]`.
+    /// Decodes one row of a matrix in column groups: the embedding of `token`, `out [cols]`.
     ///
     /// # Errors
     /// When there is no such row or `out` has another length.
@@ -210,8 +211,8 @@ impl Cpu {
     }
 }
 
-/// The vectors, rotated where the matrix is, with the scales of the trellises' columns in them; as they are where
-/// there is neither.
+/// Applies rotation and trellis column scales to the vectors; returns `x` itself if there are
+/// neither.
 fn prepared<'a>(kernels: &Kernels, w: &Bands<'_>, x: &'a [f32], out: &'a mut [f32]) -> &'a [f32] {
     let rotated = w.codes().is_rotated();
     if !w.codes().has(Kind::Trellis) && !rotated {
@@ -227,7 +228,7 @@ fn prepared<'a>(kernels: &Kernels, w: &Bands<'_>, x: &'a [f32], out: &'a mut [f3
             let mut scales = [0.0; BAND];
             (kernels.decode)(DType::F16, w.column_scale_bytes(band), &mut scales);
             for row in out.chunks_exact_mut(w.cols()) {
-                // Behind the last column there are scales of padding, which no number has.
+                // Scales beyond the last column are padding.
                 for (x, scale) in row[band * BAND..].iter_mut().zip(scales) {
                     *x *= scale;
                 }
@@ -237,7 +238,7 @@ fn prepared<'a>(kernels: &Kernels, w: &Bands<'_>, x: &'a [f32], out: &'a mut [f3
     out
 }
 
-/// Rows of one strip, the first of them that of a group.
+/// Rows of one tile, starting at a row group.
 struct Rows<'a> {
     w: Bands<'a>,
     row: usize,
@@ -245,8 +246,8 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Their products with all vectors, `[n, strips]`. In `sums [kinds, n, groups]` those of levels come
-    /// before those of trellises.
+    /// Multiplies with all vectors into `[n, strips]`. In `sums [kinds, n, groups]` codebook sums
+    /// precede trellis sums.
     fn multiply(
         &self,
         kernels: &Kernels,
@@ -267,7 +268,7 @@ impl Rows<'_> {
         self.finish(kernels, n, sums, y);
     }
 
-    /// The sums of one vector.
+    /// Computes the sums of one vector.
     fn multiply_one(
         &self,
         kernels: &BandKernels,
@@ -293,7 +294,7 @@ impl Rows<'_> {
         }
     }
 
-    /// The sums of several vectors, a band unpacked for all of them.
+    /// Computes the sums of several vectors, unpacking each column group once.
     fn multiply_several(
         &self,
         kernels: &BandKernels,
@@ -325,7 +326,7 @@ impl Rows<'_> {
         }
     }
 
-    /// The products, from the sums of both kinds and the scales of rows.
+    /// Combines the sums of both kinds with the row scales.
     fn finish(&self, kernels: &Kernels, n: usize, sums: &[Group16], mut y: Target<'_>) {
         let groups = self.count.div_ceil(GROUP_ROWS);
         let mut scales = [[0.0; STRIP_ROWS]; 2];

@@ -1,10 +1,10 @@
-//! The versions for aarch64: NEON alone, and NEON with the dot products of Armv8.2.
+//! Column group kernels for aarch64: NEON, and NEON with the dot products of Armv8.2.
 //!
-//! A register is four rows of four columns, a quarter of a chunk. Windows of six bits are brought to the
-//! lower end of 16-bit lanes, which each hold the two bytes where one lies, by shifts of their own, and
-//! looked up in a table of 64 entries, one instruction; so are levels of up to six bits, and the
-//! magnitudes of seven. Instructions for 16 weights of a trellis: two tables 14, their sum 1, products and
-//! sums 1, or 4 without dot products; of levels of four bits 2 and these.
+//! A register holds four rows of four columns, a quarter of a chunk. Windows of six bits are moved
+//! to the lower end of 16-bit lanes by variable shifts and looked up in a table of 64 entries in
+//! one instruction, as are codebooks of up to six bits and the magnitudes of seven. Instructions
+//! per 16 weights of a trellis: two table lookups 14, their sum 1, products and sums 1 (4 without
+//! dot products); for a codebook of four bits, 2 plus products and sums.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -21,14 +21,14 @@ use super::{BandKernels, Group, Group16, Part, Room, Vector, part};
 /// Weights in a register.
 const WIDTH: usize = 16;
 
-/// Where the windows of sixteen weights are: the two bytes of each of the first eight and of the second,
-/// and how far its first bit is from the lowest of them, counted downwards.
+/// Positions of the windows of sixteen weights: the two bytes of each, and the negated offset of
+/// its first bit, for the first and second eight.
 struct Windows {
     bytes: [[u8; WIDTH]; 2],
     shifts: [[i16; 8]; 2],
 }
 
-/// The windows of a trellis of 2 to 5 bits, of either half of the state.
+/// Windows of a trellis of 2 to 5 bits, for either half of the state.
 static WINDOWS: [[Windows; 2]; 4] = [
     [windows(2, 0), windows(2, 6)],
     [windows(3, 0), windows(3, 6)],
@@ -52,7 +52,7 @@ const fn windows(bits: usize, from: usize) -> Windows {
     windows
 }
 
-/// The values of the codes of levels of 2 to 6 bits, of 7 bits the magnitudes.
+/// Codebooks of 2 to 6 bits; magnitudes for 7 bits.
 static LEVELS: [[i8; 64]; 6] = [
     levels(2),
     levels(3),
@@ -87,21 +87,21 @@ macro_rules! neon {
 
 neon! {
     fn load(bytes: &[u8; WIDTH]) -> uint8x16_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { vld1q_u8(bytes.as_ptr()) }
     }
 
     fn shifts(shifts: &[i16; 8]) -> int16x8_t {
-        // SAFETY: the array has the numbers that are read.
+        // SAFETY: the read stays within the array.
         unsafe { vld1q_s16(shifts.as_ptr()) }
     }
 
     fn table(entries: &[i8; 64]) -> int8x16x4_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { vld1q_s8_x4(entries.as_ptr()) }
     }
 
-    /// The windows of sixteen weights as indices.
+    /// Extracts the windows of sixteen weights as indices.
     fn cut(bytes: uint8x16_t, windows: &Windows) -> uint8x16_t {
         let [first, second] = &windows.bytes;
         let first = vreinterpretq_u16_u8(vqtbl1q_u8(bytes, load(first)));
@@ -118,7 +118,7 @@ neon! {
         vaddq_s8(low, vqtbl4q_s8(tables[1], cut(bytes, high)))
     }
 
-    /// The weights of quarter `r` of a chunk of levels.
+    /// Decodes the weights of quarter `r` of a codebook chunk.
     fn level(bits: usize, table: int8x16x4_t, chunk: &[u8], r: usize) -> int8x16_t {
         if bits == 8 {
             let codes = vreinterpretq_s8_u8(load(part(chunk, WIDTH * r)));
@@ -153,11 +153,11 @@ neon! {
         vbslq_s8(negative, vnegq_s8(magnitudes), magnitudes)
     }
 
-    /// Adds sums, times a factor for each row, from row `first` on.
+    /// Adds totals, times a factor per row.
     fn finish(sums: &mut Group16, totals: [int32x4_t; 4], factors: &Group16) {
         let rows = sums.as_chunks_mut::<4>().0.iter_mut().zip(factors.as_chunks::<4>().0);
         for ((sums, factors), total) in rows.zip(totals) {
-            // SAFETY: the arrays have the numbers that are read and written.
+            // SAFETY: all accesses stay within the arrays.
             unsafe {
                 let sum = vld1q_f32(sums.as_ptr());
                 let factor = vld1q_f32(factors.as_ptr());
@@ -166,7 +166,7 @@ neon! {
         }
     }
 
-    /// As [`BandKernels::unpack`].
+    /// Implements [`BandKernels::unpack`].
     fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
         let bits = usize::from(code.bits());
         if code.kind() == Kind::Trellis {
@@ -178,7 +178,7 @@ neon! {
                     for (r, out) in group[quad].as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
                         let bytes = stream.bytes((g * 4 + r) * 2 * bits);
                         let weights = trellis(bits, tables, part(bytes, 0));
-                        // SAFETY: the array has the bytes that are written.
+                        // SAFETY: the write stays within the array.
                         unsafe { vst1q_s8(out.as_mut_ptr(), weights) };
                     }
                 }
@@ -191,26 +191,25 @@ neon! {
             for (chunk, out) in chunks.zip(out) {
                 for (r, out) in out.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
                     let weights = level(bits, table, chunk, r);
-                    // SAFETY: the array has the bytes that are written.
+                    // SAFETY: the write stays within the array.
                     unsafe { vst1q_s8(out.as_mut_ptr(), weights) };
                 }
             }
         }
     }
 
-    /// Adds four products each: two of them in sixteen bits, which 2 · 127 · 127 fits.
+    /// Adds four products per lane, pairs in sixteen bits, which hold 2 · 127 · 127.
     fn dot_widening(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
         let low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
         vpadalq_s16(sums, vpaddq_s16(low, vmull_high_s8(a, b)))
     }
 }
 
-/// Adds four products each. The intrinsic is not stable.
+/// Adds four products per lane. The intrinsic is not stable.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot_products(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
-    // SAFETY: the instruction is one of those that the function asks for, and touches nothing but its
-    // registers.
+    // SAFETY: the instruction belongs to the enabled features and touches only its registers.
     unsafe {
         asm!(
             "sdot {sums:v}.4s, {a:v}.16b, {b:v}.16b",
@@ -223,13 +222,13 @@ fn dot_products(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     sums
 }
 
-/// The kernels of one instruction set, in a module of its own. `$dot` adds four products each.
+/// Defines the module of kernels of one instruction set. `$dot` adds four products per lane.
 macro_rules! kernels {
     ($features:literal, $module:ident, $dot:ident) => {
         pub(in crate::cpu) mod $module {
             use super::*;
 
-            /// For tables that are handed out where the processor has the instructions.
+            /// Used only in kernel tables for processors with these instructions.
             pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
                 unpack: |code, band, groups, out| {
                     // SAFETY: see above.
@@ -245,7 +244,7 @@ macro_rules! kernels {
                 },
             };
 
-            /// As [`BandKernels::add`].
+            /// Implements [`BandKernels::add`].
             #[target_feature(enable = $features)]
             fn add(
                 integers: &[Group],
@@ -260,7 +259,7 @@ macro_rules! kernels {
                         for (chunk, x) in group.iter().zip(x) {
                             let quarters = chunk.as_chunks::<WIDTH>().0;
                             for (total, weights) in totals.iter_mut().zip(quarters) {
-                                // SAFETY: the array has the bytes that are read.
+                                // SAFETY: the read stays within the array.
                                 let weights = unsafe { vld1q_s8(weights.as_ptr()) };
                                 *total = $dot(*total, weights, x);
                             }
@@ -270,7 +269,7 @@ macro_rules! kernels {
                 }
             }
 
-            /// As [`BandKernels::dot`].
+            /// Implements [`BandKernels::dot`].
             #[target_feature(enable = $features)]
             fn multiply(
                 code: Code,
@@ -319,7 +318,7 @@ macro_rules! kernels {
                 }
             }
 
-            /// Four of a vector's codes in all lanes, for each quad.
+            /// Broadcasts four of the vector's codes for each quad.
             #[inline]
             #[target_feature(enable = $features)]
             fn codes(codes: &[i8; BAND]) -> [int8x16_t; QUADS] {

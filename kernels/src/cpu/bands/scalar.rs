@@ -1,4 +1,4 @@
-//! The version for any processor.
+//! Portable column group kernels.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use htc_formats::bands::{
 
 use super::{BandKernels, Group, Group16, Part, Room, Vector};
 
-/// The version for any processor.
+/// Kernels for any processor.
 pub(in super::super) const KERNELS: BandKernels = BandKernels { unpack, add, dot };
 
 fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
@@ -36,7 +36,7 @@ fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
     }
 }
 
-/// The value of every state, of each trellis of each version.
+/// Value of every state, per table version and width of trellis.
 type Values = [[[i8; STATES]; 4]; TRELLIS_TABLES.len()];
 
 fn values() -> &'static Values {
@@ -53,34 +53,34 @@ fn values() -> &'static Values {
     })
 }
 
-/// The part of a sequence that some groups read, with its beginning behind its end and zeros behind that,
-/// so that whole registers may be read from each of its weights on.
+/// Part of a stream that some row groups read, followed by the wrapped-around start of the stream
+/// and zeros, so that whole registers may be read from any weight.
 pub(super) struct Stream {
     bytes: [u8; Stream::MOST + Stream::BEHIND],
 }
 
 impl Stream {
-    /// Bytes of the longest sequence.
+    /// Bytes of the longest stream.
     const MOST: usize = STRIP_ROWS * QUAD * 5 / 8;
 
-    /// Bytes behind it.
+    /// Padding after it.
     const BEHIND: usize = 64;
 
-    /// The sequence of a quad, from the first of the groups on.
+    /// Copies the stream of a quad from the first of the row groups.
     #[inline(always)]
     pub fn of(code: Code, band: &[u8], quad: usize, groups: &Range<usize>) -> Stream {
         let chunk = CHUNK * usize::from(code.bits()) / 8;
         let length = band.len() / QUADS;
         let stream = &band[quad * length..][..length];
         let mut bytes = [0; Stream::MOST + Stream::BEHIND];
-        // A state reaches two bytes into the group behind it.
+        // A state reaches two bytes into the next group.
         let (start, end) = (groups.start * chunk, (groups.end * chunk + 2).min(length));
         bytes[..end - start].copy_from_slice(&stream[start..end]);
         bytes[length - start..][..2].copy_from_slice(&stream[..2]);
         Stream { bytes }
     }
 
-    /// A group's bytes, from one of its own on.
+    /// Returns the bytes from `at` on, at least a register.
     #[inline(always)]
     pub fn bytes(&self, at: usize) -> &[u8] {
         &self.bytes[at..]
@@ -119,7 +119,7 @@ fn levels(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
     }
 }
 
-/// The chunks of a group in a band of levels.
+/// Returns the chunks of a row group in a codebook column group.
 #[inline(always)]
 pub(super) fn level_chunks(code: Code, band: &[u8], group: usize) -> &[u8] {
     let groups = band.len() / code.group_bytes();

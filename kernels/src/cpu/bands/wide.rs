@@ -1,35 +1,41 @@
-//! Kernels for registers of 64 bytes and a processor that permutes bytes across them and cuts bytes out of
-//! words at any bit, as AVX-512 with VBMI and VNNI does.
+//! Column group kernels for 64-byte registers with byte permutations and unaligned bit extraction,
+//! as in AVX-512 with VBMI and VNNI.
 //!
-//! Tables have 128 above their values, so that weights are unsigned, which is taken back at the end. A
-//! permutation ignores the upper two bits of an index, so that windows need no mask, and tables of levels
-//! are repeated as often as they fit, so that the bits above a code may be any.
+//! Table entries are raised by 128, so that weights are unsigned; this is subtracted at the end. A
+//! permutation ignores the upper two bits of an index, so windows need no mask, and codebook tables
+//! are repeated to fill the register, so the bits above a code may be arbitrary.
 //!
-//! What limits the product with one vector are the instructions that permute, cut and shift and the products:
-//! each takes a cycle for 64 bytes on Zen 4, where permutations have one unit of their own, cuts and products
-//! another, and a third serves both. Of a trellis two look windows up, two cut them out, and with three and
-//! five bits one brings bytes into words of sixteen or eight weights: for 64 weights 4 (two and four bits:
-//! words lie as they are read), 4.5 (three) and 5 (five). Of levels of two to four bits whole registers of
-//! bytes are shifted so that the codes of some quads stand in the lowest bits: 2.5, 2.75 and 1.5 and the order
-//! of sums; others go by [`Plane`]s, two for each of these and one or two to look up: 5 to 8.
+//! The matrix-vector product is limited by permutations, bit extractions, shifts and products: each
+//! takes a cycle per 64 bytes on Zen 4, where one unit runs permutations, another extractions and
+//! products, and a third serves both. A trellis takes two lookups and two extractions, and with
+//! three and five bits one more instruction to gather words of sixteen or eight weights: per 64
+//! weights 4 (two and four bits: words are used as stored), 4.5 (three) and 5 (five). For codebooks
+//! of two to four bits, whole registers are shifted so that the codes of some quads are in the
+//! lowest bits: 2.5,
+//! 2.75 and 1.5, plus the reordering of sums. Others are read as bit planes ([`Plane`]), two
+//! instructions each and one or two lookups: 5 to 8.
 
 mod tables;
 
 pub(super) use tables::*;
 
-/// The kernels of [`BandKernels`](super::BandKernels) from the operations on registers in scope.
+/// Defines the kernels of [`BandKernels`](super::BandKernels) from register operations in scope.
 ///
-/// `constant` is a register of these bytes, `load` one of as many as there are, zeros behind, and
-/// `load_behind` likewise with a word of sixteen bits behind; `permute` takes the byte that the lower six
-/// bits of each choose, `permute_two` by seven bits out of two registers; `cut` takes the eight bits from a
-/// bit of each word on; `shift` shifts words of sixteen bits to the right; `select` takes the first where a
-/// mask's bits are set; `add_bytes`, and `add_words` of 32 bits; `at_least` the larger of signed bytes;
-/// `flip` the other highest bit of each byte; `dot` adds four products of unsigned with signed bytes;
-/// `words` the same number in all lanes; `store` bytes; `finish` adds sums times a factor for each row,
-/// `finish_same` those times one number, and `finish_scaled` those times a number and unsigned bytes.
+/// - `constant` is a register of the given bytes, `load` reads a slice padded with zeros, `load_behind`
+/// likewise with a 16-bit word after it;
+/// - `permute` selects bytes by the lower six bits of an index, `permute_two` by seven bits from two
+/// registers;
+/// - `cut` extracts eight bits starting at a given bit of each word (`vpmultishiftqb`);
+/// - `shift` shifts 16-bit words right; `select` takes the first operand where the mask is set;
+/// - `add_bytes` adds bytes, `add_words` 32-bit words; `at_least` is the maximum of signed bytes; `flip`
+/// flips the highest bit of each byte;
+/// - `dot` adds four products of unsigned with signed bytes; `words` broadcasts a 32-bit word; `store`
+/// writes bytes;
+/// - `finish` adds sums times a factor per row, `finish_same` times one factor, `finish_scaled` times a
+/// factor and unsigned bytes.
 macro_rules! wide {
     ($(#[$attribute:meta])*) => {
-        /// As [`BandKernels::unpack`](super::BandKernels::unpack).
+        /// Implements [`BandKernels::unpack`](super::BandKernels::unpack).
         $(#[$attribute])*
         pub(in super::super) fn unpack(
             code: Code,
@@ -61,8 +67,8 @@ macro_rules! wide {
             }
         }
 
-        /// As [`BandKernels::add`](super::BandKernels::add). The weights of two groups stay in registers for
-        /// some vectors.
+        /// Implements [`BandKernels::add`](super::BandKernels::add). The weights of two row groups
+        /// stay in registers for several vectors.
         $(#[$attribute])*
         pub(in super::super) fn add(
             integers: &[Group],
@@ -91,7 +97,7 @@ macro_rules! wide {
             }
         }
 
-        /// Adds the products of `G` groups with vectors, whose sums are `stride` groups apart.
+        /// Adds the products of `G` row groups with vectors, whose sums are `stride` groups apart.
         $(#[$attribute])*
         #[inline]
         fn tile<const G: usize>(
@@ -124,7 +130,7 @@ macro_rules! wide {
             }
         }
 
-        /// As [`BandKernels::dot`](super::BandKernels::dot).
+        /// Implements [`BandKernels::dot`](super::BandKernels::dot).
         $(#[$attribute])*
         pub(in super::super) fn multiply(
             code: Code,
@@ -149,7 +155,7 @@ macro_rules! wide {
             }
         }
 
-        /// A vector's codes, four to a word.
+        /// Packs the codes of a vector, four to a word.
         #[inline(always)]
         fn words_of(codes: &[i8; BAND]) -> [i32; QUADS] {
             let mut words = [0; QUADS];
@@ -160,8 +166,8 @@ macro_rules! wide {
             words
         }
 
-        /// A stream after another, so that memory is read as it lies; where all groups of a strip are
-        /// asked for their sums stay in registers.
+        /// Processes one stream after another, for sequential reads; for a whole tile the sums stay
+        /// in registers.
         $(#[$attribute])*
         #[inline]
         fn trellis<const BITS: usize>(
@@ -202,7 +208,7 @@ macro_rules! wide {
                 let blocks_of = &stream[start..end];
                 let four = words(four[quad]);
                 for b in 0..last {
-                    // At least one group is behind a whole block.
+                    // At least one row group follows a whole block.
                     let block = &blocks_of[b * bytes..];
                     let first = load_whole(part(block, 0));
                     let second = load_whole(part(block, blocks.second));
@@ -247,7 +253,7 @@ macro_rules! wide {
             }
         }
 
-        /// Adds a block's totals, two rows to a word of each part, to the sums of its groups.
+        /// Adds a block's totals, two rows per word of each part, to the sums of its row groups.
         $(#[$attribute])*
         #[inline]
         fn add_rows<const BITS: usize>(
@@ -283,7 +289,7 @@ macro_rules! wide {
             }
         }
 
-        /// A group after another.
+        /// Processes one row group after another.
         $(#[$attribute])*
         fn levels<const BITS: usize>(
             code: Code,
@@ -313,7 +319,7 @@ macro_rules! wide {
             }
         }
 
-        /// The scales of rows as bytes, those of four groups at a time.
+        /// Unpacks the scales of rows to bytes, four row groups at a time.
         $(#[$attribute])*
         #[inline]
         fn scales_of_rows(packed: &[u8], room: &mut Room) {
@@ -330,7 +336,7 @@ macro_rules! wide {
             }
         }
 
-        /// The codes of a vector for registers with one, two and four quads.
+        /// Codes of a vector for registers with one, two and four quads.
         struct Spread {
             ones: [i32; QUADS],
             pairs: [Register; 4],
@@ -358,7 +364,7 @@ macro_rules! wide {
             }
         }
 
-        /// The sums of a group's rows with two bits, from zero on.
+        /// Returns the sums of a row group's rows for two bits, starting from zero.
         $(#[$attribute])*
         #[inline]
         fn twos(group: &[u8], codes: &Spread) -> Register {
@@ -374,7 +380,7 @@ macro_rules! wide {
             of_quarters(totals)
         }
 
-        /// Likewise with three bits.
+        /// Same as [`twos`] for three bits.
         $(#[$attribute])*
         #[inline]
         fn threes(group: &[u8], codes: &Spread) -> Register {
@@ -399,7 +405,7 @@ macro_rules! wide {
             of_quarters(totals)
         }
 
-        /// Likewise with four bits.
+        /// Same as [`twos`] for four bits.
         $(#[$attribute])*
         #[inline]
         fn fours(group: &[u8], codes: &Spread) -> Register {
@@ -415,7 +421,7 @@ macro_rules! wide {
             sum_of_separated(totals, const { &separated(32) })
         }
 
-        /// Likewise with more bits.
+        /// Same as [`twos`] for other widths, by bit planes.
         $(#[$attribute])*
         #[inline]
         fn by_planes<const BITS: usize>(group: &[u8], codes: &Spread) -> Register {
@@ -427,7 +433,7 @@ macro_rules! wide {
             totals
         }
 
-        /// The sums over quads of four rows each, which are in the quarters of a register.
+        /// Sums over quads of four rows each, which are in the quarters of a register.
         $(#[$attribute])*
         #[inline]
         fn of_quarters([a, b, c, d]: [Register; 4]) -> Register {
@@ -442,14 +448,14 @@ macro_rules! wide {
             add_words(permute_two(pair, constant(a)), permute_two(pair, constant(b)))
         }
 
-        /// The scales and the chunks of a band of levels.
+        /// Splits a codebook column group into scales and chunks.
         #[inline(always)]
         fn parts(band: &[u8], code: Code) -> (&[u8], &[u8]) {
             band.split_at(band.len() / code.group_bytes() * SCALE_BYTES)
         }
 
-        /// The part of a sequence that some groups read, with two bytes behind it, which are its first
-        /// ones behind its last.
+        /// Copies the part of a stream that some row groups read, followed by two bytes, which wrap
+        /// around to the start of the stream.
         #[inline(always)]
         fn stream(bits: usize, band: &[u8], groups: &Range<usize>, quad: usize, room: &mut [u8]) {
             let length = band.len() / QUADS;
@@ -462,7 +468,7 @@ macro_rules! wide {
             }
         }
 
-        /// The weights of a chunk of a trellis, above by 128.
+        /// Returns the weights of a trellis chunk, raised by 128.
         $(#[$attribute])*
         #[inline]
         fn trellis_weights(windows: &Windows, tables: [Register; 2], bytes: &[u8]) -> Register {
@@ -471,7 +477,7 @@ macro_rules! wide {
             add_bytes(low, permute(tables[1], cut(constant(&windows.high), words)))
         }
 
-        /// The weights of a chunk of levels, above by 128.
+        /// Returns the weights of a codebook chunk, raised by 128.
         $(#[$attribute])*
         #[inline]
         fn level_weights(bits: usize, chunk: &[u8]) -> Register {
@@ -492,7 +498,7 @@ macro_rules! wide {
             }
         }
 
-        /// The bits of a plane in their place; those above are of no meaning where nothing masks them.
+        /// Moves the bits of a plane to their position; the bits above are undefined unless masked.
         $(#[$attribute])*
         #[inline]
         fn cut_plane(plane: &Plane, bytes: Register) -> Register {

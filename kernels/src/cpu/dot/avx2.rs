@@ -1,21 +1,21 @@
-//! The version for x86-64 with AVX2, FMA and F16C.
+//! Version for x86-64 with AVX2, FMA and F16C.
 
 use super::wide::integer_products;
 
 integer_products!("avx2,fma,f16c");
 
-/// Signed codes stay where they are.
+/// Signed codes are not shifted.
 const SIGNED_CENTRE: i32 = 0;
 
-/// The products of codes up to 128 and those of the vector, four to a sum. `vpmaddubsw` adds two
-/// of them in sixteen bits, which 2 · 128 · 127 fits.
+/// Sums four products of codes up to 128 with those of the vector. `vpmaddubsw` adds two of them in
+/// sixteen bits, which hold 2 · 128 · 127.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_unsigned(codes: __m256i, x: __m256i) -> __m256i {
     _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1))
 }
 
-/// The products of signed codes and those of the vector, four to a sum.
+/// Sums four products of signed codes with those of the vector.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_signed(codes: __m256i, x: __m256i) -> __m256i {

@@ -1,16 +1,18 @@
-//! The version for x86-64 with AVX-512 (F, BW, DQ, VL) and its VNNI, in registers of 512 bits.
+//! Version for x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI, in 512-bit registers.
 //!
-//! A product of 64 codes with those of the vector, four neighbours to a sum, leaves sixteen sums. Those of one
-//! run lie side by side, and a register with each run's factor as often as it has sums multiplies them:
-//! nothing is added across lanes before the end of a row. Codes stand where they lie as far as they can:
-//! those in the upper half of a byte count sixteen times, which the scale of the vector takes back.
+//! A product of 64 codes with those of the vector, four neighbours per sum, leaves sixteen sums.
+//! The sums of a run are adjacent and are multiplied by a register that repeats each run's factor:
+//! nothing is added across lanes before the end of a row. Codes are used in place where possible:
+//! those in the upper half of a byte count sixteen times, which the scale of the vector
+//! compensates.
 //!
-//! One row follows the other, as memory has them, so that the processor foresees what is read. The vector is
-//! brought into the order of a format's codes once for all rows of a task.
+//! Rows are processed in memory order, so that the hardware prefetcher follows. The vector is
+//! permuted to match a format's codes once for all rows of a task.
 //!
-//! Instructions on Zen 4, which takes one and a half of 64 bytes a cycle whatever they are, masks half of one:
-//! for 64 weights of q4_k a mask and a product, and for 128 of them a conversion, a choice of factors, an addition and
-//! what brings the halves of their runs together; and 8 for the scales of 256.
+//! Cost on Zen 4, which executes one and a half 64-byte instructions a cycle (masks: half of one):
+//! for 64 weights of q4_k a mask and a product; for 128 of them a conversion, a permutation of
+//! factors, an addition and the combination of the halves of their runs; and 8 for the scales of
+//! 256.
 
 mod k_quants;
 mod legacy;
@@ -30,13 +32,13 @@ use k_quants::{iq4_xs, q4_k, q5_k, q6_k};
 use legacy::{iq4_nl, q4_0, q4_1, q5_0, q5_1, q8_0};
 use turned::{q2_k, q3_k, q3_k_by_matrices};
 
-/// For tables that are handed out where the processor has the instructions.
+/// Used only in kernel tables for processors with these instructions.
 pub(in crate::cpu) const DOT: Dot = |w, x, y| {
     // SAFETY: see above.
     unsafe { dot(w, x, y) }
 };
 
-/// The same where there are products of bytes and matrices of bits (GFNI), too.
+/// Same as [`DOT`] for processors with GFNI.
 pub(in crate::cpu) const DOT_WITH_MATRICES: Dot = |w, x, y| {
     // SAFETY: see above.
     unsafe {
@@ -63,20 +65,20 @@ macro_rules! avx512 {
 }
 use avx512;
 
-/// Strips of the vector that are in order at a time; of longer rows the products are added up.
+/// Super-blocks of the vector that are prepared at a time; longer rows accumulate.
 const STRIPS: usize = 64;
 
-/// Bytes ahead of what is read that are asked for. With one row after the other and large pages the processor's own
-/// reading ahead has nothing to add to that, where weights have less than eight bits: of q8_0 it foresees more.
+/// Prefetch distance in bytes. It helps weights of less than eight bits; with sequential rows and
+/// large pages the hardware prefetcher is sufficient for q8_0.
 const AHEAD: usize = 16384;
 
-/// Bytes of 256 weights from which on the processor's own reading ahead is better.
+/// Bytes of 256 weights from which on the hardware prefetcher is better.
 const FORESEEN: usize = 272;
 
-/// Rows whose sums are added up together.
+/// Rows whose sums are reduced together.
 const ROWS: usize = 4;
 
-/// Which codes of a strip a register has.
+/// Assignment of the codes of a super-block to registers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     /// Register `i` has blocks `2 i` and `2 i + 1`.
@@ -85,29 +87,31 @@ enum Order {
     Alternating,
     /// Registers `2 i` and `2 i + 1` have the first and the second halves of blocks `4 i` to `4 i + 3`.
     Halves,
-    /// Registers 0 and 1 have the first and the second halves of blocks 0, 2, 4 and 6, the others those of the rest.
+    /// Registers 0 and 1 have the first and the second halves of blocks 0, 2, 4 and 6, the others
+    /// those of the odd blocks.
     Nibbles,
 }
 
-/// A strip of the vector, as the products of one format read it.
+/// Super-block of the vector, prepared for one format.
 struct Part {
     codes: [__m512i; 4],
-    /// What the sums of each register begin with: the codes' distance from their values is taken back.
+    /// Initial sums of each register; they compensate the offset of the codes.
     offsets: [__m512i; 4],
-    /// The scale of each run: of 16 numbers in sixteen lanes, of 32 in the first eight, with the sums behind.
+    /// Scale of each run: runs of 16 numbers in sixteen lanes, runs of 32 in the first eight,
+    /// followed by the sums.
     scales: __m512,
-    /// The sum of the numbers of each run.
+    /// Sum of the numbers of each run.
     sums: __m512,
 }
 
-/// The sums of a row, which are to be added up.
+/// Partial sums of a row.
 #[derive(Clone, Copy)]
 struct Sums {
     products: [__m512; 2],
     minima: __m512,
 }
 
-/// Which of sixteen factors each lane takes, a run for every four of them.
+/// Returns the factor index of each lane, a run per four lanes.
 const fn lanes(runs: [i32; 4]) -> [i32; 16] {
     let mut lanes = [0; 16];
     let mut i = 0;
@@ -118,8 +122,8 @@ const fn lanes(runs: [i32; 4]) -> [i32; 16] {
     lanes
 }
 
-/// The product of one format, in a module of its own: `$prepare(strip)` brings the vector into the order of the
-/// codes, and `$add(strip, part, sums)` adds the product of a strip of a row.
+/// Defines the product of one format in a module: `$prepare(strip)` permutes the vector to match
+/// the codes, and `$add(strip, part, sums)` adds the product of a super-block of a row.
 macro_rules! rows {
     ($features:literal, $module:ident, $bytes:literal x $blocks:literal, $prepare:expr, $add:expr) => {
         pub(super) mod $module {
@@ -133,7 +137,7 @@ macro_rules! rows {
                     for (x, part) in x.iter().zip(&mut room) {
                         part.write($prepare(x));
                     }
-                    // SAFETY: as many have just been written.
+                    // SAFETY: the first `x.len()` elements have just been written.
                     let x = unsafe {
                         std::slice::from_raw_parts(room.as_ptr().cast::<Part>(), x.len())
                     };
@@ -150,7 +154,7 @@ macro_rules! rows {
                 }
             }
 
-            /// The sums of the strips of a row from one on.
+            /// Sums the super-blocks of a row from `first`.
             #[inline]
             #[target_feature(enable = $features)]
             fn row(row: &[u8], first: usize, x: &[Part]) -> __m512 {
@@ -171,7 +175,7 @@ macro_rules! rows {
                     $add(strip, x, &mut sums);
                 }
                 if let Some(x) = x.get(strips.len()) {
-                    // Blocks of scale zero behind the last.
+                    // Padded with blocks of scale zero.
                     let mut padded = [[0; $bytes]; $blocks];
                     padded[..rest.len()].copy_from_slice(rest);
                     $add(&padded, x, &mut sums);
@@ -184,11 +188,12 @@ macro_rules! rows {
 }
 use rows;
 
-/// The product of a format whose codes have the order `$order` and are `$centres` above their values.
+/// Defines the product of a format whose codes are arranged as `$order` and are `$centres` above
+/// their values.
 ///
-/// `$factors(strip, part, minima)` says the factor of each run and adds what minima are worth; `$codes(strip)` has the
-/// codes of four registers, of which each row of `$lanes` chooses the factors of as many as there are rows for. `$scales`
-/// are what the scales of the vector are multiplied with.
+/// `$factors(strip, part, minima)` returns the factor of each run and adds the contribution of
+/// minima; `$codes(strip)` returns the codes of four registers. Each row of `$lanes` selects the
+/// factors of an equal share of the registers. `$scales` multiply the scales of the vector.
 macro_rules! product {
     ($module:ident, $bytes:literal x $blocks:literal, runs $run:literal, $order:ident, centres $centres:expr,
      $lanes:expr, $scales:expr, $factors:ident, $codes:ident) => {
@@ -206,7 +211,7 @@ macro_rules! product {
 }
 use product;
 
-/// A factor for every four lanes: of runs of 16 numbers, and of runs of 32 in the order of halves.
+/// A factor per four lanes, for runs of 16 numbers; and for runs of 32 in the order of halves.
 const FOURS: [[i32; 16]; 4] = [
     lanes([0, 1, 2, 3]),
     lanes([4, 5, 6, 7]),
@@ -214,21 +219,21 @@ const FOURS: [[i32; 16]; 4] = [
     lanes([12, 13, 14, 15]),
 ];
 
-/// What multiplies the scales of the vector where codes count once.
+/// Scale multipliers when codes count once.
 const ONCE: [f32; 16] = [1.0; 16];
 
 avx512! {
     fn load_lanes(lanes: &[i32; 16]) -> __m512i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
     }
 
     fn load_floats(numbers: &[f32; 16]) -> __m512 {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm512_loadu_ps(numbers.as_ptr()) }
     }
 
-    /// Adds the products of a strip; `N` times `4 / N` registers share their factors.
+    /// Adds the products of a super-block; `N` groups of `4 / N` registers share their factors.
     fn add_by_lanes<const N: usize>(
         codes: [__m512i; 4],
         factors: __m512,
@@ -252,29 +257,30 @@ avx512! {
         }
     }
 
-    /// The lower 32 bytes and then the others.
+    /// Concatenates two 32-byte registers.
     fn joined(first: __m256i, second: __m256i) -> __m512i {
         _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second)
     }
 
-    /// Two f16 as numbers in the first lanes.
+    /// Converts two f16 in the first lanes.
     fn halves(bytes: &[u8; 4]) -> __m128 {
         _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes(*bytes)))
     }
 
-    /// An f16 in the first lane.
+    /// Converts an f16 in the first lane.
     fn first_half(bytes: &[u8; 2]) -> __m128 {
         let half = i32::from(u16::from_le_bytes(*bytes));
         _mm_cvtph_ps(_mm_cvtsi32_si128(half))
     }
 
-    /// An f16 in every lane.
+    /// Broadcasts an f16.
     fn half(bytes: &[u8; 2]) -> __m512 {
         _mm512_broadcastss_ps(first_half(bytes))
     }
 
-    /// A strip for runs of `RUN` numbers and codes of four registers that are so much above their values;
-    /// `times` multiplies the scales, and in the upper lanes of runs of 32 the sums.
+    /// Prepares a super-block for runs of `RUN` numbers and codes of four registers that are
+    /// `centres` above their values; `times` multiplies the scales, and in the upper lanes of runs
+    /// of 32 the sums.
     fn prepare<const RUN: usize>(
         x: &Strip,
         order: Order,
@@ -309,7 +315,7 @@ avx512! {
             offsets[0] = _mm512_add_epi32(a, b);
             offsets[1] = _mm512_add_epi32(c, d);
         }
-        // SAFETY: the arrays have the bytes that are read.
+        // SAFETY: the reads stay within the arrays.
         let (scales, sums, halves) = unsafe {
             (
                 _mm512_zextps256_ps512(_mm256_loadu_ps(x.scales.as_ptr())),
@@ -336,24 +342,24 @@ avx512! {
     }
 
     fn load_signed(codes: &[i8; 32]) -> __m256i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
     }
 
-    /// Of each index below 16 the one of [`LEVELS`], 128 above it.
+    /// Looks up [`LEVELS`] by indices below 16, raised by 128.
     fn levels(indices: __m512i) -> __m512i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         let table = unsafe { _mm_loadu_si128(LEVELS.as_ptr().cast()) };
         let table = _mm_xor_si128(table, _mm_set1_epi8(-128));
         _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), indices)
     }
 
-    /// The lower halves of bytes.
+    /// Returns the lower halves of bytes.
     fn low(bytes: __m512i) -> __m512i {
         _mm512_and_si512(bytes, _mm512_set1_epi8(15))
     }
 
-    /// The upper halves of bytes.
+    /// Returns the upper halves of bytes.
     fn high(bytes: __m512i) -> __m512i {
         low(_mm512_srli_epi16::<4>(bytes))
     }

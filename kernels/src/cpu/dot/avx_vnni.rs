@@ -1,20 +1,20 @@
-//! The version for x86-64 with AVX2, FMA, F16C and AVX-VNNI.
+//! Version for x86-64 with AVX2, FMA, F16C and AVX-VNNI.
 
 use super::wide::integer_products;
 
 integer_products!("avx2,fma,f16c,avxvnni");
 
-/// How far signed codes are moved to become unsigned.
+/// Offset that makes signed codes unsigned.
 const SIGNED_CENTRE: i32 = 128;
 
-/// The products of unsigned codes and those of the vector, four to a sum.
+/// Sums four products of unsigned codes with those of the vector.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn dot_unsigned(codes: __m256i, x: __m256i) -> __m256i {
     _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), codes, x)
 }
 
-/// The products of signed codes, moved to be unsigned, and those of the vector, four to a sum.
+/// Sums four products of signed codes, made unsigned, with those of the vector.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn dot_signed(codes: __m256i, x: __m256i) -> __m256i {

@@ -1,6 +1,6 @@
-//! The formats of 256 numbers with two levels of scales, in registers of 256 bits.
+//! Formats of 256 numbers with two-level scales, in 256-bit registers.
 
-/// The product of one format, in a module of its own.
+/// Defines the product of one format in a module.
 ///
 /// `$add` adds the product of one block, whose codes are `$centre` above their values.
 macro_rules! superblock_product {
@@ -10,7 +10,7 @@ macro_rules! superblock_product {
 
             row_groups!($features, dot, Strip);
 
-            /// The products of `R` rows, each summed in the same order whatever `R` is.
+            /// Computes the products of `R` rows; the order of summation does not depend on `R`.
             #[inline]
             #[target_feature(enable = $features)]
             fn rows<const R: usize>(rows: [&[u8]; R], x: &[Strip], ahead: usize) -> [f32; R] {
@@ -38,7 +38,7 @@ macro_rules! superblock_product {
 }
 pub(super) use superblock_product;
 
-/// The products of all these formats.
+/// Defines the products of all these formats.
 macro_rules! k_products {
     ($features:literal) => {
         superblock_product!($features, q2_k, 84, 0, add_q2_k);
@@ -48,7 +48,7 @@ macro_rules! k_products {
         superblock_product!($features, q6_k, 210, 32, add_q6_k);
         superblock_product!($features, iq4_xs, 136, SIGNED_CENTRE, add_iq4_xs);
 
-        /// Two bits per number, and per 16 numbers four of scale and four of minimum.
+        /// Two bits per number; a four-bit scale and minimum per 16 numbers.
         #[inline]
         #[target_feature(enable = $features)]
         fn add_q2_k(b: &[u8; 84], x: &Part<'_>, mut sum: __m256) -> __m256 {
@@ -68,7 +68,7 @@ macro_rules! k_products {
             sum
         }
 
-        /// Two low bits and a high one per number, and a scale of six bits per 16 numbers.
+        /// Two low bits and a high one per number; a six-bit scale per 16 numbers.
         #[inline]
         #[target_feature(enable = $features)]
         fn add_q3_k(b: &[u8; 110], x: &Part<'_>, mut sum: __m256) -> __m256 {
@@ -88,7 +88,7 @@ macro_rules! k_products {
             for s in 0..2 {
                 let mut codes = pairs_of_bits(load_256(part(b, 32 + s * 32)));
                 for k in 0..4 {
-                    // Bit 4s + k comes to stand at bit 2.
+                    // Moves bit 4s + k to bit 2.
                     let high = move_bit(high_bits, s * 4 + k, 2);
                     let high = _mm256_and_si256(high, _mm256_set1_epi8(4));
                     codes[k] = _mm256_or_si256(codes[k], high);
@@ -100,7 +100,7 @@ macro_rules! k_products {
             sum
         }
 
-        /// Four bits per number, and per 32 numbers six of scale and six of minimum.
+        /// Four bits per number; a six-bit scale and minimum per 32 numbers.
         #[inline]
         #[target_feature(enable = $features)]
         fn add_q4_k(b: &[u8; 144], x: &Part<'_>, mut sum: __m256) -> __m256 {
@@ -125,7 +125,7 @@ macro_rules! k_products {
                 sum = _mm256_fnmadd_ps(minima[s], x.sums[s], sum);
                 let mut codes = pairs_of_nibbles(part(b, 48 + s * 64));
                 for k in 0..4 {
-                    // Bit 4s + k comes to stand at bit 4.
+                    // Moves bit 4s + k to bit 4.
                     let high = move_bit(fifth, s * 4 + k, 4);
                     let high = _mm256_and_si256(high, _mm256_set1_epi8(16));
                     codes[k] = _mm256_or_si256(codes[k], high);
@@ -137,7 +137,7 @@ macro_rules! k_products {
             sum
         }
 
-        /// Four low bits and two high ones per number, and a scale of eight bits per 16 numbers.
+        /// Four low bits and two high ones per number; an eight-bit scale per 16 numbers.
         #[inline]
         #[target_feature(enable = $features)]
         fn add_q6_k(b: &[u8; 210], x: &Part<'_>, mut sum: __m256) -> __m256 {
@@ -149,7 +149,7 @@ macro_rules! k_products {
                 let mut codes = [a, c, b_low, d_low];
                 let high = load_256(part(b, 128 + s * 32));
                 for k in 0..4 {
-                    // Bits 2k and above come to stand at bit 4.
+                    // Moves bits 2k and above to bit 4.
                     let high = move_bit(high, 2 * k, 4);
                     let high = _mm256_and_si256(high, _mm256_set1_epi8(0x30));
                     codes[k] = _mm256_or_si256(codes[k], high);
@@ -161,7 +161,7 @@ macro_rules! k_products {
             sum
         }
 
-        /// Four bits of index per number, and a scale of six bits per 32 numbers.
+        /// A four-bit index per number; a six-bit scale per 32 numbers.
         #[inline]
         #[target_feature(enable = $features)]
         fn add_iq4_xs(b: &[u8; 136], x: &Part<'_>, mut sum: __m256) -> __m256 {
@@ -186,7 +186,7 @@ macro_rules! k_products {
             sum
         }
 
-        /// The scales and minima of a q4_k or q5_k block.
+        /// Returns the scales and minima of a q4_k or q5_k block.
         #[inline]
         #[target_feature(enable = $features)]
         fn scales_and_minima(supers: &[u8; 4], packed: &[u8; 12]) -> ([__m256; 2], [__m256; 2]) {
@@ -198,7 +198,7 @@ macro_rules! k_products {
             (for_halves(scales), for_halves(minima))
         }
 
-        /// Sixteen numbers of as many runs of 16, in the places of [`Strip::half_sums`].
+        /// Widens sixteen numbers, one per run of 16, in the order of [`Strip::half_sums`].
         #[inline]
         #[target_feature(enable = $features)]
         fn of_halves(bytes: __m128i) -> [__m256; 2] {
@@ -213,7 +213,7 @@ macro_rules! k_products {
             _mm_set_epi64x((bytes >> 64) as i64, bytes as i64)
         }
 
-        /// The low halves of 32 bytes, their high halves, and those of the next 32 bytes.
+        /// Returns the low halves of 32 bytes, their high halves, and those of the next 32 bytes.
         #[inline]
         #[target_feature(enable = $features)]
         fn pairs_of_nibbles(bytes: &[u8; 64]) -> [__m256i; 4] {
@@ -228,7 +228,7 @@ macro_rules! k_products {
             ]
         }
 
-        /// The lowest two bits of each byte, the next two, and so on.
+        /// Returns the lowest two bits of each byte, the next two, and so on.
         #[inline]
         #[target_feature(enable = $features)]
         fn pairs_of_bits(bytes: __m256i) -> [__m256i; 4] {

@@ -1,9 +1,9 @@
-//! The formats of one scale for 32 numbers, in registers of 256 bits.
+//! Formats with one scale per 32 numbers, in 256-bit registers.
 
-/// The product of one format, in a module of its own.
+/// Defines the product of one format in a module.
 ///
 /// `$codes` unpacks a block's codes, which are `$centre` above their values; `$sum` is `sum_small`
-/// or `sum_signed`. The scale is an f16 at byte 0, and at byte 2 is the minimum where `$minimum`.
+/// or `sum_signed`. The scale is an f16 at byte 0; if `$minimum`, the minimum is at byte 2.
 macro_rules! legacy_product {
     ($features:literal, $module:ident, $bytes:literal, $centre:expr, $minimum:literal, $codes:ident, $sum:ident) => {
         mod $module {
@@ -11,7 +11,7 @@ macro_rules! legacy_product {
 
             row_groups!($features, dot, Strip);
 
-            /// The products of `R` rows, each summed in the same order whatever `R` is.
+            /// Computes the products of `R` rows; the order of summation does not depend on `R`.
             #[inline]
             #[target_feature(enable = $features)]
             fn rows<const R: usize>(rows: [&[u8]; R], x: &[Strip], ahead: usize) -> [f32; R] {
@@ -59,16 +59,16 @@ macro_rules! legacy_product {
                 sum
             }
 
-            /// Adds the product of less than eight blocks.
+            /// Adds the product of fewer than eight blocks.
             #[target_feature(enable = $features)]
             fn last_strip(blocks: &[[u8; $bytes]], x: &Part<'_>, sum: __m256) -> __m256 {
-                // Blocks of scale zero.
+                // Padded with blocks of scale zero.
                 let mut filled = [[0; $bytes]; BLOCKS];
                 filled[..blocks.len()].copy_from_slice(blocks);
                 strip(&filled, x, sum, 0)
             }
 
-            /// The f16 at byte `at` of every block.
+            /// Returns the f16 at byte `at` of every block.
             #[inline]
             #[target_feature(enable = $features)]
             fn halves(blocks: &[[u8; $bytes]; BLOCKS], at: usize) -> __m256 {
@@ -83,7 +83,7 @@ macro_rules! legacy_product {
 }
 pub(super) use legacy_product;
 
-/// The products of all these formats.
+/// Defines the products of all these formats.
 macro_rules! legacy_products {
     ($features:literal) => {
         legacy_product!(
@@ -145,7 +145,7 @@ macro_rules! legacy_products {
             levels(nibbles(part(block, 2)))
         }
 
-        /// The low halves of sixteen bytes, then the high ones.
+        /// Returns the low halves of sixteen bytes, then the high ones.
         #[inline]
         #[target_feature(enable = $features)]
         fn nibbles(bytes: &[u8; 16]) -> __m256i {
@@ -154,12 +154,12 @@ macro_rules! legacy_products {
             _mm256_and_si256(_mm256_srlv_epi32(twice, shifts), _mm256_set1_epi8(15))
         }
 
-        /// Bit `i` of 32 as the fifth of byte `i`.
+        /// Expands bit `i` of 32 to the fifth bit of byte `i`.
         #[inline]
         #[target_feature(enable = $features)]
         fn fifth_bits(bits: &[u8; 4]) -> __m256i {
             let bits = _mm256_set1_epi32(i32::from_le_bytes(*bits));
-            // Byte `i` gets the bits `i / 8 * 8 ..`, of which it keeps its own.
+            // Byte `i` gets the bits `i / 8 * 8 ..` and keeps one.
             let spread = _mm256_setr_epi64x(
                 0,
                 0x0101_0101_0101_0101,
@@ -171,11 +171,11 @@ macro_rules! legacy_products {
             _mm256_and_si256(_mm256_cmpeq_epi8(kept, own), _mm256_set1_epi8(16))
         }
 
-        /// The level of each index.
+        /// Looks up codebook values.
         #[inline]
         #[target_feature(enable = $features)]
         fn levels(indices: __m256i) -> __m256i {
-            // SAFETY: the array has the bytes that are read.
+            // SAFETY: the read stays within the array.
             let table = unsafe { _mm_loadu_si128(LEVELS.as_ptr().cast()) };
             _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), indices)
         }

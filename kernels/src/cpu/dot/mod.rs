@@ -1,17 +1,17 @@
 //! Products of quantised weights and a quantised vector, as sums of integers.
 //!
-//! A weight is `d c + m` of an integer code `c` of the format, a scale `d` and, in some formats, a
-//! minimum `m`, which a run of 16 or 32 numbers share; a number of the vector is `d_x c_x`, see
-//! [`activations`](super::activations). The product of a run is then
-//! `d d_x Σ c c_x + m d_x Σ c_x`: the first sum is taken in integers, exactly, and the second
-//! comes with the vector. Formats whose codes lie around a centre take the sum of the codes above
-//! zero and subtract the centre times `Σ c_x`, in integers too.
+//! A weight is `d c + m` with an integer code `c`, a scale `d` and, in some formats, a minimum `m`,
+//! shared by a run of 16 or 32 numbers; a number of the vector is `d_x c_x`, see
+//! [`activations`](super::activations). The product of a run is `d d_x Σ c c_x + m d_x Σ c_x`: the
+//! first sum is exact in integers, and the second is stored with the vector. For formats with
+//! centred codes, the sum of the unsigned codes is computed and the centre times `Σ c_x`
+//! subtracted, also in integers.
 //!
-//! What is rounded is each run's contribution, to `f32`, and the sum of the contributions of a
-//! row. A row's product depends on nothing but that row and the vector.
+//! Only each run's contribution is rounded, to `f32`, and the sum of the contributions of a row. A
+//! row's product depends on that row and the vector alone.
 //!
-//! Versions for x86-64 take what each instruction set adds at a time: eight sums of four products in 256
-//! bits, and with AVX-512 and its VNNI sixteen in 512.
+//! Versions for x86-64 use full registers: eight sums of four products in 256 bits, and sixteen in
+//! 512 bits with AVX-512 and VNNI.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -34,8 +34,8 @@ use htc_formats::DType;
 use super::activations::Strip;
 use crate::matrix::Matrix;
 
-/// `y = W x` on one thread; `x` is `[cols]` in strips, `y [rows]`. `W` has a type that
-/// [`is_integer`] names and the shapes have been checked.
+/// Computes `y = W x` on one thread; `x` is `[cols]` in super-blocks, `y [rows]`. The type of `W`
+/// satisfies [`is_integer`] and the shapes have been checked.
 pub(super) type Dot = fn(Matrix<'_>, &[Strip], &mut [f32]);
 
 #[cfg(target_arch = "aarch64")]
@@ -47,7 +47,7 @@ pub(super) use {
     avx512::DOT_WITH_MATRICES as avx512_with_matrices,
 };
 
-/// Calls the product of the matrix's format; every format has a module of its own in scope.
+/// Dispatches to the module of the matrix's format.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! dispatch {
     ($w:ident, $x:ident, $y:ident) => {
@@ -72,7 +72,7 @@ macro_rules! dispatch {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use dispatch;
 
-/// Whether a product with weights of this type quantises the vector.
+/// Returns true if products with weights of this type quantise the vector.
 pub(super) fn is_integer(dtype: DType) -> bool {
     matches!(
         dtype,
@@ -91,7 +91,7 @@ pub(super) fn is_integer(dtype: DType) -> bool {
     )
 }
 
-/// The levels of iq4_nl and iq4_xs.
+/// Codebook of iq4_nl and iq4_xs.
 const LEVELS: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];

@@ -1,17 +1,17 @@
-//! What the versions of 256 bits have in common: the walk over rows, the parts of the vector, and
-//! the way from products to sums.
+//! Shared code of the 256-bit versions: iteration over rows, preparation of the vector, and
+//! reduction of products.
 //!
 //! Four blocks of 32 are taken together. Each gives eight sums of four products; adding neighbours
-//! leaves one register with the sums of the blocks' halves, in the places of
-//! [`Strip::half_sums`](crate::cpu::activations::Strip::half_sums). Nothing passes through memory:
-//! reading single numbers of what has just been stored is slow.
+//! leaves one register with the sums of half blocks, in the order of
+//! [`Strip::half_sums`](crate::cpu::activations::Strip::half_sums). Nothing passes through memory,
+//! to avoid store-forwarding stalls.
 //!
-//! An instruction set brings `dot_unsigned`, `dot_signed` and the centre of its signed codes; the
-//! macros here and in [`legacy`](super::legacy) and [`k_quants`](super::k_quants) make the products
-//! of it. The functions avoid the standard library's combinators: those are compiled without the
+//! An instruction set provides `dot_unsigned`, `dot_signed` and the centre of its signed codes; the
+//! macros here and in [`legacy`](super::legacy) and [`k_quants`](super::k_quants) generate the
+//! products. The functions avoid the standard library's combinators, which are compiled without the
 //! instruction set and would not be inlined around a closure that needs it.
 
-/// Operations, the parts of a vector that the formats ask for, and the choice of the format.
+/// Defines operations, the prepared vector and the dispatch by format.
 macro_rules! integer_products {
     ($features:literal) => {
         use std::arch::x86_64::*;
@@ -28,7 +28,7 @@ macro_rules! integer_products {
         legacy_products!($features);
         k_products!($features);
 
-        /// For tables that are handed out where the processor has the instructions.
+        /// Used only in kernel tables for processors with these instructions.
         pub(in crate::cpu) const DOT: Dot = |w, x, y| {
             // SAFETY: see above.
             unsafe { dot(w, x, y) }
@@ -39,18 +39,18 @@ macro_rules! integer_products {
             dispatch!(w, x, y)
         }
 
-        /// A strip of the vector, in the order of [`Strip::half_sums`] where it is of halves.
+        /// Super-block of the vector; in the order of [`Strip::half_sums`] if split in halves.
         struct Part<'a> {
             codes: &'a [[[i8; BLOCK]; 4]; 2],
-            /// The scale of each half.
+            /// Scale of each half.
             scales: [__m256; 2],
-            /// The sum of the numbers of each half.
+            /// Sum of the numbers of each half.
             sums: [__m256; 2],
-            /// What is to be added to the products of each half with codes above a centre.
+            /// Corrections of the products of each half for codes above a centre.
             offsets: [__m256i; 2],
         }
 
-        /// A strip for codes that are `CENTRE` above their values.
+        /// Prepares a super-block for codes that are `CENTRE` above their values.
         #[inline]
         #[target_feature(enable = $features)]
         fn prepare<const CENTRE: i32>(x: &Strip) -> Part<'_> {
@@ -58,10 +58,10 @@ macro_rules! integer_products {
             let mut sums = scales;
             let mut offsets = [_mm256_setzero_si256(); 2];
             for s in 0..2 {
-                // SAFETY: the array has the bytes that are read.
+                // SAFETY: the read stays within the array.
                 let four = unsafe { _mm_loadu_ps(x.scales.as_chunks::<4>().0[s].as_ptr()) };
                 scales[s] = _mm256_set_m128(four, four);
-                // SAFETY: the array has the bytes that are read.
+                // SAFETY: the read stays within the array.
                 let halves = unsafe { _mm256_loadu_si256(x.half_sums[s].as_ptr().cast()) };
                 sums[s] = _mm256_mul_ps(_mm256_cvtepi32_ps(halves), scales[s]);
                 offsets[s] = _mm256_mullo_epi32(halves, _mm256_set1_epi32(-CENTRE));
@@ -75,7 +75,7 @@ macro_rules! integer_products {
             }
         }
 
-        /// The sums of the products of halves of four blocks, with codes up to 31: sums of eight
+        /// Sums the products of half blocks of four blocks, with codes up to 31: sums of eight
         /// products fit sixteen bits.
         #[inline]
         #[target_feature(enable = $features)]
@@ -84,7 +84,7 @@ macro_rules! integer_products {
             _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1))
         }
 
-        /// As [`sum_small`] with codes up to 63: sums of four products fit sixteen bits.
+        /// Same as [`sum_small`] with codes up to 63: sums of four products fit sixteen bits.
         #[inline]
         #[target_feature(enable = $features)]
         fn sum_medium(codes: [__m256i; 4], x: &[[i8; BLOCK]; 4]) -> __m256i {
@@ -105,7 +105,7 @@ macro_rules! integer_products {
             eights
         }
 
-        /// As [`sum_small`] with signed codes.
+        /// Same as [`sum_small`] with signed codes.
         #[inline]
         #[target_feature(enable = $features)]
         fn sum_signed(codes: [__m256i; 4], x: &[[i8; BLOCK]; 4]) -> __m256i {
@@ -117,7 +117,7 @@ macro_rules! integer_products {
             _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d))
         }
 
-        /// `sum` and the sums of products, which lack an offset, times their factors.
+        /// Adds the corrected products times their factors to `sum`.
         #[inline]
         #[target_feature(enable = $features)]
         fn add_scaled(sum: __m256, products: __m256i, offset: __m256i, factors: __m256) -> __m256 {
@@ -125,7 +125,7 @@ macro_rules! integer_products {
             _mm256_fmadd_ps(products, factors, sum)
         }
 
-        /// Eight numbers of as many blocks for the halves of these blocks.
+        /// Expands eight numbers, one per block, to the halves of these blocks.
         #[inline]
         #[target_feature(enable = $features)]
         fn for_halves(numbers: __m256) -> [__m256; 2] {
@@ -138,46 +138,46 @@ macro_rules! integer_products {
         #[inline]
         #[target_feature(enable = $features)]
         fn load_codes(codes: &[i8; 32]) -> __m256i {
-            // SAFETY: the array has the bytes that are read.
+            // SAFETY: the read stays within the array.
             unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
         }
 
         #[inline]
         #[target_feature(enable = $features)]
         fn load_128(bytes: &[u8; 16]) -> __m128i {
-            // SAFETY: the array has the bytes that are read.
+            // SAFETY: the read stays within the array.
             unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
         }
 
         #[inline]
         #[target_feature(enable = $features)]
         fn load_256(bytes: &[u8; 32]) -> __m256i {
-            // SAFETY: the array has the bytes that are read.
+            // SAFETY: the read stays within the array.
             unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
         }
 
-        /// An f16 in every lane.
+        /// Broadcasts an f16.
         #[inline]
         #[target_feature(enable = $features)]
         fn half(bytes: &[u8; 2]) -> __m256 {
             _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(*bytes)))
         }
 
-        /// The lower eight bytes as numbers.
+        /// Converts the lower eight bytes to numbers.
         #[inline]
         #[target_feature(enable = $features)]
         fn signed(bytes: __m128i) -> __m256 {
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
         }
 
-        /// The lower eight bytes as numbers.
+        /// Converts the lower eight bytes to numbers.
         #[inline]
         #[target_feature(enable = $features)]
         fn unsigned(bytes: __m128i) -> __m256 {
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
         }
 
-        /// The sum of the lanes of each.
+        /// Returns the horizontal sum of each register.
         #[inline]
         #[target_feature(enable = $features)]
         fn sums_of_four([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
@@ -187,7 +187,7 @@ macro_rules! integer_products {
                 _mm256_extractf128_ps::<1>(sums),
             );
             let mut numbers = [0.0; 4];
-            // SAFETY: the array has the bytes that are written.
+            // SAFETY: the write stays within the array.
             unsafe { _mm_storeu_ps(numbers.as_mut_ptr(), sums) };
             numbers
         }

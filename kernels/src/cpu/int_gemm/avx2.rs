@@ -1,8 +1,8 @@
-//! The version for x86-64 with AVX2, FMA and F16C.
+//! Version for x86-64 with AVX2, FMA and F16C.
 //!
 //! `vpmaddubsw` multiplies unsigned with signed bytes and adds two products in sixteen bits. Small
-//! codes leave room there for several such sums before they are widened. Codes that are signed
-//! bytes leave none, and give their sign to the vector's codes first.
+//! codes allow several such sums before widening. Signed byte codes allow none, and transfer their
+//! sign to the vector's codes first.
 
 use super::tiles::tiles;
 use super::wide::registers_of_256;
@@ -11,15 +11,15 @@ registers_of_256!("avx2,fma,f16c");
 
 tiles!("avx2,fma,f16c");
 
-/// Codes lie where the format has them.
+/// Codes keep the format's offset.
 const BIASED: bool = false;
 
-/// Sums of two products that sixteen bits hold, by the largest code.
+/// Returns the number of sums of two products that fit sixteen bits, by the largest code.
 const fn room(largest: u8) -> usize {
     i16::MAX as usize / (2 * 127 * largest as usize)
 }
 
-/// Adds the products of half `h` of block `b`, or all of it where it has one scale.
+/// Adds the products of half `h` of block `b`, or of the whole block if it has one scale.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 #[expect(
@@ -35,7 +35,7 @@ fn add_products<S: Shape, const T: usize>(
     products: &mut [[__m256i; VECTORS]; T],
 ) {
     let steps = 8 / S::SCALES;
-    // A power of two, as the steps are.
+    // A power of two, like the steps.
     let run = const { 1 << room(S::LARGEST).ilog2() }.min(steps);
     for start in (h * steps..(h + 1) * steps).step_by(run) {
         let mut pairs = [[zero(); VECTORS]; T];

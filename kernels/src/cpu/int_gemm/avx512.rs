@@ -1,4 +1,4 @@
-//! The version for x86-64 with AVX-512 (F, BW, DQ, VL) and its VNNI.
+//! Version for x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI.
 
 use super::tiles::{tiles, vnni};
 
@@ -64,25 +64,25 @@ avx512! {
 
     fn load(x: &[f32; ROWS], at: usize) -> __m512 {
         let x: &[f32] = &x[at..at + LANES];
-        // SAFETY: the slice has the bytes that are read.
+        // SAFETY: the read stays within the slice.
         unsafe { _mm512_loadu_ps(x.as_ptr()) }
     }
 
     fn store(out: &mut [f32; ROWS], at: usize, x: __m512) {
         let out: &mut [f32] = &mut out[at..at + LANES];
-        // SAFETY: the slice has the bytes that are written.
+        // SAFETY: the write stays within the slice.
         unsafe { _mm512_storeu_ps(out.as_mut_ptr(), x) }
     }
 
     fn load_codes(codes: &[[u8; 4]; ROWS], at: usize) -> __m512i {
         let codes: &[[u8; 4]] = &codes[at..at + LANES];
-        // SAFETY: the slice has the bytes that are read.
+        // SAFETY: the read stays within the slice.
         unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) }
     }
 
     fn store_codes(out: &mut [[u8; 4]; ROWS], at: usize, x: __m512i) {
         let out: &mut [[u8; 4]] = &mut out[at..at + LANES];
-        // SAFETY: the slice has the bytes that are written.
+        // SAFETY: the write stays within the slice.
         unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), x) }
     }
 
@@ -90,20 +90,20 @@ avx512! {
         _mm512_add_epi8(x, _mm512_set1_epi8(bias.cast_signed()))
     }
 
-    /// The entry of the table for every byte.
+    /// Looks up the table entry of every byte.
     fn look_up(table: &[i8; 16], x: __m512i) -> __m512i {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
         _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), x)
     }
 
-    /// f16 as f32.
+    /// Converts f16 to f32.
     fn widen(halves: &[[u8; 2]; LANES]) -> __m512 {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
     }
 
-    /// The words of sixteen rows, all first ones and so on.
+    /// Transposes the words of sixteen rows: all first words, then all second words and so on.
     fn transposed(rows: [__m256i; LANES]) -> [__m512i; 8] {
         let mut halves = [[_mm512_setzero_si512(); 4]; 2];
         for half in 0..2 {
@@ -112,7 +112,7 @@ avx512! {
                 let low = _mm512_castsi256_si512(rows[8 * half + i]);
                 pairs[i] = _mm512_inserti64x4::<1>(low, rows[8 * half + 4 + i]);
             }
-            // Every 128 bits are a row of a matrix of 4 by 4 words.
+            // Every 128 bits are a row of a 4 by 4 matrix of words.
             let a = _mm512_unpacklo_epi32(pairs[0], pairs[1]);
             let b = _mm512_unpackhi_epi32(pairs[0], pairs[1]);
             let c = _mm512_unpacklo_epi32(pairs[2], pairs[3]);

@@ -1,4 +1,4 @@
-//! The version for x86-64 with AVX2, FMA, F16C and AVX-VNNI.
+//! Version for x86-64 with AVX2, FMA, F16C and AVX-VNNI.
 
 use super::tiles::{tiles, vnni};
 use super::wide::registers_of_256;
@@ -11,7 +11,7 @@ tiles!("avx2,fma,f16c,avxvnni");
 
 vnni!("avx2,fma,f16c,avxvnni");
 
-/// The products of unsigned and signed bytes, four added to each sum.
+/// Adds four products of unsigned and signed bytes to each sum.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn dot(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {

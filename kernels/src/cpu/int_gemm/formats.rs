@@ -1,13 +1,13 @@
-//! Rows of quantised weights as codes of one byte each, with their scales apart.
+//! Conversion of quantised rows to one-byte codes with separate scales.
 
 use super::panel::Row;
 use crate::cpu::blocks::{part, six_bit_scales};
 
-/// What a product has to know of a format.
+/// Properties of a format that a product depends on.
 pub(super) trait Shape {
     /// Scales per 32 numbers, 1 or 2.
     const SCALES: usize;
-    /// Whether every scale has a minimum.
+    /// True if every scale has a minimum.
     const MINIMA: bool;
     /// The largest code, 127 if codes are signed.
     const LARGEST: u8;
@@ -38,7 +38,7 @@ shapes! {
     TwoAndMinimumInHalves 2 true 3;
 }
 
-/// A format of quantised weights. A number is `scale · (code - CENTRE) + minimum`.
+/// Quantised weight format. A number is `scale · (code - CENTRE) + minimum`.
 ///
 /// A block of 32 numbers has its scale and minimum in f16. A block of 256 has small integers for
 /// every 16 or 32 numbers; its f16 times these are the scale and the negative of the minimum.
@@ -46,27 +46,27 @@ pub(super) trait Format {
     type Shape: Shape;
     /// Numbers of a block, 32 or 256.
     const LEN: usize;
-    /// Its bytes.
+    /// Bytes of a block.
     const BYTES: usize;
-    /// Where in them the f16 of the scale is.
+    /// Byte offset of the f16 scale.
     const SCALE: usize;
-    /// Where that of the minimum is, if there is one.
+    /// Byte offset of the f16 minimum, if any.
     const MINIMUM: usize = 0;
-    /// The code of zero.
+    /// Code of zero.
     const CENTRE: u8 = 0;
-    /// What the codes stand for, if they are indices.
+    /// Codebook, if codes are indices.
     const LEVELS: Option<[i8; 16]> = None;
 
-    /// Unpacks up to a strip of whole blocks.
+    /// Unpacks up to a super-block of whole blocks.
     fn unpack(blocks: &[u8], row: &mut Row);
 }
 
-/// The levels of iq4_nl and iq4_xs.
+/// Codebook of iq4_nl and iq4_xs.
 const LEVELS: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 
-/// The formats of 32 numbers: name, shape, bytes, what else, and how one block is unpacked.
+/// Defines formats of 32 numbers: name, shape, bytes, other constants, and unpacking of a block.
 macro_rules! formats_of_32 {
     ($($name:ident $shape:ident $bytes:literal { $($constant:item)* } $unpack:expr;)*) => {
         $(
@@ -104,10 +104,10 @@ formats_of_32! {
         |block: &[u8; 18]| bytes(nibbles(part(block, 2)));
 }
 
-/// Thirty-two bytes as words, which are handled together.
+/// Thirty-two bytes as words.
 type Words = [u64; 4];
 
-/// In every byte the same.
+/// Repeats `byte` in every byte.
 const fn every(byte: u8) -> u64 {
     byte as u64 * 0x0101_0101_0101_0101
 }
@@ -127,14 +127,14 @@ fn bytes(words: Words) -> [u8; 32] {
     bytes
 }
 
-/// `f` of every two words, as bytes. Shifts carry bits into neighbours, and a mask has to take
-/// them off.
+/// Applies `f` to pairs of words and returns bytes. Shifts carry bits into neighbours, which must
+/// be masked.
 #[inline(always)]
 fn pairwise(a: Words, b: Words, f: impl Fn(u64, u64) -> u64) -> [u8; 32] {
     bytes([f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])])
 }
 
-/// The low halves of all bytes and then the high halves.
+/// Returns the low halves of all bytes and then the high halves.
 #[inline(always)]
 fn nibbles(bytes: &[u8; 16]) -> Words {
     let words = bytes.as_chunks::<8>().0;
@@ -142,7 +142,7 @@ fn nibbles(bytes: &[u8; 16]) -> Words {
     [a, b, a >> 4, b >> 4].map(|word| word & every(15))
 }
 
-/// Bit `i` of the word becomes bit 4 of code `i`.
+/// Sets bit 4 of code `i` to bit `i` of the word.
 #[inline(always)]
 fn with_fifth_bits(codes: Words, bits: &[u8; 4]) -> [u8; 32] {
     let copies = bits.map(|byte| every(1) * u64::from(byte));
@@ -153,7 +153,7 @@ fn with_fifth_bits(codes: Words, bits: &[u8; 4]) -> [u8; 32] {
     })
 }
 
-/// The formats of 256 numbers.
+/// Defines formats of 256 numbers.
 macro_rules! formats_of_256 {
     ($($name:ident $shape:ident $bytes:literal { $($constant:item)* } $unpack:expr;)*) => {
         $(
@@ -278,7 +278,7 @@ formats_of_256! {
     };
 }
 
-/// The scales and minima of q4_k and q5_k.
+/// Unpacks the scales and minima of q4_k and q5_k.
 #[inline(always)]
 fn scales_and_minima(packed: &[u8; 12], row: &mut Row) {
     let both = six_bit_scales(packed).to_le_bytes().map(u8::cast_signed);
@@ -286,7 +286,7 @@ fn scales_and_minima(packed: &[u8; 12], row: &mut Row) {
     row.minima[..8].copy_from_slice(&both[8..]);
 }
 
-/// The factors of first halves and then those of second halves.
+/// Reorders the factors: first halves, then second halves.
 #[inline(always)]
 fn by_halves(factors: [i8; 16]) -> [i8; 16] {
     let mut out = [0; 16];

@@ -95,14 +95,14 @@ impl<const T: usize> SumsOfCodes<T> {
             for i in 0..S::SCALES {
                 let whole = S::SCALES == 1;
                 let sums = if whole { &x.sums } else { &x.half_sums[i] };
-                // SAFETY: the array has the bytes that are read.
+                // SAFETY: the read stays within the array.
                 let sums = unsafe { _mm256_loadu_si256(sums.as_ptr().cast()) };
                 let offsets = _mm256_mullo_epi32(sums, _mm256_set1_epi32(-centre));
-                // SAFETY: the array has the bytes that are written.
+                // SAFETY: the write stays within the array.
                 unsafe { _mm256_storeu_si256(out.offsets[t][i].as_mut_ptr().cast(), offsets) };
                 if S::MINIMA {
                     let four = x.scales.as_chunks::<4>().0[i].as_ptr();
-                    // SAFETY: the arrays have the bytes that are read.
+                    // SAFETY: the reads stay within the arrays.
                     let scales = unsafe {
                         if whole {
                             _mm256_loadu_ps(x.scales.as_ptr())
@@ -111,7 +111,7 @@ impl<const T: usize> SumsOfCodes<T> {
                         }
                     };
                     let numbers = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scales);
-                    // SAFETY: the array has the bytes that are written.
+                    // SAFETY: the write stays within the array.
                     unsafe { _mm256_storeu_ps(out.numbers[t][i].as_mut_ptr(), numbers) };
                 }
             }
@@ -159,7 +159,7 @@ macro_rules! tiles {
         use crate::cpu::int_gemm::tiles::{Ahead, Columns, SumsOfCodes, four};
         use crate::matrix::Matrix;
 
-        /// For tables that are handed out where the processor has the instructions.
+        /// Used only in kernel tables for processors with these instructions.
         pub(in crate::cpu) const TILES: Tiles = |w, x, stride, y, panel| {
             // SAFETY: see above.
             unsafe {
@@ -248,7 +248,7 @@ macro_rules! tiles {
         #[inline]
         #[target_feature(enable = $features)]
         fn load_words(bytes: &[u8; 32]) -> __m256i {
-            // SAFETY: the array has the bytes that are read.
+            // SAFETY: the read stays within the array.
             unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
         }
 

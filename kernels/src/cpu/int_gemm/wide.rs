@@ -45,25 +45,25 @@ macro_rules! registers_of_256 {
 
             fn load(x: &[f32; ROWS], at: usize) -> __m256 {
                 let x: &[f32] = &x[at..at + LANES];
-                // SAFETY: the slice has the bytes that are read.
+                // SAFETY: the read stays within the slice.
                 unsafe { _mm256_loadu_ps(x.as_ptr()) }
             }
 
             fn store(out: &mut [f32; ROWS], at: usize, x: __m256) {
                 let out: &mut [f32] = &mut out[at..at + LANES];
-                // SAFETY: the slice has the bytes that are written.
+                // SAFETY: the write stays within the slice.
                 unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) }
             }
 
             fn load_codes(codes: &[[u8; 4]; ROWS], at: usize) -> __m256i {
                 let codes: &[[u8; 4]] = &codes[at..at + LANES];
-                // SAFETY: the slice has the bytes that are read.
+                // SAFETY: the read stays within the slice.
                 unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
             }
 
             fn store_codes(out: &mut [[u8; 4]; ROWS], at: usize, x: __m256i) {
                 let out: &mut [[u8; 4]] = &mut out[at..at + LANES];
-                // SAFETY: the slice has the bytes that are written.
+                // SAFETY: the write stays within the slice.
                 unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), x) }
             }
 
@@ -72,13 +72,13 @@ macro_rules! registers_of_256 {
             }
 
             fn look_up(table: &[i8; 16], x: __m256i) -> __m256i {
-                // SAFETY: the array has the bytes that are read.
+                // SAFETY: the read stays within the array.
                 let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
                 _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), x)
             }
 
             fn widen(halves: &[[u8; 2]; LANES]) -> __m256 {
-                // SAFETY: the array has the bytes that are read.
+                // SAFETY: the read stays within the array.
                 _mm256_cvtph_ps(unsafe { _mm_loadu_si128(halves.as_ptr().cast()) })
             }
 

@@ -1,26 +1,27 @@
-// Causal attention over whatever a layer holds: rows in full, and rows in low rank between the first of them and the others.
+// Causal attention over the KV cache of a layer: full rows, with optional low-rank rows between the
+// first of them and the rest.
 #include "kv.cuh"
 #include "vectors.cuh"
 
 namespace attention {
 
-// Threads of a block.
 constexpr uint32_t ATTEND_THREADS = 128;
 
-// Heads whose weights for a position lie side by side.
+// Heads whose weights for a position are contiguous.
 constexpr uint32_t FOUR = 4;
 
-// Positions of a split at least, and splits of a context at most.
+// Minimum positions of a split and maximum splits of a context.
 constexpr uint32_t LEAST_SPLIT = 32, MOST_SPLITS = 64;
 
 struct Attend {
     // [n, heads, size]
     const float *q;
-    // [n, heads, splits, 2 + size + rank of values]: the largest score, the sum of weights, sums of values and of coordinates.
+    // [n, heads, splits, 2 + size + rank of values]: maximum score, sum of weights, weighted sums of values and of coordinates.
     float *partial;
     KvRows keys;
     KvRows values;
-    // Coordinates in half precision [kv_heads, low_capacity, rank], and bases [kv_heads, rank, size].
+    // Coordinates in half precision [kv_heads, low_capacity, rank], and bases [kv_heads, rank,
+    // size].
     const uint16_t *low_keys;
     const uint16_t *low_values;
     const float *key_basis;
@@ -31,32 +32,32 @@ struct Attend {
     uint32_t rank_of_keys;
     uint32_t rank_of_values;
     uint32_t low_capacity;
-    // Rows in full before those in low rank, and how many those are.
+    // Full rows before the low-rank ones, and the number of low-rank rows.
     uint32_t front;
     uint32_t compressed;
-    // Positions held before the batch.
+    // Positions before the batch.
     uint32_t start;
-    // Positions that one sees, itself included; 0 for all.
+    // Sliding window including the current position; 0 for none.
     uint32_t window;
     uint32_t splits;
-    // Positions of a split; 0 where each row's end says it.
+    // Positions of a split; 0 to derive it from the end of each row.
     uint32_t split;
-    // Query heads of a block, which read the same kv head.
+    // Query heads of a block; they share a kv head.
     uint32_t together;
     float scale;
     float softcap;
-    // Positions that a block has in shared memory at a time, 32 at most.
+    // Positions in shared memory at a time, at most 32.
     uint32_t tile;
 };
 
-// Keys or values of a tile in shared memory, a row every `pitch` bytes, and scales of them behind.
+// Keys or values of a tile in shared memory: rows `pitch` bytes apart, followed by their scales.
 struct Side {
     uint8_t *codes;
     uint16_t *scales;
     uint32_t pitch;
 };
 
-// Bytes from a row to the next: sixteen more than one has, so that lanes that read the same part of their rows find it in
+// Row pitch in bytes, padded by 16 so that lanes that read the same part of different rows use
 // different banks.
 DEVICE uint32_t pitch_of(uint32_t bytes, uint32_t rank) { return ceil_div(max(bytes, 2 * rank), 16) * 16 + 16; }
 
@@ -64,7 +65,7 @@ DEVICE uint32_t side_bytes(uint32_t tile, uint32_t pitch, uint32_t size) {
     return tile * pitch + ceil_div(tile * (size / KV_BLOCK) * 2, 16) * 16;
 }
 
-// Brings a row's bytes, lanes of a warp together.
+// Copies the bytes of a row with the lanes of a warp.
 DEVICE void bring(void *to, const void *from, uint32_t bytes) {
     const uint32_t lane = threadIdx.x % WARP;
     if (bytes % 16 == 0) {
@@ -76,13 +77,13 @@ DEVICE void bring(void *to, const void *from, uint32_t bytes) {
     }
 }
 
-// Positions of a tile that are held in low rank.
+// Low-rank positions of a tile.
 struct Low {
     uint32_t from;
     uint32_t to;
 };
 
-// Brings keys or values of `count` positions from `first` on, some of them in low rank.
+// Copies keys or values of `count` positions from `first` on, some of them low-rank.
 template <uint32_t TYPE>
 DEVICE void bring_mixed(const Attend &a, const KvRows &rows, const uint16_t *coordinates, uint32_t rank, uint32_t kv_head,
                         uint32_t first, uint32_t count, Low low, const Side &to) {
@@ -101,8 +102,8 @@ DEVICE void bring_mixed(const Attend &a, const KvRows &rows, const uint16_t *coo
     }
 }
 
-// Brings keys or values of `count` positions from `first` on: rows in full that lie one behind the other, which is most of them, by
-// sixteen bytes for each thread at a time.
+// Copies keys or values of `count` positions from `first` on. Contiguous full rows, the common
+// case, are copied 16 bytes per thread.
 template <uint32_t TYPE>
 DEVICE void bring_side(const Attend &a, const KvRows &rows, const uint16_t *coordinates, uint32_t rank, uint32_t kv_head,
                        uint32_t first, uint32_t count, Low low, const Side &to) {
@@ -121,30 +122,30 @@ DEVICE void bring_side(const Attend &a, const KvRows &rows, const uint16_t *coor
     for (uint32_t i = threadIdx.x; i < count * (a.size / KV_BLOCK); i += ATTEND_THREADS) to.scales[i] = from.scales[i];
 }
 
-// Where the weight of a head for a position of the tile is.
+// Returns the index of the weight of a head for a position of the tile.
 DEVICE uint32_t place_of_weight(const Attend &a, uint32_t g, uint32_t p) { return (g / FOUR * a.tile + p) * FOUR + g % FOUR; }
 
-// Positions of a split where it goes by the end of a context: so many that there are few splits to join.
+// Returns the split size for a context length, such that the number of splits is bounded.
 DEVICE uint32_t split_of(uint32_t end) {
     uint32_t split = LEAST_SPLIT;
     while (ceil_div(end, split) > MOST_SPLITS) split *= 2;
     return split;
 }
 
-// What a block has of its heads, in shared memory.
+// State of the heads of a block in shared memory.
 struct Heads {
     float *q;
     float *low_q;
     // [together, size + rank of values]
     float *sums;
-    // As `place_of_weight` says: scores, and then what they weigh.
+    // Indexed by `place_of_weight`: scores, then weights.
     float *weights;
     float *most;
     float *weight;
     float *factor;
 };
 
-// Scores of the positions of a tile.
+// Computes the scores of the positions of a tile.
 template <uint32_t TYPE> DEVICE void score(const Attend &a, const Heads &heads, const Side &keys, uint32_t count, Low low) {
     for (uint32_t i = threadIdx.x; i < a.tile * a.together; i += ATTEND_THREADS) {
         const uint32_t p = i % a.tile, g = i / a.tile;
@@ -157,7 +158,8 @@ template <uint32_t TYPE> DEVICE void score(const Attend &a, const Heads &heads, 
     }
 }
 
-// Weights of the positions of a tile, a lane for each, and by what the sums before are multiplied.
+// Computes the weights of a tile, one position per lane, and the factors that rescale the previous
+// sums.
 DEVICE void weigh(const Attend &a, const Heads &heads, uint32_t count) {
     const uint32_t lane = threadIdx.x % WARP;
     for (uint32_t g = threadIdx.x / WARP; g < a.together; g += ATTEND_THREADS / WARP) {
@@ -175,7 +177,7 @@ DEVICE void weigh(const Attend &a, const Heads &heads, uint32_t count) {
     }
 }
 
-// Adds number `d` of the rows of some positions, weighted for four heads.
+// Adds element `d` of the rows of some positions, weighted for four heads.
 template <uint32_t TYPE>
 DEVICE void add_values(const Side &values, uint32_t scales, uint32_t from, uint32_t to, uint32_t d, const float4 *weights, float sums[FOUR]) {
     UNROLL_BY(4)
@@ -189,7 +191,8 @@ DEVICE void add_values(const Side &values, uint32_t scales, uint32_t from, uint3
     }
 }
 
-// Adds the weighted values of a tile: in full, in low rank, in full again. A thread has the same numbers of all heads every time.
+// Adds the weighted values of a tile: full, low-rank, full. Each thread always handles the same
+// elements of all heads.
 template <uint32_t TYPE>
 DEVICE void add_tile(const Attend &a, const Heads &heads, const Side &values, uint32_t count, Low low) {
     const uint32_t wide = a.size + a.rank_of_values, scales = a.size / KV_BLOCK;
@@ -225,7 +228,7 @@ template <uint32_t TYPE> DEVICE void attend(const Attend &a, uint8_t *room) {
     Heads heads;
     heads.weights = reinterpret_cast<float *>(values.codes + side_bytes(a.tile, values.pitch, a.size));
     heads.q = heads.weights + ceil_div(a.together, FOUR) * FOUR * a.tile;
-    // Where sixteen bytes begin.
+    // Aligned to 16 bytes.
     heads.low_q = heads.q + ceil_div(a.together * a.size, 4) * 4;
     heads.sums = heads.low_q + a.together * a.rank_of_keys;
     heads.most = heads.sums + a.together * wide;
@@ -236,7 +239,7 @@ template <uint32_t TYPE> DEVICE void attend(const Attend &a, uint8_t *room) {
     const uint32_t seen = a.window > 0 && end > a.window ? end - a.window : 0;
     const uint32_t split = a.split > 0 ? a.split : split_of(end);
     const uint32_t first = max(seen, blockIdx.y * split), last = min(end, (blockIdx.y + 1) * split);
-    // Positions of the tile that is in shared memory, and which of them are in low rank.
+    // Positions of the tile in shared memory, and the low-rank ones among them.
     uint32_t count = 0;
     Low low = {0, 0};
     const auto bring_tile = [&](uint32_t tile) {
@@ -247,12 +250,12 @@ template <uint32_t TYPE> DEVICE void attend(const Attend &a, uint8_t *room) {
         bring_side<TYPE>(a, a.keys, a.low_keys, a.rank_of_keys, kv_head, tile, count, low, keys);
         bring_side<TYPE>(a, a.values, a.low_values, a.rank_of_values, kv_head, tile, count, low, values);
     };
-    // On its way while queries are read.
+    // Copied while the queries are read.
     if (first < last) bring_tile(first);
     for (uint32_t i = threadIdx.x; i < a.together * a.size; i += blockDim.x)
         heads.q[i] = a.q[(static_cast<size_t>(row) * a.heads + head) * a.size + i] * a.scale;
     for (uint32_t i = threadIdx.x; i < a.together * wide; i += blockDim.x) heads.sums[i] = 0;
-    // Those of heads that are not there are never written.
+    // Weights of padding heads are never written.
     for (uint32_t i = threadIdx.x; i < ceil_div(a.together, FOUR) * FOUR * a.tile; i += blockDim.x) heads.weights[i] = 0;
     for (uint32_t i = threadIdx.x; i < a.together; i += blockDim.x) {
         heads.most[i] = -INFINITY;
@@ -289,7 +292,7 @@ template <uint32_t TYPE> DEVICE void attend(const Attend &a, uint8_t *room) {
     }
 }
 
-// A block for each row, kv head and `together` of the heads that read it; and for each split.
+// One block per row, kv head and `together` query heads, and per split.
 KERNEL_OF_BLOCKS(attend_split, Attend, ATTEND_THREADS, 4) {
     DYNAMIC_SHARED(uint8_t, room);
     switch (a.keys.type) {
@@ -313,17 +316,17 @@ struct Join {
     uint32_t unused;
 };
 
-// What the splits of a head say together.
+// Combined result of the splits of a head.
 struct Joined {
     const float *partial;
     size_t record;
-    // In shared memory, of each split.
+    // In shared memory, one per split.
     const float *shares;
     uint32_t splits;
     float weight;
 };
 
-// `room` has two numbers for each split.
+// `room` holds two floats per split.
 DEVICE Joined join_splits(const Join &a, float *room) {
     Joined to = {nullptr, 2 + static_cast<size_t>(a.size) + a.rank, room, a.splits, 0};
     to.partial = a.partial + static_cast<size_t>(blockIdx.x) * a.splits * to.record;
@@ -350,7 +353,8 @@ DEVICE float joined_number(const Joined &of, uint32_t i) {
     return sum / of.weight;
 }
 
-// A block for each row and head, with room for two numbers of each split and for the sum of coordinates.
+// One block per row and head. Dynamic shared memory holds two floats per split and the sum of
+// coordinates.
 KERNEL(attend_join, Join, ATTEND_THREADS) {
     DYNAMIC_SHARED(float, room);
     float *low = room + 2 * a.splits;
@@ -367,14 +371,14 @@ KERNEL(attend_join, Join, ATTEND_THREADS) {
 }
 
 struct JoinQuantise {
-    // Without coordinates, of heads of whole blocks of 32 numbers.
+    // Without coordinates; the head size is a multiple of 32.
     Join join;
     uint32_t count;
     uint32_t unused;
     vectors::Integers to[4];
 };
 
-// As `attend_join`, and the numbers as integers.
+// As `attend_join`, with quantised output in addition.
 KERNEL(join_quantise, JoinQuantise, ATTEND_THREADS) {
     DYNAMIC_SHARED(float, room);
     const Joined joined = join_splits(a.join, room);
@@ -398,7 +402,7 @@ KERNEL(join_quantise, JoinQuantise, ATTEND_THREADS) {
 struct Importance {
     // The last `queries` rows of queries, [queries, heads, size].
     const float *q;
-    // [queries, heads, 2]: the largest score and the sum of weights.
+    // [queries, heads, 2]: maximum score and sum of weights.
     float *scale_of;
     // [kv_heads, end]
     float *out;
@@ -407,14 +411,14 @@ struct Importance {
     uint32_t kv_heads;
     uint32_t size;
     uint32_t queries;
-    // Positions up to the last query's, itself included.
+    // Number of positions up to and including the last query.
     uint32_t end;
     uint32_t window;
     float scale;
     float softcap;
 };
 
-// A key that a query sees, and its score.
+// Returns the score of a query and a key, and sets `sees` if the key is visible.
 template <uint32_t TYPE>
 DEVICE float importance_score(const Importance &a, uint32_t query, uint32_t head, uint32_t position, bool *sees) {
     const uint32_t own = a.end - a.queries + query;
@@ -464,7 +468,7 @@ template <uint32_t TYPE> DEVICE void importance_sum(const Importance &a) {
     a.out[i] = sum;
 }
 
-// A block for each query and head.
+// One block per query and head.
 KERNEL(importance_of_queries, Importance, ATTEND_THREADS) {
     SHARED(float, room, ATTEND_THREADS / WARP);
     switch (a.keys.type) {
@@ -475,7 +479,7 @@ KERNEL(importance_of_queries, Importance, ATTEND_THREADS) {
     }
 }
 
-// A thread for each kv head and position.
+// One thread per kv head and position.
 KERNEL(importance_of_positions, Importance, ATTEND_THREADS) {
     switch (a.keys.type) {
     case KV_F32: importance_sum<KV_F32>(a); break;

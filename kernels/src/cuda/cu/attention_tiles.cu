@@ -1,13 +1,16 @@
-// Causal attention of many rows over rows in full, by tensor cores: 64 queries of a head see the same 32 positions at a time.
+// Causal attention of many rows over full rows with tensor cores: tiles of 64 queries of a head by
+// 32 positions.
 //
-// Queries, keys, weights and values are taken in parts of sixteen bits (`parts.cuh`): keys and values in half precision are one part,
-// those of other types three of bf16. Tensor cores add up 32 numbers of a score, and 32 positions of a value; these sums are then added
-// to those before them in single precision. Weights are of the largest score so far, as in FlashAttention-2 (Dao, "Faster attention with better
-// parallelism and work partitioning", 2023, section 3.1), and go from what scores are held in into what values are multiplied with.
+// Queries, keys, weights and values are split into 16-bit parts (`parts.cuh`): half-precision keys
+// and values are one part, those of other types three bf16 parts. Tensor cores sum 32 products of a
+// score, or 32 positions of a value; these sums are added to the previous ones in single precision.
+// Weights are relative to the running maximum, as in FlashAttention-2 (Dao, "Faster attention with
+// better parallelism and work partitioning", 2023, section 3.1), and pass from the score registers
+// directly to the operands of the value product.
 //
-// Tiles of positions begin at multiples of 32, and one that a row does not see changes none of its bits: where contexts are split alike
-// they are the same in whichever tile of queries it stands. A value that is no number would reach rows before it: none is let into a
-// cache.
+// Tiles of positions begin at multiples of 32, and a tile that a row does not see changes none of
+// its bits: for the same splits a row has the same bits in any tile of queries. A NaN value would
+// spread to earlier rows, so none is admitted to the cache.
 #include "kv.cuh"
 #include "parts.cuh"
 
@@ -24,7 +27,7 @@ constexpr uint32_t GROUPS = POSITIONS / 8, PAIRS = POSITIONS / 2;
 struct AttendTiles {
     // [rows, heads, size]
     const float *q;
-    // [rows, heads, splits, 2 + size]: the largest score, the sum of weights, sums of values.
+    // [rows, heads, splits, 2 + size]: maximum score, sum of weights, weighted sums of values.
     float *partial;
     KvRows keys;
     KvRows values;
@@ -32,12 +35,12 @@ struct AttendTiles {
     uint32_t heads;
     uint32_t kv_heads;
     uint32_t size;
-    // Positions held before the batch.
+    // Positions before the batch.
     uint32_t start;
-    // Positions that one sees, itself included; 0 for all.
+    // Sliding window including the current position; 0 for none.
     uint32_t window;
     uint32_t splits;
-    // Positions of a split, whole tiles, and where the first of them begins.
+    // Positions of a split, a multiple of the tile, and the first position of the first split.
     uint32_t split;
     uint32_t first;
     uint32_t unused;
@@ -45,7 +48,8 @@ struct AttendTiles {
     float softcap;
 };
 
-// Keys and values in half precision. Weights are brought to where that is precise.
+// Half-precision keys and values. Weights are scaled to the range in which half precision is
+// accurate.
 struct InHalf {
     typedef parts::Half Type;
     static constexpr int PARTS = 2, KV_PARTS = 1;
@@ -53,7 +57,7 @@ struct InHalf {
     static constexpr float WEIGHT = 16384;
 };
 
-// Of any other type.
+// Any other type.
 struct InBf16 {
     typedef parts::Bf16 Type;
     static constexpr int PARTS = 3, KV_PARTS = 3;
@@ -63,32 +67,33 @@ struct InBf16 {
 
 // Shared memory.
 struct Room {
-    // [parts, queries, chunks] and by what their products are multiplied, [queries, chunks / 4].
+    // [parts, queries, chunks], and the factors of their products [queries, chunks / 4].
     uint4 *queries;
     float *steps;
     // [parts, positions, chunks].
     uint4 *keys;
-    // [parts, numbers, pairs of positions].
+    // [parts, elements, pairs of positions].
     uint32_t *values;
-    // Of a row, whole 32 numbers.
+    // Chunks per row, for a multiple of 32 elements.
     uint32_t chunks;
 };
 
-// Where a chunk of a row is: rows side by side have theirs in different banks.
+// Returns the index of a chunk, swizzled so that adjacent rows use different banks.
 DEVICE uint32_t place_of(const Room &room, uint32_t row, uint32_t chunk) {
     return row * room.chunks + (room.chunks % 8 == 0 ? chunk ^ row % 2 * 4 : chunk);
 }
 
-// Where a pair of positions of a number is: eight numbers in a row have the same in different banks.
+// Returns the index of a pair of positions of an element, swizzled so that eight consecutive
+// elements use different banks.
 DEVICE uint32_t place_of_pair(uint32_t number, uint32_t pair) { return number * PAIRS + (pair ^ number / 2 % 4 * 4); }
 
-// Eight numbers of a row from `chunk` times eight on, zeros behind its end.
+// Reads the eight elements of chunk `chunk` of a row, zeros past its end.
 template <uint32_t TYPE> DEVICE void numbers_of(const KvRow &row, uint32_t size, uint32_t chunk, float x[CHUNK]) {
     UNROLL
     for (uint32_t i = 0; i < CHUNK; i++) x[i] = chunk * CHUNK + i < size ? kv_number<TYPE>(row, chunk * CHUNK + i) : 0.0f;
 }
 
-// The same, of a position that there is.
+// The same for an existing position.
 DEVICE void fetch(const KvRows &rows, uint32_t kv_head, uint32_t position, uint32_t size, uint32_t chunk, float x[CHUNK]) {
     const size_t row = static_cast<size_t>(kv_head) * rows.capacity + position;
     switch (rows.type) {
@@ -99,7 +104,7 @@ DEVICE void fetch(const KvRows &rows, uint32_t kv_head, uint32_t position, uint3
     }
 }
 
-// Eight numbers in half precision as they are.
+// Returns eight half-precision elements without conversion.
 DEVICE uint4 fetch_halves(const KvRows &rows, uint32_t kv_head, uint32_t position, uint32_t size, uint32_t chunk) {
     const size_t row = static_cast<size_t>(kv_head) * rows.capacity + position;
     const uint16_t *from = reinterpret_cast<const uint16_t *>(rows.codes) + row * size + chunk * CHUNK;
@@ -130,7 +135,7 @@ template <class Format> DEVICE void bring_queries(const AttendTiles &a, const Ro
     }
 }
 
-// Keys of the positions from `first` to `last`, zeros behind them.
+// Loads the keys of the positions from `first` to `last`, zeros after them.
 template <class Format>
 DEVICE void bring_keys(const AttendTiles &a, const Room &room, uint32_t kv_head, uint32_t first, uint32_t last) {
     UNROLL_BY(2)
@@ -151,7 +156,8 @@ DEVICE void bring_keys(const AttendTiles &a, const Room &room, uint32_t kv_head,
     }
 }
 
-// `count` numbers of the values of these positions from `number` on, two positions side by side.
+// Loads `count` value elements of these positions from `number` on, with adjacent positions in
+// pairs.
 template <class Format, uint32_t WIDE>
 DEVICE void bring_values(const AttendTiles &a, const Room &room, uint32_t kv_head, uint32_t number, uint32_t first, uint32_t last) {
     const uint32_t chunks = ceil_div(min(WIDE, a.size - number), CHUNK);
@@ -182,8 +188,8 @@ DEVICE void bring_values(const AttendTiles &a, const Room &room, uint32_t kv_hea
     }
 }
 
-// Scores of a warp's queries with the positions of a tile: as `Fragment` says, a lane has those of two queries with two of every eight
-// positions.
+// Computes the scores of a warp's queries for the positions of a tile. As in `Fragment`, a lane
+// holds those of two queries for two of every eight positions.
 template <class Format> DEVICE void score(const Room &room, uint32_t query, float scores[GROUPS][4]) {
     const uint32_t lane = threadIdx.x % WARP, group = lane / 4, of = lane % 4, blocks = room.chunks / CHUNKS;
     UNROLL_BY(1)
@@ -213,7 +219,7 @@ template <class Format> DEVICE void score(const Room &room, uint32_t query, floa
     }
 }
 
-// Weights of a tile in parts, as rows of a fragment for each sixteen positions.
+// Splits the weights of a tile into parts, in the row layout of a fragment for each 16 positions.
 template <class Format> DEVICE void split_weights(const float weights[GROUPS][4], uint32_t to[GROUPS / 2][Format::PARTS][4]) {
     UNROLL
     for (uint32_t i = 0; i < GROUPS; i++) {
@@ -228,8 +234,8 @@ template <class Format> DEVICE void split_weights(const float weights[GROUPS][4]
     }
 }
 
-// Adds the weighted values of a tile to sums that are multiplied by a factor first, one for each of two queries. A lane has those of
-// two of every eight numbers, `count` in all.
+// Rescales the sums, with one factor for each of two queries, and adds the weighted values of a
+// tile. A lane holds two of every eight of the `count` elements.
 template <class Format, uint32_t WIDE>
 DEVICE void add_values(const Room &room, const uint32_t weights[GROUPS / 2][Format::PARTS][4], const float factors[2], uint32_t count,
                        float sums[WIDE / 8][4]) {
@@ -257,14 +263,14 @@ DEVICE void add_values(const Room &room, const uint32_t weights[GROUPS / 2][Form
     }
 }
 
-// What a lane has of two queries.
+// State of a lane for its two queries.
 struct Rows {
     float most[2];
-    // Of weights that the lane has computed.
+    // Sum of the weights computed by this lane.
     float weight[2];
 };
 
-// From scores to weights: by what sums before are multiplied goes to `factors`.
+// Converts scores to weights and sets the factors that rescale the previous sums.
 DEVICE void weigh(const AttendTiles &a, uint32_t tile, uint32_t last, uint32_t own, Rows &rows, float scores[GROUPS][4],
                   float factors[2]) {
     const uint32_t of = threadIdx.x % 4;
@@ -284,7 +290,7 @@ DEVICE void weigh(const AttendTiles &a, uint32_t tile, uint32_t last, uint32_t o
         }
         most = fmaxf(most, __shfl_xor_sync(EVERY_LANE, most, 1));
         most = fmaxf(most, __shfl_xor_sync(EVERY_LANE, most, 2));
-        // A row that has seen nothing yet has no largest.
+        // A row that has seen no position yet has no maximum.
         const float base = most == -INFINITY ? 0.0f : most;
         factors[row] = expf(rows.most[row] - base);
         rows.most[row] = most;
@@ -301,7 +307,7 @@ DEVICE void weigh(const AttendTiles &a, uint32_t tile, uint32_t last, uint32_t o
     }
 }
 
-// The grid goes over heads and tiles of queries, the last first, over splits, and over numbers of values.
+// Grid: heads and tiles of queries (last first), splits, and groups of value columns.
 template <class Format, uint32_t WIDE> DEVICE void attend(const AttendTiles &a, uint8_t *memory) {
     const uint32_t head = blockIdx.x % a.heads, kv_head = head / (a.heads / a.kv_heads);
     const uint32_t first = (gridDim.x / a.heads - 1 - blockIdx.x / a.heads) * QUERIES;
@@ -315,7 +321,8 @@ template <class Format, uint32_t WIDE> DEVICE void attend(const AttendTiles &a, 
     bring_queries<Format>(a, room, first, head);
 
     const uint32_t lane = threadIdx.x % WARP, query = threadIdx.x / WARP * OF_WARP, of = lane % 4;
-    // Where the position behind the lane's first query is, and behind the last of the warp and of the tile.
+    // Position after the lane's first query, after the last query of the warp, and after that of
+    // the tile.
     const uint32_t own = a.start + first + query + lane / 4 + 1, of_warp = a.start + first + query + OF_WARP;
     const uint32_t end = a.start + min(first + QUERIES, a.rows), from = a.first + blockIdx.y * a.split;
     const uint32_t seen = a.window > 0 && a.start + first + 1 > a.window ? a.start + first + 1 - a.window : 0;
@@ -359,7 +366,8 @@ template <class Format, uint32_t WIDE> DEVICE void attend(const AttendTiles &a, 
     }
 }
 
-// Blocks of a multiprocessor that have registers: of three parts there is shared memory for one or two.
+// Blocks per multiprocessor limited by registers; with three parts, shared memory allows one or
+// two.
 KERNEL_OF_BLOCKS(attend_tiles_64, AttendTiles, THREADS, 2) {
     DYNAMIC_SHARED(uint8_t, memory);
     attend<InBf16, 64>(a, memory);

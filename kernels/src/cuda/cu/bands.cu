@@ -1,12 +1,15 @@
-// Products of matrices in bands with vectors, and rows of such matrices as numbers.
+// Products of column-group matrices with vectors, and dequantisation of their rows.
 //
-// Laid out for a GPU a matrix is tiles of 32 rows, a row for each lane; those of a strip of 256 rows follow one another. A tile
-// has its bands one behind the other. The codes of a row in a band are `bits` words, a bit stream of 32 codes; lanes read
-// neighbouring words, so a band is `bits` times 32 words. Behind those of a band of levels there is a byte for each row, its scale
-// there. The state of a trellis goes on in the row below, and from the last row of a strip in its first.
+// In device layout a matrix consists of tiles of 32 rows, one row per lane; those of a strip of 256
+// rows are contiguous. A tile stores its column groups one after the other. The codes of a row in a
+// column group are `bits` words, a bit stream of 32 codes; lanes read adjacent words, so a column
+// group has `bits` times 32 words. Codebook column groups are followed by one byte per row, its
+// scale. The state of a trellis continues in the next row, and from the last row of a strip in its
+// first.
 //
-// The bands of a tile are shared out among parts of its sums, and these among the warps of a block, however many there are; the
-// parts are added up in their order. Every sum is written as `fmaf`, so that no compiler rounds the same sum otherwise for another number of vectors.
+// The column groups of a tile are distributed over partial sums, and these over any number of warps
+// of a block; the partial sums are added in order. All sums use `fmaf`, so that the compiler rounds
+// them the same way for any number of vectors.
 #include "tiles.cuh"
 
 namespace bands {
@@ -14,17 +17,17 @@ namespace bands {
 // A matrix whose rows have the same codes.
 struct Tiles {
     const uint32_t *words;
-    // For each band the first of its words in a tile, and its code: bits, 16 more for a trellis, and from bit 8 on where its
-    // table begins.
+    // For each column group its first word in a tile and its code: bits, plus 16 for a trellis,
+    // with the table offset from bit 8 on.
     const uint2 *codes;
-    // The integers of codes, of those that there are.
+    // Lookup tables of the codes that need them.
     const int8_t *tables;
-    // Half precision, of rows; none where there is no such band.
+    // Row scales in half precision; null without column groups of this kind.
     const uint16_t *of_levels;
     const uint16_t *of_trellises;
-    // Half precision [bands, 32], of columns.
+    // Column scales in half precision [bands, 32].
     const uint16_t *columns;
-    // Which row of the result a row is; none where it is the same.
+    // Output index of each row; null for the identity.
     const uint32_t *places;
     uint32_t rows;
     uint32_t bands;
@@ -32,22 +35,22 @@ struct Tiles {
     uint32_t table_bytes;
 };
 
-// A matrix, the vectors that it is multiplied with, and where the products go.
+// A matrix, its input vectors and its output.
 struct Slot {
     Tiles w;
-    // As `quantise` writes them, [n, bands, 32] and [n, bands].
+    // Quantised vectors as written by `quantise`, [n, bands, 32] and [n, bands].
     const int8_t *codes;
     const float *steps;
     const uint32_t *sums;
     // [n, y_width].
     float *y;
-    // Rows of the result that are wanted; those from `live` on are zero.
+    // Rows of the output; those from `live` on are zero.
     uint32_t rows;
     uint32_t live;
     uint32_t y_width;
-    // Blocks of threads that take its tiles by turns.
+    // Thread blocks that share its tiles.
     uint32_t blocks;
-    // Whether products are added to what is there.
+    // Accumulates into `y`.
     uint32_t adds;
     uint32_t unused;
 };
@@ -62,10 +65,11 @@ constexpr uint32_t STRIP = 256, GROUP = 16, TRELLIS = 16;
 constexpr uint32_t STATES = 4096;
 constexpr float LEVEL_UNIT = 1.0f / 8192.0f;
 constexpr float ROTATION_UNIT = 0.1767767f;   // 1 / sqrt(32), as all have it
-// Every so manyth band of a row is a part of its sum, whichever warp adds it up.
+// Number of partial sums of a row. Each takes every 32nd column group, independent of the warp that
+// computes it.
 constexpr uint32_t PARTS = 32;
 
-// Where the words of a row and of the two rows below it begin.
+// Offsets of the words of a row and of the next two rows.
 struct Place {
     size_t own, next, after;
 };
@@ -77,12 +81,12 @@ DEVICE size_t words_of_row(const Tiles &w, uint32_t row) {
 DEVICE Place place_of(const Tiles &w, uint32_t row) {
     const uint32_t strip = row / STRIP * STRIP, padded = ceil_div(w.rows, GROUP) * GROUP - strip;
     const uint32_t rows = padded < STRIP ? padded : STRIP;
-    // Lanes behind the last group read what is there; nobody keeps it.
+    // Lanes after the last row group read existing data; their results are discarded.
     return {words_of_row(w, row), words_of_row(w, strip + (row - strip + 1) % rows),
             words_of_row(w, strip + (row - strip + 2) % rows)};
 }
 
-// The `width` bits of quad `quad` of a row of `BITS` words.
+// Returns the `width` bits of quad `quad` of a row of `BITS` words.
 template <int BITS> DEVICE uint32_t field(const uint32_t *words, int quad) {
     const int bit = 4 * BITS * quad, word = bit / 32, by = bit % 32;
     const uint32_t bits = by + 4 * BITS > 32 ? __funnelshift_r(words[word], words[(word + 1) % BITS], by) : words[word] >> by;
@@ -94,10 +98,10 @@ template <int BITS> DEVICE void load(const uint32_t *from, uint32_t words[BITS])
     for (int i = 0; i < BITS; i++) words[i] = from[i * WARP];
 }
 
-// Words of a row in a band that are loaded a turn ahead of their use: all of most codes.
+// Words per row of a column group that are prefetched one iteration ahead, enough for most codes.
 constexpr int AHEAD = 4;
 
-// The first words of a row, as many as its code has; where there are more, the rest is loaded when it is used.
+// Loads the first words of a row; the rest, if any, is loaded on use.
 DEVICE void load_ahead(uint32_t code, const uint32_t *from, uint32_t words[AHEAD]) {
     const int bits = static_cast<int>(code & 15);
     UNROLL
@@ -109,14 +113,15 @@ template <int BITS> DEVICE void load_rest(const uint32_t *from, const uint32_t a
     for (int i = 0; i < BITS; i++) words[i] = i < AHEAD ? ahead[i < AHEAD ? i : 0] : from[i * WARP];
 }
 
-// Four codes of `BITS` bits, at most four, as nibbles.
+// Expands four codes of `BITS` bits, at most four, to nibbles.
 template <int BITS> DEVICE uint32_t nibbles(uint32_t codes) {
     constexpr uint32_t MASK = (1u << BITS) - 1;
     return (codes & MASK) | (codes << (4 - BITS) & MASK << 4) | (codes << 2 * (4 - BITS) & MASK << 8) |
            (codes << 3 * (4 - BITS) & MASK << 12);
 }
 
-// The integers of a row's quads, four bytes each. A table of sixteen is in four registers, larger ones are in memory.
+// Looks up the integers of a row's quads, four bytes each. Tables of 16 stay in four registers,
+// larger ones in memory.
 template <int BITS>
 DEVICE void levels(const uint32_t *band, const Place &at, const uint32_t ahead[AHEAD], const int8_t *table, int quads[8]) {
     uint32_t words[BITS];
@@ -130,7 +135,7 @@ DEVICE void levels(const uint32_t *band, const Place &at, const uint32_t ahead[A
         if (BITS <= 4) {
             const uint32_t which = nibbles<BITS <= 4 ? BITS : 4>(codes);
             packed = __byte_perm(sixteen.x, sixteen.y, which & 0x7777);
-            // The fourth bit of a nibble says whether it is one of the other eight.
+            // The fourth bit of a nibble selects the second eight entries.
             if (BITS == 4)
                 packed = __byte_perm(packed, __byte_perm(sixteen.z, sixteen.w, which & 0x7777),
                                      0x3210 | (which >> 1 & 0x4444));
@@ -148,7 +153,8 @@ DEVICE void levels(const uint32_t *band, const Place &at, const uint32_t ahead[A
 
 template <int BITS>
 DEVICE void trellis(const uint32_t *band, const Place &at, const uint32_t ahead[AHEAD], const int8_t *table, int quads[8]) {
-    // Twelve bits from the last of four codes on reach into the second row below where rows have eight.
+    // Twelve bits from the last of four codes on reach into the second row below for rows of eight
+    // bits.
     constexpr bool TWO_BELOW = 3 * BITS + 12 > 8 * BITS;
     uint32_t own[BITS], next[BITS], after[BITS] = {};
     load_rest<BITS>(band + at.own, ahead, own);
@@ -168,7 +174,7 @@ DEVICE void trellis(const uint32_t *band, const Place &at, const uint32_t ahead[
     }
 }
 
-// The integers of a row in a band. All lanes of a warp have the same band.
+// Unpacks a row of a column group to integers. All lanes of a warp share the column group.
 DEVICE void unpack_band(uint32_t code, const uint32_t *band, const Place &at, const uint32_t ahead[AHEAD], const int8_t *table,
                         int quads[8]) {
     switch (code & 31) {
@@ -186,44 +192,45 @@ DEVICE void unpack_band(uint32_t code, const uint32_t *band, const Place &at, co
     }
 }
 
-// The scale of a row in a band of levels.
+// Returns the scale of a row in a codebook column group.
 DEVICE float scale_of(uint32_t code, const uint32_t *band, size_t tile, uint32_t row) {
     const uint8_t *scales = reinterpret_cast<const uint8_t *>(band + tile + (code & 15) * WARP);
     return static_cast<float>(scales[row % WARP]);
 }
 
-// Copies the tables of a matrix to shared memory; the block meets behind it.
+// Copies the lookup tables to shared memory; the caller synchronises the block.
 DEVICE void bring_tables(const Tiles &w, int8_t *tables) {
     for (uint32_t i = threadIdx.x; i < w.table_bytes / 16; i += blockDim.x)
         reinterpret_cast<uint4 *>(tables)[i] = reinterpret_cast<const uint4 *>(w.tables)[i];
     __syncthreads();
 }
 
-// The matrix that a block of those of one after the other has tiles of, and which of its blocks that is.
+// Returns the matrix of a block index, and reduces the index to that within the matrix.
 DEVICE const Slot &slot_of(const Product &a, uint32_t *index) {
     uint32_t which = 0;
     while (which + 1 < a.count && *index >= a.slots[which].blocks) *index -= a.slots[which++].blocks;
     return a.slots[which];
 }
 
-// Puts the product of a row of the result and a vector where it goes, or adds it to what is there as a sum of both would.
+// Writes a product, or adds it with the bits of a separate sum.
 DEVICE void put_product(const Slot &slot, uint32_t vector, uint32_t row, float product) {
     float *y = slot.y + static_cast<size_t>(vector) * slot.y_width + row;
     const float wanted = row < slot.live ? product : 0.0f;
     *y = slot.adds ? __fadd_rn(*y, wanted) : wanted;
 }
 
-// The band that a warp has behind another, part by part; the number of all bands behind the last.
+// Returns the next column group of a warp in order of partial sums, or the number of column groups
+// after the last.
 DEVICE uint32_t band_behind(const Tiles &w, uint32_t warps, uint32_t b) {
     if (b + PARTS < w.bands) return b + PARTS;
     const uint32_t part = b % PARTS + warps;
     return part < PARTS ? part : w.bands;
 }
 
-// Where a band's words are, and its code; no words where there is no such band.
+// Returns offset and code of a column group, or zeros past the end.
 DEVICE uint2 band_code(const Tiles &w, uint32_t b) { return b < w.bands ? w.codes[b] : uint2{0, 0}; }
 
-// With room in shared memory for the tables, and behind them for two sums of every row and part of each vector.
+// Shared memory: the tables, then two sums per row, part and vector.
 template <int COUNT> DEVICE void multiply(const Product &a) {
     DYNAMIC_SHARED(int8_t, tables);
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
@@ -237,13 +244,13 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
     for (uint32_t tile = index; tile < tiles; tile += slot.blocks) {
         const uint32_t row = tile * WARP + lane;
         const Place at = place_of(w, row);
-        // A band's words are loaded a turn ahead, and where they are is known two ahead.
+        // Words are loaded one iteration ahead, their offsets two ahead.
         uint32_t ahead = band_behind(w, warps, warp);
         uint2 of = band_code(w, warp), next = band_code(w, ahead);
         uint32_t words[AHEAD];
         load_ahead(of.y, w.words + of.x + at.own, words);
         for (uint32_t part = warp; part < PARTS; part += warps) {
-            // Of levels and of trellises.
+            // Codebook and trellis sums.
             float sums[2][COUNT] = {};
             for (uint32_t b = part; b < w.bands; b += PARTS) {
                 const uint32_t *band = w.words + of.x;
@@ -288,7 +295,7 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
             }
         }
         __syncthreads();
-        // A warp for each vector.
+        // One warp per vector.
         const uint32_t to = row < w.rows ? (w.places == nullptr ? row : w.places[row]) : slot.rows;
         if (warp < COUNT && first + warp < a.n && to < slot.rows) {
             float levels = 0, trellises = 0;
@@ -306,14 +313,14 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
 }
 
 KERNEL_OF_BLOCKS(bands_1, Product, 512, 2) { multiply<1>(a); }
-// Of few rows, whose blocks are alone on their multiprocessors.
+// For few rows; a block has the multiprocessor alone.
 KERNEL_OF_BLOCKS(bands_1_alone, Product, 1024, 1) { multiply<1>(a); }
 KERNEL_OF_BLOCKS(bands_2, Product, 512, 1) { multiply<2>(a); }
 KERNEL_OF_BLOCKS(bands_4, Product, 512, 1) { multiply<4>(a); }
 KERNEL_OF_BLOCKS(bands_8, Product, 512, 1) { multiply<8>(a); }
 
-// Rows of tiles of many vectors: lanes have rows of one band, which are decoded where they are fetched, since a code of
-// another number of bits has another number of words.
+// Rows of tiles for many vectors: lanes hold rows of one column group, decoded on loading, because
+// the word count depends on the code.
 struct TileRows {
     struct Of {
         const Slot *slot;
@@ -336,7 +343,7 @@ struct TileRows {
         uint32_t ahead[AHEAD];
         load_ahead(code.y, band + at.own, ahead);
         unpack_band(code.y, band, at, ahead, of.tables + (code.y >> 8), raw.quads);
-        // Exact: eleven bits, by six for a band of levels.
+        // Exact: eleven bits, times six for a codebook column group.
         if (code.y & TRELLIS) {
             raw.scale = float_of_half(w.of_trellises[row]);
         } else {
@@ -375,18 +382,18 @@ struct Embed {
     Tiles w;
     // [rows, width].
     float *out;
-    // Columns of the matrix, without padding.
+    // Columns of the matrix without padding.
     uint32_t width;
     float factor;
-    // Whether whole bands are rotated back.
+    // Applies the inverse rotation to whole column groups.
     uint32_t rotated;
     uint32_t count;
-    // Rows of the matrix, and where they go.
+    // Matrix rows and their output indices.
     uint32_t rows[128];
     uint32_t to[128];
 };
 
-// A warp for each band, a lane for each column.
+// One warp per column group, one lane per column.
 KERNEL(bands_embed, Embed, 128) {
     const uint32_t lane = threadIdx.x % WARP, column = blockIdx.x * blockDim.x + threadIdx.x, b = column / 32;
     const uint32_t row = a.rows[blockIdx.y];
@@ -399,7 +406,8 @@ KERNEL(bands_embed, Embed, 128) {
         uint32_t ahead[AHEAD];
         load_ahead(of.y, band + at.own, ahead);
         unpack_band(of.y, band, at, ahead, a.w.tables + (of.y >> 8), quads);
-        // By bits of its number, so that no compiler makes an array in memory of it.
+        // Selected by the bits of the lane index, so that the compiler creates no array in local
+        // memory.
         const int half[4] = {lane & 16 ? quads[4] : quads[0], lane & 16 ? quads[5] : quads[1],
                              lane & 16 ? quads[6] : quads[2], lane & 16 ? quads[7] : quads[3]};
         const int first = lane & 8 ? half[2] : half[0], second = lane & 8 ? half[3] : half[1];
@@ -409,7 +417,7 @@ KERNEL(bands_embed, Embed, 128) {
                                 ? float_of_half(a.w.of_trellises[row]) * float_of_half(a.w.columns[column])
                                 : float_of_half(a.w.of_levels[row]) *
                                       (scale_of(of.y, band, at.own - row % WARP, row) * LEVEL_UNIT);
-        // What is added up below is this product as it is rounded.
+        // Rounded here, because it is summed below.
         x = __fmul_rn(scale, integer);
     }
     if (a.rotated) {
@@ -418,7 +426,7 @@ KERNEL(bands_embed, Embed, 128) {
             const float other = __shfl_xor_sync(EVERY_LANE, turned, apart);
             turned = lane & apart ? other - turned : turned + other;
         }
-        // A last band that is padded is not.
+        // A padded last column group is not rotated.
         if (b * 32 + 32 <= a.width) x = turned * ROTATION_UNIT;
     }
     if (column < a.width) a.out[static_cast<size_t>(a.to[blockIdx.y]) * a.width + column] = x * a.factor;

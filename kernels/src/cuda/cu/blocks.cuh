@@ -1,8 +1,8 @@
-// Matrices in blocks as they lie on a GPU, what they are multiplied with, and how their codes are read.
+// Device layout of block-quantised matrices, their operands, and unpacking of their codes.
 //
-// Matrices are laid out for a GPU when they are uploaded: what lanes read sixteen bytes at a time, the codes of weights, lies
-// apart from scales, and each of these planes has its rows one behind the other, so that the first columns of each are a matrix,
-// too.
+// Matrices are repacked on upload: codes, which lanes read 16 bytes at a time, are separate from
+// scales, and each of these arrays has contiguous rows, so that a prefix of the columns is a matrix
+// as well.
 #pragma once
 #include "vectors.cuh"
 
@@ -10,62 +10,62 @@ namespace products {
 
 struct Planes {
     const uint8_t *codes;
-    // Further bits of codes.
+    // Upper bits of codes.
     const uint8_t *high;
     const uint8_t *scales;
     // Scales of scales, or minima.
     const uint8_t *supers;
-    // Numbers of a row as it is stored.
+    // Elements per stored row.
     uint32_t stride;
     uint32_t unused;
 };
 
-// What a matrix is multiplied with.
+// Input vectors.
 struct Vectors {
-    // Numbers [n, width], for weights that are floats.
+    // Floats [n, width], for float weights.
     const float *x;
-    // Or integers, as `quantise` writes them.
+    // Or quantised vectors as written by `quantise`.
     const int8_t *codes;
     const float *steps;
     const uint32_t *sums;
     uint32_t n;
-    // Numbers of a vector, and of a row as far as it is in use.
+    // Elements per vector, and columns of a row in use.
     uint32_t width;
 };
 
-// A matrix, and where its products go.
+// A matrix and its output.
 struct Slot {
     Vectors vectors;
     Planes w;
     // [n, y_width].
     float *y;
-    // Where they go as integers as well, once all of 32 are there: how many blocks of threads have arrived at each 32, zero before
-    // and behind a launch; none where nobody reads them so.
+    // Quantised output, written when all 32 rows of a group are complete: arrival counters of
+    // thread blocks per group, zero before and after a launch; null if not needed.
     uint32_t *arrived;
     vectors::Integers to;
     // Rows to compute; those from `live` on are zero.
     uint32_t rows;
     uint32_t live;
     uint32_t y_width;
-    // Warps for a row: 1, 2 or 4.
+    // Warps per row: 1, 2 or 4.
     uint32_t split;
-    // Blocks of threads that have its rows.
+    // Thread blocks of its rows.
     uint32_t blocks;
-    // Whether products are added to what is there.
+    // Accumulates into `y`.
     uint32_t adds;
 };
 
-// Matrices of one format, multiplied with as many vectors each.
+// Matrices of one format with the same number of vectors.
 struct Product {
     uint32_t count;
     uint32_t unused;
     Slot slots[4];
 };
 
-// Puts a product where it goes, or adds it to what is there as a sum of both would.
+// Writes a product, or adds it with the bits of a separate sum.
 DEVICE void put_product(float *y, uint32_t adds, float product) { *y = adds ? __fadd_rn(*y, product) : product; }
 
-// The matrix that a block of those of one after the other has rows of, and which of its blocks that is.
+// Returns the matrix of a block index, and reduces the index to that within the matrix.
 DEVICE const Slot &slot_of(const Product &product, uint32_t *block) {
     uint32_t which = 0;
     while (which + 1 < product.count && *block >= product.slots[which].blocks) *block -= product.slots[which++].blocks;
@@ -74,7 +74,7 @@ DEVICE const Slot &slot_of(const Product &product, uint32_t *block) {
 
 template <class T> DEVICE T read(const void *from, size_t index) { return static_cast<const T *>(from)[index]; }
 
-// Block `block`, of `length` numbers, of a row.
+// Returns the index of block `block`, of `length` elements, of a row.
 DEVICE size_t block_of(const Planes &w, uint32_t row, uint32_t block, uint32_t length) {
     return static_cast<size_t>(row) * (w.stride / length) + block;
 }
@@ -82,7 +82,7 @@ DEVICE size_t block_of(const Planes &w, uint32_t row, uint32_t block, uint32_t l
 DEVICE int first_sum(uint32_t sums) { return static_cast<int16_t>(sums & 0xffffu); }
 DEVICE int second_sum(uint32_t sums) { return static_cast<int>(sums) >> 16; }
 
-// The codes of 32 numbers, four bits each, and more where there is a further plane: those of the first sixteen and of the others.
+// Codes of the first and the last 16 of 32 elements: four bits, plus upper bits if any.
 struct Codes {
     int first[4], second[4];
 };
@@ -105,8 +105,8 @@ DEVICE int nibble(const Planes &w, size_t block, uint32_t i) {
     return i < 16 ? pair & 15 : pair >> 4;
 }
 
-// The scale and the minimum of 32 of 256 numbers of q4_k and q5_k, from the sixteen bytes that a block begins with: both scales
-// of these in half precision, and eight of each in six bits.
+// Scale and minimum of 32 of the 256 elements of q4_k and q5_k, decoded from the 16-byte header of
+// a block: both super-scales in half precision, and eight 6-bit factors of each.
 struct ScaleMinimum {
     float scale, minimum;
 };
@@ -124,8 +124,8 @@ DEVICE ScaleMinimum scale_and_minimum(const Planes &w, uint32_t row, uint32_t su
     return scale_and_minimum(read<uint4>(w.scales, block_of(w, row, sub / 8, 256)), sub);
 }
 
-// Adds what q5_k has beside q4_k: the fifth bits of 32 codes are a word, of number 4 j + k of the first sixteen bit 8 k + j, of
-// the others bit 8 k + 4 + j.
+// Adds the fifth bits of q5_k. A word holds those of 32 codes: bit 8 k + j for element 4 j + k of
+// the first sixteen, bit 8 k + 4 + j for the others.
 DEVICE void add_fifth_bits(Codes &codes, uint32_t fifth) {
     UNROLL
     for (int i = 0; i < 4; i++) {
@@ -134,8 +134,8 @@ DEVICE void add_fifth_bits(Codes &codes, uint32_t fifth) {
     }
 }
 
-// Adds what q6_k has beside four bits: the high two of 32 codes are two words, one for each sixteen, of number 4 j + k bits
-// 8 k + 2 j and the next.
+// Adds the upper two bits of q6_k. Two words hold those of 32 codes, one for each sixteen: bits 8 k
+// + 2 j and the next for element 4 j + k.
 DEVICE void add_high_bits(Codes &codes, uint2 high) {
     UNROLL
     for (int i = 0; i < 4; i++) {

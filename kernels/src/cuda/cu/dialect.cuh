@@ -1,8 +1,9 @@
-// What kernels are written in: the part of CUDA C++ that the compiler for GPUs and, by `emulate.h`, one for processors
-// both have.
+// The subset of CUDA C++ used by the kernels, implemented by GPU compilers and, through
+// `emulate.h`, by C++ compilers for the processor.
 //
-// A kernel takes one structure, which `ops/` has under the same name with the same layout; pointers in it are the
-// device's. Shared memory is named by SHARED or DYNAMIC_SHARED. Half precision is moved as 16 bits and computed as float.
+// A kernel takes one structure, which `ops/` declares with the same name and layout; its pointers
+// are device addresses. Shared memory is declared with SHARED or DYNAMIC_SHARED. Half precision is
+// stored as 16 bits and computed as float.
 #pragma once
 
 #ifdef HTC_EMULATED
@@ -18,8 +19,9 @@ typedef unsigned int uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
 
-// Where kernels of a step begin before the one in front has ended: from here on there is what that has written, and all before.
-// Every kernel waits, also one that reads nothing of it: the one behind knows of the end of this one alone.
+// Programmatic dependent launch: after this wait, the results of the previous kernel and all before
+// it are visible. Every kernel waits, even if it reads nothing of them, because the next one only
+// waits for this one.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define WAIT_FOR_THE_ONE_BEFORE() asm volatile("griddepcontrol.wait;" ::: "memory")
 #define LET_THE_NEXT_BEGIN() asm volatile("griddepcontrol.launch_dependents;")
@@ -37,28 +39,30 @@ typedef unsigned long long uint64_t;
     }                                                                          \
     static __device__ __forceinline__ void behind_##name(const Arguments &a)
 
-// A kernel by name, its structure `a`, and the threads of a block at most.
+// Declares a kernel with its arguments `a` and its maximum block size.
 #define KERNEL(name, Arguments, threads) BODY_BEHIND(name, Arguments, __launch_bounds__(threads))
 
-// One that has registers for so many blocks on a multiprocessor, and no more: the compiler neither saves them for others at the
-// price of memory nor takes so many that loads of too few warps are under way.
+// Declares a kernel with registers for exactly `blocks` blocks per multiprocessor: the compiler
+// neither spills registers for higher occupancy nor uses so many that too few warps have loads in
+// flight.
 #define KERNEL_OF_BLOCKS(name, Arguments, threads, blocks) \
     BODY_BEHIND(name, Arguments, __launch_bounds__(threads, blocks))
 
-// `count` numbers that the threads of a block share.
+// `count` elements shared by a block.
 #define SHARED(type, name, count) __shared__ type name[count]
 
-// As many as the launch asks for, as `type`.
+// Dynamic shared memory as `type`.
 #define DYNAMIC_SHARED(type, name)                  \
     extern __shared__ uint4 htc_dynamic_shared[];   \
     type *name = reinterpret_cast<type *>(htc_dynamic_shared)
 
 #define DEVICE static __device__ __forceinline__
 
-// Between two looks at what other blocks are to write.
+// Pause between polls of a value that other blocks write.
 DEVICE void wait_for_blocks() { __nanosleep(20); }
 
-// Copies sixteen bytes to shared memory, which are there for the thread once it has waited for its copies.
+// Asynchronous copy of 16 bytes to shared memory, visible to the thread after it has waited for its
+// copies.
 DEVICE void copy_to_shared(void *to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from)
                  : "memory");
@@ -68,7 +72,7 @@ DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory");
 #ifndef INFINITY
 #define INFINITY __uint_as_float(0x7f800000u)
 #endif
-// A loop behind it is unrolled, wholly or so many times.
+// Unrolls the following loop, fully or by a factor.
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL PRAGMA(unroll)
 #define UNROLL_BY(times) PRAGMA(unroll times)
@@ -79,14 +83,14 @@ DEVICE float float_of_half(uint16_t bits) {
     return value;
 }
 
-// To the nearest, ties to even; infinite beyond.
+// Rounds to nearest, ties to even; infinite on overflow.
 DEVICE uint16_t half_of_float(float value) {
     uint16_t bits;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 }
 
-// Two numbers in half precision or as bf16, the first in the low half.
+// Packs two floats as half precision or bf16, the first in the low half.
 DEVICE uint32_t halves_of_floats(float first, float second) {
     uint32_t pair;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
@@ -100,7 +104,7 @@ DEVICE uint32_t bf16s_of_floats(float first, float second) {
 
 #endif
 
-// Threads that exchange numbers without a barrier.
+// Threads that exchange values without a barrier.
 #define WARP 32
 #define EVERY_LANE 0xffffffffu
 
@@ -109,11 +113,11 @@ DEVICE float float_of_bf16(uint16_t bits) {
 }
 
 #ifdef HTC_EMULATED
-// The same in one exchange where each has a price: the sum in the same order.
+// In the emulation a single exchange gives the sum in the same order at lower cost.
 #define sum_of_warp(value) emulate::reduce(emulate::Exchange::Sum, __LINE__, value)
 #define max_of_warp(value) emulate::reduce(emulate::Exchange::Max, __LINE__, value)
 #else
-// The sum of a number of each lane, in every lane, added up in the same order wherever it is called.
+// Returns the sum over the lanes to every lane, with a fixed order of summation.
 DEVICE float sum_of_warp(float value) {
     for (int apart = WARP / 2; apart > 0; apart /= 2) value += __shfl_xor_sync(EVERY_LANE, value, apart);
     return value;
@@ -126,8 +130,8 @@ DEVICE float max_of_warp(float value) {
 }
 #endif
 
-// The sum of a number of each thread of a block of whole warps, in every thread. `room` has a number for each warp, and may
-// be used again once the block has met.
+// Returns the sum over the threads of a block of whole warps to every thread. `room` has one
+// element per warp and may be reused after the next barrier of the block.
 DEVICE float sum_of_block(float value, float *room) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     value = sum_of_warp(value);
@@ -138,25 +142,27 @@ DEVICE float sum_of_block(float value, float *room) {
     return sum;
 }
 
-// Integers of eight bits as tensor cores multiply them, four in a register: what a lane has of 16 rows of 32 numbers and of 8
-// columns of as many. With `group = lane / 4` and `of = lane % 4` these are the four numbers from 4 `of` on of row `group` and of
-// row `group + 8`, those sixteen further of both rows, and the four from 4 `of` on and those sixteen further of column `group`: the
-// fragments of `mma.m16n8k32` in NVIDIA's "PTX ISA". Of the products, 16 by 8, it has those of row `group` with columns 2 `of` and
-// 2 `of` + 1, and of row `group + 8` with the same.
+// Operands of an int8 tensor core product, four values per register: a lane's part of 16 rows of 32
+// values and of 8 columns of 32. With `group = lane / 4` and `of = lane % 4` these are values 4
+// `of` to 4 `of` + 3 of rows `group` and `group + 8`, the values 16 further of both rows, and
+// values 4 `of` to 4 `of` + 3 and those 16 further of column `group`: the fragments of
+// `mma.m16n8k32` in NVIDIA's "PTX ISA". Of the 16 by 8 results it holds those of rows `group` and
+// `group + 8` for columns 2 `of` and 2 `of` + 1.
 struct Fragment {
     uint32_t rows[4];
     uint32_t columns[2];
 };
 
 #if defined(HTC_EMULATED) || defined(HTC_PLAIN_MMA)
-// The same by exchanges of the warp, where there are no tensor cores, or to hold them against it: integers are exact in any order.
+// The same with warp shuffles, for devices without tensor cores and for comparison: integer sums
+// are exact in any order.
 DEVICE void add_products(int sums[4], const Fragment &x) {
     const uint32_t lane = threadIdx.x % WARP, group = lane / 4, of = lane % 4;
     const uint64_t near = static_cast<uint64_t>(x.rows[1]) << 32 | x.rows[0];
     const uint64_t far = static_cast<uint64_t>(x.rows[3]) << 32 | x.rows[2];
     const uint64_t column = static_cast<uint64_t>(x.columns[1]) << 32 | x.columns[0];
     for (uint32_t four = 0; four < 4; four++) {
-        // Lanes of a group have its two rows; those of group c have column c.
+        // Lanes of a group hold its two rows; lanes of group c hold column c.
         const uint64_t a = __shfl_sync(EVERY_LANE, near, static_cast<int>(4 * group + four));
         const uint64_t b = __shfl_sync(EVERY_LANE, far, static_cast<int>(4 * group + four));
         const uint64_t first = __shfl_sync(EVERY_LANE, column, static_cast<int>(4 * (2 * of) + four));
@@ -170,12 +176,12 @@ DEVICE void add_products(int sums[4], const Fragment &x) {
     }
 }
 
-// Of the first sixteen numbers of rows and columns alone, or of the others.
+// Uses only the first or only the last 16 values of rows and columns.
 template <int HALF> DEVICE void add_products_of_half(int sums[4], const Fragment &x) {
     add_products(sums, {{x.rows[2 * HALF], x.rows[2 * HALF + 1], 0, 0}, {x.columns[HALF], 0}});
 }
 #else
-// Volatile, so that no compiler moves what a whole warp does to where some of its lanes are.
+// Volatile, so that the compiler does not move a warp-wide operation into divergent code.
 DEVICE void add_products(int sums[4], const Fragment &x) {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
@@ -189,8 +195,9 @@ template <int HALF> DEVICE void add_products_of_half(int sums[4], const Fragment
 }
 #endif
 
-// Meets all blocks of the grid, of which all have to be on the device at a time; what each has written before is there for all
-// behind it. `meeting` is how many have arrived, zero before and behind, and how often they have met.
+// Grid barrier. All blocks of the grid must be resident; writes before the barrier are visible
+// after it. `meeting` holds the number of arrived blocks, zero before and after, and the number of
+// completed barriers.
 DEVICE void meet_blocks(uint32_t *meeting) {
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -1,30 +1,31 @@
-// One of many tokens, drawn by what their logits weigh.
+// Sampling of a token by the softmax weights of its logits.
 #include "dialect.cuh"
 
 namespace drawing {
 
 #define DRAW_THREADS 1024u
-// Values of a digit of a key at most, two for each thread, and sums of each: lanes side by side add to different ones.
+// Maximum values of a radix digit, two per thread, and copies of each histogram bin, so that
+// adjacent lanes update different ones.
 #define DIGITS (2 * DRAW_THREADS)
 #define COPIES 2u
 #define NO_PLACE 0xffffffffu
 
 struct Draw {
     const float *x;
-    // Two words: the token, and the place of the first number that is not finite, or none.
+    // Two words: the token, and the index of the first non-finite element, or none.
     uint32_t *out;
-    // Of [0, 1).
+    // In [0, 1).
     double uniform;
     uint32_t numbers;
-    // How many of the largest count; 0 for all.
+    // Top-k; 0 for all.
     uint32_t top_k;
-    // What part of the weight of those counts, the largest first; 1 for all.
+    // Top-p mass, from the largest weight down; 1 for all.
     float top_p;
-    // Divides them, only behind what counts.
+    // Temperature, applied after top-k and top-p.
     float temperature;
 };
 
-// Keys in the order of the numbers, both zeros alike.
+// Returns a key with the order of the floats; both zeros are equal.
 DEVICE uint32_t key_of(float x) {
     const uint32_t bits = __float_as_uint(x + 0.0f);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -32,31 +33,31 @@ DEVICE uint32_t key_of(float x) {
 
 DEVICE float number_of(uint32_t key) { return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
 
-// What a number weighs beside the largest, in whole parts of 2^-40: their sums are the same in any order. What weighs less than one
-// of them is never drawn.
+// Returns the weight relative to the largest logit as an integer multiple of 2^-40: sums are the
+// same in any order. Smaller weights are never drawn.
 DEVICE uint64_t weight_of(float x, float largest, float temperature) {
-    // Halves, whose difference is finite.
+    // Halved, so that the difference is finite.
     const float less = (x * 0.5f - largest * 0.5f) / temperature * 2.0f;
     return static_cast<uint64_t>((x == largest ? 1.0f : expf(less)) * 1099511627776.0f);
 }
 
-// What the threads of the block share.
+// Shared memory of the block.
 struct Room {
-    // A number for each.
+    // One per thread.
     uint64_t *sums;
     // [digits, copies]
     uint64_t *bins;
-    // What one of them has found.
+    // Result found by one thread.
     uint64_t *found;
 };
 
-// Numbers that count: those of larger keys, and so many of those of this one, that of the lower place first.
+// Selected elements: those with larger keys, and the first `of_key` elements with this key.
 struct Kept {
     uint32_t key;
     uint32_t of_key;
 };
 
-// The sum of a number of each thread before it; of all of them in `found[0]`.
+// Returns the exclusive prefix sum over the threads, and the total in `found[0]`.
 DEVICE uint64_t sum_before(const Room &room, uint64_t value) {
     __syncthreads();
     room.sums[threadIdx.x] = value;
@@ -73,26 +74,28 @@ DEVICE uint64_t sum_before(const Room &room, uint64_t value) {
     return before;
 }
 
-// The largest keys whose amounts together reach `wanted`, which is at least 1 and at most that of all that count: `amount` is what one of
-// them has. Of the last key, as many as it takes. `exists` says which count.
+// Radix selection of the largest keys whose amounts together reach `wanted`, which is between 1 and
+// the total. `amount` is the contribution of an element, `exists` filters keys. Of the last key,
+// only as many elements as needed are taken.
 template <class Exists, class Amount>
 DEVICE Kept reach(const Draw &a, const Room &room, uint64_t wanted, Exists exists, Amount amount) {
     uint32_t key = 0;
-    // Keys in digits of eleven, eleven and ten bits. The first has the exponent and two bits more, so that logits are spread.
+    // Digits of eleven, eleven and ten bits. The first contains the exponent and two more bits, so
+    // that logits are spread over bins.
     for (int above = 32; above > 0;) {
         const int bits = above > 10 ? 11 : 10, shift = above - bits;
         for (uint32_t i = threadIdx.x; i < COPIES * DIGITS; i += DRAW_THREADS) room.bins[i] = 0;
         __syncthreads();
         for (uint32_t i = threadIdx.x; i < a.numbers; i += DRAW_THREADS) {
             const uint32_t own = key_of(a.x[i]);
-            // Those that begin as the key does.
+            // Elements whose leading digits match.
             if (!exists(own) || (above < 32 && own >> above != key >> above)) continue;
             const uint64_t has = amount(a.x[i]);
             const uint32_t digit = own >> shift & ((1u << bits) - 1);
             if (has > 0) atomicAdd(room.bins + COPIES * digit + threadIdx.x % COPIES, has);
         }
         __syncthreads();
-        // Two digits for each thread, the largest first.
+        // Two digits per thread, the largest first.
         const uint32_t digit = DIGITS - 1 - 2 * threadIdx.x;
         uint64_t of_digits[2] = {};
         for (uint32_t i = 0; i < COPIES; i++) {
@@ -109,15 +112,15 @@ DEVICE Kept reach(const Draw &a, const Room &room, uint64_t wanted, Exists exist
         key |= static_cast<uint32_t>(room.found[0]) << shift;
         wanted = room.found[1];
         above = shift;
-        // It is written again only once all have read.
+        // Wait for all readers before it is written again.
         __syncthreads();
     }
-    // All of one key have the same amount.
+    // All elements of one key have the same amount.
     const uint64_t each = max(amount(number_of(key)), static_cast<uint64_t>(1));
     return {key, static_cast<uint32_t>((wanted + each - 1) / each)};
 }
 
-// One block.
+// A single block.
 KERNEL(draw_token, Draw, DRAW_THREADS) {
     SHARED(uint64_t, sums, DRAW_THREADS);
     SHARED(uint64_t, bins, COPIES * DIGITS);
@@ -133,7 +136,7 @@ KERNEL(draw_token, Draw, DRAW_THREADS) {
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < a.numbers; i += DRAW_THREADS) {
         const float x = a.x[i];
-        // False for what is no number, too.
+        // False for NaN as well.
         if (fabsf(x) < INFINITY) {
             atomicMax(top, key_of(x));
         } else {
@@ -144,7 +147,7 @@ KERNEL(draw_token, Draw, DRAW_THREADS) {
     if (threadIdx.x == 0) a.out[1] = strange[0];
     if (strange[0] != NO_PLACE) return;
     const float largest = number_of(top[0]);
-    // No number has the key 0.
+    // No float has the key 0.
     Kept kept = {0, 0};
     if (a.top_k > 0 && a.top_k < a.numbers)
         kept = reach(a, room, a.top_k, [](uint32_t) { return true; }, [](float) { return static_cast<uint64_t>(1); });
@@ -163,7 +166,7 @@ KERNEL(draw_token, Draw, DRAW_THREADS) {
         kept = reach(a, room, wanted, [&](uint32_t key) { return key >= before.key; }, weight);
         if (kept.key == before.key) kept.of_key = min(kept.of_key, before.of_key);
     }
-    // Neighbouring tokens for each thread, so that draws go along the vocabulary.
+    // Contiguous tokens per thread, so that the draw follows token order.
     const uint32_t each = ceil_div(a.numbers, DRAW_THREADS);
     const uint32_t first = min(threadIdx.x * each, a.numbers), last = min(first + each, a.numbers);
     uint64_t of_key = 0;
@@ -177,7 +180,7 @@ KERNEL(draw_token, Draw, DRAW_THREADS) {
     uint64_t own = 0, seen = of_key;
     for (uint32_t i = first; i < last; i++) own += weight_if_kept(i, seen);
     const uint64_t before = sum_before(room, own);
-    // Below the sum of all, however it is rounded.
+    // Clamped below the total in case of rounding.
     const uint64_t all = found[0];
     const uint64_t at = min(static_cast<uint64_t>(a.uniform * static_cast<double>(all)), all - 1);
     if (before > at || before + own <= at) return;

@@ -1,4 +1,4 @@
-// Norms, sums, activations, rotations: what works on each number of a row, or on a row.
+// Norms, sums, activations and rotary embeddings.
 #include "rows.cuh"
 
 struct RmsNorm {
@@ -9,7 +9,7 @@ struct RmsNorm {
     float epsilon;
 };
 
-// A block of `norm_threads` for each row of `x [rows, width]`; `out` may be `x`.
+// One block of `norm_threads` per row of `x [rows, width]`; `out` may be `x`.
 KERNEL(rms_norm, RmsNorm, NORM_THREADS) {
     SHARED(float, room, NORM_THREADS / WARP);
     const float *x = a.x + static_cast<size_t>(blockIdx.x) * a.width;
@@ -28,7 +28,7 @@ struct Add {
     float *x;
     const float *y;
     uint64_t numbers;
-    // Numbers of `y`, which is added to each row of `x` of so many.
+    // Elements of `y`, which is added to each row of `x` of that width.
     uint32_t width;
     uint32_t unused;
 };
@@ -99,11 +99,11 @@ struct Rope {
     uint32_t heads;
     uint32_t size;
     uint32_t pairs;
-    // Whether a pair is two neighbours, not a number of each half.
+    // Pairs are adjacent elements, not one of each half.
     uint32_t neighbours;
 };
 
-// A block for each row; `x [rows, heads, size]`.
+// One block per row; `x [rows, heads, size]`.
 KERNEL(rope, Rope, 256) {
     float *x = a.x + static_cast<size_t>(blockIdx.x) * a.heads * a.size;
     const float *cosines = a.cosines + static_cast<size_t>(blockIdx.x) * a.pairs;
@@ -119,12 +119,12 @@ KERNEL(rope, Rope, 256) {
 
 struct Hadamard {
     float *x;
-    // Numbers of a block, a power of two, and its normalisation.
+    // Elements per transform, a power of two, and its normalisation.
     uint32_t size;
     float factor;
 };
 
-// A block of threads for each block of numbers, with room for them in shared memory.
+// One thread block per transform, which is held in shared memory.
 KERNEL(hadamard, Hadamard, 128) {
     DYNAMIC_SHARED(float, room);
     float *x = a.x + static_cast<size_t>(blockIdx.x) * a.size;

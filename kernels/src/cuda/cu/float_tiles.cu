@@ -1,9 +1,10 @@
-// Products of matrices of floats with many vectors, in tiles of 128 rows by 64 vectors, or of 64 by 64 for f32, by tensor cores.
+// Products of float matrices with many vectors with tensor cores, in tiles of 128 rows by 64
+// vectors, or 64 by 64 for f32.
 //
-// Numbers of vectors are taken in parts of sixteen bits (`parts.cuh`), those of f32 matrices, too. A block of threads goes along
-// its rows 32 numbers at a time; while these are multiplied, the next are on their way into registers. Products of 32
-// numbers are added up by tensor cores and then to those before them, in their order: a row has the same bits with a vector wherever
-// that stands among however many others, though not those of products that are added up by lanes.
+// Vectors, and f32 matrices, are split into 16-bit parts (`parts.cuh`). A thread block processes 32
+// elements of its rows at a time; the next are loaded into registers during the multiplication.
+// Tensor cores sum 32 products, which are then added to the previous ones in order: a row has the
+// same bits with a vector at any index of any batch, but not the same as products summed by lanes.
 #include "blocks.cuh"
 #include "parts.cuh"
 
@@ -14,19 +15,19 @@ constexpr uint32_t VECTORS = 64, THREADS = 256;
 using parts::CHUNK;
 using parts::CHUNKS;
 static_assert(VECTORS * CHUNKS == THREADS, "each thread brings a chunk of a vector");
-// Sixteen rows and eight vectors are multiplied together. Four warps share the rows of a tile, two the vectors, and a warp has
-// so many times eight of these.
+// Units of 16 rows by 8 vectors. Four warps share the rows of a tile and two its vectors; a warp
+// has this number of units of eight vectors.
 constexpr uint32_t WARPS_OF_ROWS = 4, COLUMN_GROUPS = 4, OF_WARP_VECTORS = 8 * COLUMN_GROUPS;
 static_assert(WARPS_OF_ROWS * (VECTORS / OF_WARP_VECTORS) * WARP == THREADS, "warps have the whole tile");
 
-// A tile of rows of which a warp has so many times sixteen.
+// A tile in which a warp has `GROUPS` units of 16 rows.
 template <uint32_t GROUPS> struct Tile {
     static constexpr uint32_t ROW_GROUPS = GROUPS, OF_WARP_ROWS = 16 * GROUPS, ROWS = WARPS_OF_ROWS * OF_WARP_ROWS;
-    // Chunks of rows that a thread brings.
+    // Row chunks loaded per thread.
     static constexpr uint32_t EACH = ROWS * CHUNKS / THREADS;
 };
 
-// Rows whose numbers are one part as they are stored.
+// Rows that are a single part as stored.
 struct AsStored : Tile<2> {
     static constexpr uint32_t WORDS = 1;
     static constexpr int ROW_PARTS = 1;
@@ -34,22 +35,22 @@ struct AsStored : Tile<2> {
     DEVICE void take(const uint4 raw[WORDS], uint4 to[ROW_PARTS]) { to[0] = raw[0]; }
 };
 
-// Numbers in half precision: vectors are scaled, 32 numbers alike, and have 22 bits.
+// Half-precision weights: vectors are scaled in blocks of 32 and have 22 bits.
 struct OfHalf : AsStored {
     typedef parts::Half Type;
     static constexpr int PARTS = 2;
     static constexpr bool SCALED = true;
 };
 
-// Vectors are exact.
+// bf16 weights: vectors are exact.
 struct OfBf16 : AsStored {
     typedef parts::Bf16 Type;
     static constexpr int PARTS = 3;
     static constexpr bool SCALED = false;
 };
 
-// Both are exact: three parts of each take the registers of more rows. Of their products those are left out that are below the last
-// bit of the largest.
+// f32 weights: both operands are exact in three parts each, which needs the registers of more rows.
+// Products below the last bit of the largest are omitted.
 struct OfFloat : Tile<1> {
     typedef parts::Bf16 Type;
     static constexpr uint32_t WORDS = 2;
@@ -64,14 +65,14 @@ struct OfFloat : Tile<1> {
     }
 };
 
-// Shared memory: [parts, rows, chunks], the same of vectors, and by what their products are multiplied.
+// Shared memory: [parts, rows, chunks], the same for vectors, and the scales of their products.
 struct Room {
     uint4 *rows, *vectors;
     float *steps;
 };
 
-// Eight numbers of a row as they are stored; zeros for those that are not there. Those behind the width in use, of the last eight, meet
-// zeros.
+// Loads eight elements of a row as stored, zeros outside the matrix. Elements after the used width
+// within the last eight are multiplied by zeros.
 template <class Format> DEVICE void fetch_row(const Slot &slot, uint32_t row, uint32_t chunk, uint4 to[Format::WORDS]) {
     constexpr uint32_t UNIT = CHUNK / Format::WORDS;
     UNROLL
@@ -95,7 +96,7 @@ DEVICE void fetch_vector(const Vectors &a, uint32_t vector, uint32_t chunk, floa
     for (uint32_t i = 0; i < CHUNK; i++) to[i] = vector < a.n && column + i < a.width ? x[i] : 0.0f;
 }
 
-// Four threads in a row have 32 numbers of a vector.
+// Four consecutive threads hold 32 elements of a vector.
 template <class Format> DEVICE void put_vector(const Room &room, uint32_t vector, uint32_t chunk, float x[CHUNK]) {
     uint4 parts[Format::PARTS];
     const float step = parts::split_of_four<typename Format::Type, Format::PARTS, Format::SCALED>(x, parts);
@@ -104,7 +105,7 @@ template <class Format> DEVICE void put_vector(const Room &room, uint32_t vector
     for (int part = 0; part < Format::PARTS; part++) room.vectors[(part * VECTORS + vector) * CHUNKS + chunk] = parts[part];
 }
 
-// Adds the products of what is in shared memory, those of a warp's rows and vectors.
+// Adds the products of a warp's rows and vectors in shared memory.
 template <class Format>
 DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, float sums[Format::ROW_GROUPS][COLUMN_GROUPS][4]) {
     constexpr int PARTS = Format::PARTS, ROW_PARTS = Format::ROW_PARTS;
@@ -122,7 +123,7 @@ DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, flo
         for (uint32_t i = 0; i < COLUMN_GROUPS; i++) {
             const uint32_t vector = first_vector + 8 * i;
             float products[4] = {};
-            // The smallest first.
+            // Smallest products first.
             UNROLL
             for (int both = PARTS - 1; both >= 0; both--) {
                 UNROLL
@@ -140,7 +141,7 @@ DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, flo
     }
 }
 
-// The grid goes over the tiles of one matrix after the other, and over groups of vectors.
+// Grid: the tiles of all matrices, and groups of vectors.
 template <class Format> DEVICE void multiply(const Product &product) {
     constexpr uint32_t ROWS = Format::ROWS, EACH = Format::EACH;
     SHARED(uint4, of_rows, Format::ROW_PARTS * ROWS * CHUNKS);
@@ -155,7 +156,7 @@ template <class Format> DEVICE void multiply(const Product &product) {
     const uint32_t own = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
     const uint32_t warp_row = warp % WARPS_OF_ROWS * Format::OF_WARP_ROWS;
     const uint32_t warp_vector = warp / WARPS_OF_ROWS * OF_WARP_VECTORS;
-    // Vectors that are not there are zeros; where a warp has no others it has nothing to multiply.
+    // Missing vectors are zeros; a warp without any vector skips the multiplication.
     const bool multiplies = first_vector + warp_vector < a.n && first_row + warp_row < slot.live;
     float sums[Format::ROW_GROUPS][COLUMN_GROUPS][4] = {};
     uint4 raw[EACH][Format::WORDS];

@@ -1,4 +1,4 @@
-// Products with matrices of floats.
+// Products with float matrices.
 #include "products.cuh"
 
 namespace products {

@@ -1,32 +1,32 @@
-// What is done to rows in front of a product, and their rounding to the integers that it reads, in one launch. Numbers are
-// written as well: others may read them.
+// Operations before a product, fused with the quantisation of their result. The float result is
+// written as well for other readers.
 #include "rows.cuh"
 #include "vectors.cuh"
 
 namespace fused {
 
 struct NormQuantise {
-    // [rows, width], to which `y` is added first, where there is one.
+    // [rows, width], to which `y` is added first, if not null.
     float *x;
     const float *y;
     const float *weight;
     float *out;
     uint32_t width;
     float epsilon;
-    // Of `to`.
+    // Number of `to`.
     uint32_t count;
     uint32_t unused;
     vectors::Integers to[4];
 };
 
-// A block of `norm_threads` for each row.
+// One block of `norm_threads` per row.
 KERNEL(norm_quantise, NormQuantise, NORM_THREADS) {
     SHARED(float, room, NORM_THREADS / WARP);
     const size_t start = static_cast<size_t>(blockIdx.x) * a.width;
     float *x = a.x + start;
     const uint32_t lanes = 8 * ceil_div(a.width, 32), threads = blockDim.x;
     const float4 weight = four_of(a.weight, 4 * threadIdx.x, a.width);
-    // The first four of the thread, which it keeps; few rows have more for it.
+    // The first four elements of the thread are kept in registers; few rows have more per thread.
     float4 kept = {0, 0, 0, 0};
     float squares = 0;
     for (uint32_t part = threadIdx.x; 4 * part < a.width; part += threads) {
@@ -88,7 +88,7 @@ template <class Function> DEVICE void gate_quantise(const GateQuantise &a) {
     for (uint32_t k = 0; k < a.count; k++) vectors::quantise_four(a.to[k], at, column, a.width, exists, numbers);
 }
 
-// Eight threads for each block of 32 numbers.
+// Eight threads per block of 32 elements.
 KERNEL(silu_quantise, GateQuantise, 256) { gate_quantise<Silu>(a); }
 KERNEL(gelu_quantise, GateQuantise, 256) { gate_quantise<Gelu>(a); }
 

@@ -2,8 +2,8 @@
 #include "kv.cuh"
 #include "rows.cuh"
 
-// What the first number was that has no place, of those that a launch writes: its row above its bits. All ones where there
-// is none.
+// Records the first unrepresentable value that a launch writes: its row in the high bits, its float
+// bits in the low ones. All ones if none.
 DEVICE void fault(uint64_t *faults, uint32_t row, float value) {
     atomicMin(reinterpret_cast<unsigned long long *>(faults),
               static_cast<unsigned long long>(row) << 32 | __float_as_uint(value));
@@ -21,9 +21,9 @@ struct Append {
     uint32_t n;
     uint32_t kv_heads;
     uint32_t size;
-    // The row that the first becomes.
+    // Cache row of the first row.
     uint32_t first;
-    // What faults count it as.
+    // Position that faults report for it.
     uint32_t position;
     uint32_t unused;
 };
@@ -32,7 +32,7 @@ DEVICE size_t appended_row(const Append &a, uint32_t t, uint32_t head) {
     return static_cast<size_t>(head) * a.rows.capacity + a.first + t;
 }
 
-// One number of a type without blocks, at `at`.
+// Writes one element of a type without blocks at index `at`.
 DEVICE void append_number(const KvRows &rows, uint64_t *faults, uint32_t position, size_t at, float value) {
     if (rows.type == KV_F16) {
         const uint16_t bits = half_of_float(value);
@@ -44,7 +44,7 @@ DEVICE void append_number(const KvRows &rows, uint64_t *faults, uint32_t positio
     }
 }
 
-// A thread for each number, of types without blocks.
+// One thread per element, for types without blocks.
 KERNEL(kv_append, Append, 256) {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= a.n * a.kv_heads * a.size) return;
@@ -52,7 +52,7 @@ KERNEL(kv_append, Append, 256) {
     append_number(a.rows, a.fault, a.position + t, appended_row(a, t, head) * a.size + d, a.x[i]);
 }
 
-// The nearest level from `low` to `high`, ties to even, by adding what leaves whole numbers in a float's last bits.
+// Rounds to an integer from `low` to `high`, ties to even, by adding 1.5 * 2^23.
 DEVICE int nearest_level(float value, float inverse, float low, float high) {
     const float whole = fminf(fmaxf(value * inverse, low), high) + 12582912.0f;
     return static_cast<int>(__float_as_uint(whole)) - static_cast<int>(__float_as_uint(12582912.0f));
@@ -60,11 +60,11 @@ DEVICE int nearest_level(float value, float inverse, float low, float high) {
 
 DEVICE float inverse_of(float scale) { return scale == 0.0f ? 0.0f : 1.0f / scale; }
 
-// One block of numbers, block `at`. The arithmetic is that of the processor, in its order.
+// Quantises block `at` with the arithmetic of the CPU implementation, in the same order.
 DEVICE void append_block(const KvRows &rows, uint64_t *faults, uint32_t position, size_t at, const float *x) {
     float extreme = 0;
     for (uint32_t d = 0; d < KV_BLOCK; d++) {
-        // Magnitudes are in the order of their bits, infinity and NaN above all others.
+        // Magnitudes compare as their bits, with infinity and NaN above all others.
         const float value = x[d];
         if ((__float_as_uint(value) & 0x7fffffffu) > (__float_as_uint(extreme) & 0x7fffffffu)) extreme = value;
     }
@@ -106,7 +106,7 @@ DEVICE void append_block(const KvRows &rows, uint64_t *faults, uint32_t position
     rows.scales[at] = best;
 }
 
-// A thread for each block of numbers.
+// One thread per block of elements.
 KERNEL(kv_append_blocks, Append, 64) {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     const uint32_t blocks = a.size / KV_BLOCK;
@@ -119,11 +119,11 @@ KERNEL(kv_append_blocks, Append, 64) {
 struct HeadsPart {
     // [n, heads, size]
     float *x;
-    // [heads, size], which is added first; none where there is none.
+    // [heads, size], added first; null for none.
     const float *bias;
-    // [size], of a norm of each head; none where there is none.
+    // [size], weight of a norm of each head; null for none.
     const float *weight;
-    // Where they are written as well.
+    // Cache rows to which the result is also written.
     KvRows rows;
     uint64_t *fault;
     uint32_t heads;
@@ -139,9 +139,9 @@ struct Heads {
     uint32_t n;
     uint32_t size;
     uint32_t pairs;
-    // Whether a pair is two neighbours, not a number of each half.
+    // Pairs are adjacent elements, not one of each half.
     uint32_t neighbours;
-    // The row that the first is appended as, and what faults count it as.
+    // Cache row of the first row, and the position that faults report for it.
     uint32_t first;
     uint32_t position;
     uint32_t count;
@@ -149,7 +149,8 @@ struct Heads {
     HeadsPart parts[3];
 };
 
-// The factor of the norm of numbers that a block shares, added up among as many threads as in a norm of its own.
+// Returns the norm factor of elements in shared memory, with the summation order of the separate
+// norm kernel.
 DEVICE float head_factor(const float *head, uint32_t size, float epsilon, float *room) {
     const uint32_t lane = threadIdx.x % WARP, threads = norm_threads(size);
     for (uint32_t warp = threadIdx.x / WARP; warp < threads / WARP; warp += blockDim.x / WARP) {
@@ -165,8 +166,8 @@ DEVICE float head_factor(const float *head, uint32_t size, float epsilon, float 
     return norm_factor(sum, size, epsilon);
 }
 
-// A block for each head of each row of queries, keys and values, with room for its numbers: what is added to them, their norm
-// and their rotation, and where they are written.
+// One block per head and row of queries, keys and values, with the head in shared memory: adds the
+// bias, normalises, rotates and appends.
 KERNEL(heads_ready, Heads, 64) {
     SHARED(float, room, NORM_THREADS / WARP);
     DYNAMIC_SHARED(float, numbers);
@@ -208,18 +209,18 @@ KERNEL(heads_ready, Heads, 64) {
 struct Gather {
     const uint8_t *from;
     uint8_t *to;
-    // Rows `[kv_heads, count]` of `from` that become the first of `to`; none where they stay the first.
+    // Rows `[kv_heads, count]` of `from` that become the first of `to`; null for the identity.
     const uint32_t *rows;
     uint32_t kv_heads;
     uint32_t count;
     uint32_t from_capacity;
     uint32_t to_capacity;
-    // Of a row, an even number.
+    // Bytes per row, an even number.
     uint32_t bytes;
     uint32_t unused;
 };
 
-// A block for each head and row.
+// One block per head and row.
 KERNEL(kv_gather, Gather, 64) {
     const uint32_t head = blockIdx.x / a.count, row = blockIdx.x % a.count;
     const uint32_t source = a.rows == nullptr ? row : a.rows[blockIdx.x];
@@ -231,7 +232,7 @@ KERNEL(kv_gather, Gather, 64) {
 
 struct Widen {
     KvRows rows;
-    // [kv_heads, count, size], or with room for `to_capacity` rows of each head.
+    // [kv_heads, count, size], or with `to_capacity` rows per head.
     float *to;
     uint32_t kv_heads;
     uint32_t size;
@@ -248,7 +249,7 @@ template <uint32_t TYPE> DEVICE void widen(const Widen &a) {
     for (uint32_t d = threadIdx.x; d < a.size; d += blockDim.x) to[d] = kv_number<TYPE>(kv_row<TYPE>(a.rows, from, a.size), d);
 }
 
-// A block for each head and row: rows in full as floats.
+// One block per head and row: full rows as floats.
 KERNEL(kv_widen, Widen, 64) {
     switch (a.rows.type) {
     case KV_F32: widen<KV_F32>(a); break;
@@ -272,7 +273,7 @@ struct Expand {
     uint32_t unused;
 };
 
-// A block for each head and row: what coordinates stand for, as floats.
+// One block per head and row: expands coordinates to floats.
 KERNEL(kv_expand, Expand, 64) {
     const uint32_t head = blockIdx.x / a.count, row = blockIdx.x % a.count;
     const uint16_t *from = a.coordinates + (static_cast<size_t>(head) * a.capacity + row) * a.rank;
@@ -286,14 +287,14 @@ KERNEL(kv_expand, Expand, 64) {
 }
 
 struct Map {
-    // Rows in half precision [kv_heads, from_capacity, from_size].
+    // Half-precision rows [kv_heads, from_capacity, from_size].
     const uint16_t *from;
     // [kv_heads, to_size, from_size]
     const float *matrix;
     // [kv_heads, to_capacity, to_size]
     uint16_t *to;
     uint64_t *fault;
-    // [kv_heads, count, 2]: squares of a row before and behind.
+    // [kv_heads, count, 2]: squared norms of a row before and after.
     float *squares;
     uint32_t kv_heads;
     uint32_t count;
@@ -305,7 +306,7 @@ struct Map {
     uint32_t to_first;
 };
 
-// A block for each head and row: its product with the head's matrix, rounded to half precision.
+// One block per head and row: the product with the head's matrix, rounded to half precision.
 KERNEL(kv_map, Map, 64) {
     SHARED(float, room, 64 / WARP);
     DYNAMIC_SHARED(float, x);

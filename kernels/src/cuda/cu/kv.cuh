@@ -1,38 +1,39 @@
-// Rows of keys or values `[kv_heads, capacity, size]` in one of the types that a cache has.
+// Rows of keys or values `[kv_heads, capacity, size]` in a KV cache type.
 #pragma once
 #include "dialect.cuh"
 
 enum KvType : uint32_t { KV_F32 = 0, KV_F16 = 1, KV_Q8_0 = 2, KV_Q4_0 = 3 };
 
-// Numbers that share a scale in the types with blocks.
+// Elements per scale in block types.
 #define KV_BLOCK 32u
 
 struct KvRows {
-    // Numbers; or codes, of four bits the first sixteen of a block in the low halves of its sixteen bytes.
+    // Elements or codes. For 4-bit types the first sixteen of a block are in the low nibbles of its
+    // sixteen bytes.
     uint8_t *codes;
-    // A scale in half precision for each block, of the types that have blocks.
+    // Half-precision scale per block, for block types.
     uint16_t *scales;
     uint32_t type;
     uint32_t capacity;
 };
 
-// A row, wherever it lies.
+// A row in global or shared memory.
 struct KvRow {
     const uint8_t *codes;
     const uint16_t *scales;
 };
 
-// Bytes of codes of a row.
+// Returns the bytes of the codes of a row.
 template <uint32_t TYPE> DEVICE uint32_t kv_bytes(uint32_t size) {
     return TYPE == KV_F32 ? 4 * size : TYPE == KV_F16 ? 2 * size : TYPE == KV_Q8_0 ? size : size / 2;
 }
 
-// A row, which is counted through all heads.
+// Returns a row by its index over all heads.
 template <uint32_t TYPE> DEVICE KvRow kv_row(const KvRows &rows, size_t row, uint32_t size) {
     return {rows.codes + row * kv_bytes<TYPE>(size), rows.scales + row * (size / KV_BLOCK)};
 }
 
-// Number `d` of a row.
+// Returns element `d` of a row.
 template <uint32_t TYPE> DEVICE float kv_number(const KvRow &row, uint32_t d) {
     if (TYPE == KV_F32) return reinterpret_cast<const float *>(row.codes)[d];
     if (TYPE == KV_F16) return float_of_half(reinterpret_cast<const uint16_t *>(row.codes)[d]);
@@ -43,7 +44,7 @@ template <uint32_t TYPE> DEVICE float kv_number(const KvRow &row, uint32_t d) {
     return scale * static_cast<float>(code - 8);
 }
 
-// Eight numbers in half precision with as many floats, two times four.
+// Returns the dot product of eight half-precision elements with two float4.
 DEVICE float dot_of_halves(uint4 halves, const float4 *x) {
     const float4 first = x[0], second = x[1];
     const float with[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
@@ -56,7 +57,8 @@ DEVICE float dot_of_halves(uint4 halves, const float4 *x) {
     return sum;
 }
 
-// The product of `size` numbers in half precision with as many floats, by sixteen bytes of each where rows lie so.
+// Returns the dot product of `size` half-precision elements with floats, 16 bytes at a time for
+// aligned rows.
 DEVICE float dot_of_half_row(const uint16_t *row, const float *x, uint32_t size) {
     float sum = 0;
     if (size % 8 == 0) {
@@ -70,7 +72,7 @@ DEVICE float dot_of_half_row(const uint16_t *row, const float *x, uint32_t size)
     return sum;
 }
 
-// The product of a row with `x [size]`.
+// Returns the dot product of a row with `x [size]`.
 template <uint32_t TYPE> DEVICE float kv_dot(const KvRow &row, uint32_t size, const float *x) {
     if (TYPE == KV_F16) return dot_of_half_row(reinterpret_cast<const uint16_t *>(row.codes), x, size);
     float sum = 0;
@@ -106,5 +108,5 @@ template <uint32_t TYPE> DEVICE float kv_dot(const KvRow &row, uint32_t size, co
     return sum;
 }
 
-// The score of a query with a key, before anything is left out.
+// Applies the soft cap to a score, before masking.
 DEVICE float capped(float score, float cap) { return cap > 0 ? cap * tanhf(score / cap) : score; }

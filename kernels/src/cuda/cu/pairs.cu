@@ -1,4 +1,4 @@
-// Products, and then products with what these are, in one launch.
+// Two dependent products in one launch.
 #include "products.cuh"
 
 namespace products {

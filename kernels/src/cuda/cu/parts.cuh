@@ -1,24 +1,25 @@
-// Numbers as sums of numbers of sixteen bits, which tensor cores multiply without rounding.
+// Floats split into sums of 16-bit floats, which tensor cores multiply without rounding.
 //
-// A number of 24 bits is one of bf16 and two more of what is left, exactly. In half precision two have 22 bits of it, if it is
-// brought to where that is precise first. Products are added up in single precision, which tensor cores truncate: so they add few of
-// them, from zero on, and what these come to is added where sums are rounded to the nearest (Ootomo and Yokota, "Recovering single
-// precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance", 2022, sections 3 and 4).
+// A 24-bit significand is exactly the sum of three bf16 values. Two half-precision values hold 22
+// bits of it, if scaled to the accurate range first. Products are summed in single precision, which
+// tensor cores truncate: so they sum few of them, from zero on, and the results are added with
+// rounding to nearest (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores
+// while surpassing the FP32 theoretical peak performance", 2022, sections 3 and 4).
 #pragma once
 #include "dialect.cuh"
 
 namespace parts {
 
-// Of what type parts are.
+// Type of the parts.
 struct Half {
     DEVICE uint32_t pair(float first, float second) { return halves_of_floats(first, second); }
-    // The first part of a number.
+    // Returns the first part of both values.
     DEVICE uint32_t largest(float first, float second) { return pair(first, second); }
     DEVICE float first(uint32_t pair) { return float_of_half(static_cast<uint16_t>(pair & 0xffffu)); }
     DEVICE float second(uint32_t pair) { return float_of_half(static_cast<uint16_t>(pair >> 16)); }
 
 #if !defined(HTC_EMULATED) && !defined(HTC_PLAIN_MMA)
-    // Volatile, so that no compiler moves what a whole warp does to where some of its lanes are.
+    // Volatile, so that the compiler does not move a warp-wide operation into divergent code.
     DEVICE void multiply(float sums[4], const Fragment &x) {
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
             : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
@@ -29,7 +30,7 @@ struct Half {
 
 struct Bf16 {
     DEVICE uint32_t pair(float first, float second) { return bf16s_of_floats(first, second); }
-    // Numbers beyond the largest of bf16 have that, and a rest.
+    // Clamps to the largest bf16 value; the excess goes to the next part.
     DEVICE float within(float x) {
         const float most = __uint_as_float(0x7f7f0000u);
         return fminf(fmaxf(x, -most), most);
@@ -39,7 +40,7 @@ struct Bf16 {
     DEVICE float second(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
 #if !defined(HTC_EMULATED) && !defined(HTC_PLAIN_MMA)
-    // Volatile, so that no compiler moves what a whole warp does to where some of its lanes are.
+    // Volatile, so that the compiler does not move a warp-wide operation into divergent code.
     DEVICE void multiply(float sums[4], const Fragment &x) {
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
             : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
@@ -48,7 +49,7 @@ struct Bf16 {
 #endif
 };
 
-// Two numbers in parts, the largest first. What is not finite has a part that is no number.
+// Splits two values into parts, the largest first. A non-finite value gives a NaN part.
 template <class Type, int COUNT> DEVICE void split(float first, float second, uint32_t to[COUNT]) {
     UNROLL
     for (int i = 0; i < COUNT; i++) {
@@ -61,19 +62,19 @@ template <class Type, int COUNT> DEVICE void split(float first, float second, ui
 #if defined(HTC_EMULATED) || defined(HTC_PLAIN_MMA)
 DEVICE float add_product(float sum, float x, float y) { return __fadd_rn(sum, __fmul_rn(x, y)); }
 
-// Both numbers of a pair with those of another.
+// Adds the products of two pairs.
 template <class Type> DEVICE float add_pair(float sum, uint32_t x, uint32_t y) {
     return add_product(add_product(sum, Type::first(x), Type::first(y)), Type::second(x), Type::second(y));
 }
 
-// `add_products` by exchanges of the warp, where there are no tensor cores, or to hold them against it.
+// `add_products` with warp shuffles, for devices without tensor cores and for comparison.
 template <class Type> DEVICE void add_products_by_lanes(float sums[4], const Fragment &x) {
     const uint32_t lane = threadIdx.x % WARP, group = lane / 4, of = lane % 4;
     const uint64_t near = static_cast<uint64_t>(x.rows[2]) << 32 | x.rows[0];
     const uint64_t far = static_cast<uint64_t>(x.rows[3]) << 32 | x.rows[1];
     const uint64_t column = static_cast<uint64_t>(x.columns[1]) << 32 | x.columns[0];
     for (uint32_t four = 0; four < 4; four++) {
-        // Lanes of a group have its two rows; those of group c have column c.
+        // Lanes of a group hold its two rows; lanes of group c hold column c.
         const uint64_t rows[2] = {__shfl_sync(EVERY_LANE, near, static_cast<int>(4 * group + four)),
                                   __shfl_sync(EVERY_LANE, far, static_cast<int>(4 * group + four))};
         const uint64_t columns[2] = {__shfl_sync(EVERY_LANE, column, static_cast<int>(4 * (2 * of) + four)),
@@ -87,7 +88,7 @@ template <class Type> DEVICE void add_products_by_lanes(float sums[4], const Fra
 #endif
 
 #ifdef HTC_EMULATED
-// The same at once, for a whole warp: a price is paid for each exchange.
+// The same for a whole warp at once, because each exchange of the emulation is costly.
 template <class Type> struct OfLane {
     float *sums;
     Fragment x;
@@ -109,8 +110,8 @@ template <class Type> struct OfLane {
 };
 #endif
 
-// Adds the products of 16 rows of 16 numbers and 8 columns of as many, in single precision: fragments as those of integers are, but
-// that a register has a pair of numbers instead of four; these are those of `mma.m16n8k16`.
+// Adds the products of 16 rows of 16 values and 8 columns of 16 in single precision. Fragments are
+// as for integers with a pair of values per register instead of four, the layout of `mma.m16n8k16`.
 template <class Type> DEVICE void add_products(float sums[4], const Fragment &x) {
 #if defined(HTC_EMULATED)
     OfLane<Type> own = {sums, x};
@@ -122,8 +123,9 @@ template <class Type> DEVICE void add_products(float sums[4], const Fragment &x)
 #endif
 }
 
-// By what numbers are multiplied whose largest magnitude has these bits, so that it is about 2^14 in half precision, and by what
-// products are then: powers of two, whose product is one. Where one is not finite, products are no numbers.
+// Scale for values whose maximum magnitude has the bits `largest`, bringing it to about 2^14 in
+// half precision, and the inverse scale for the products: powers of two. Non-finite values give NaN
+// products.
 struct Scale {
     float to;
     float back;
@@ -136,7 +138,7 @@ DEVICE Scale scale_of(uint32_t largest) {
     return {__uint_as_float((268u - exponent) << 23), __uint_as_float((exponent - 14u) << 23)};
 }
 
-// Numbers that a lane multiplies of 32: sixteen bytes of sixteen bits.
+// Elements that a lane multiplies of 32: 16 bytes of 16-bit values.
 constexpr uint32_t CHUNK = 8, CHUNKS = 32 / CHUNK;
 
 template <class Type, int COUNT> DEVICE void split_chunk(const float x[CHUNK], uint4 to[COUNT]) {
@@ -147,8 +149,8 @@ template <class Type, int COUNT> DEVICE void split_chunk(const float x[CHUNK], u
     for (int part = 0; part < COUNT; part++) to[part] = {words[0][part], words[1][part], words[2][part], words[3][part]};
 }
 
-// Thirty-two numbers, of which four lanes in a row have a chunk each: all of them scaled alike where `SCALED` says so. By what their
-// products are multiplied.
+// Splits 32 values, of which four consecutive lanes hold a chunk each, with a common scale if
+// `SCALED`. Returns the factor of their products.
 template <class Type, int COUNT, bool SCALED> DEVICE float split_of_four(float x[CHUNK], uint4 to[COUNT]) {
     float back = 1;
     if (SCALED) {
@@ -168,8 +170,9 @@ template <class Type, int COUNT, bool SCALED> DEVICE float split_of_four(float x
     return back;
 }
 
-// Adds the products of chunks that four lanes in a row have of two rows and of a column, 32 numbers of each: which of them are taken
-// together is all the same to the sum, as long as they are those of rows and of columns alike.
+// Adds the products of chunks of two rows and a column that four consecutive lanes hold, 32
+// elements each. The order within the 32 does not matter, as long as it is the same for rows and
+// columns.
 template <class Type> DEVICE void add_chunks(float sums[4], const uint4 &near, const uint4 &far, const uint4 &column) {
     add_products<Type>(sums, {{near.x, far.x, near.y, far.y}, {column.x, column.y}});
     add_products<Type>(sums, {{near.z, far.z, near.w, far.w}, {column.z, column.w}});

@@ -1,4 +1,4 @@
-// Products with matrices whose codes meet vectors of integers.
+// Products with matrices of single-level scales and quantised vectors.
 #include "products.cuh"
 
 namespace products {

@@ -1,10 +1,10 @@
-// Products of matrices in blocks with vectors, and rows of such matrices as numbers.
+// Products of block-quantised matrices with vectors, and dequantisation of their rows.
 //
-// A unit is what a lane takes of a row at a time: sixteen bytes of codes.
+// A unit is the part of a row that a lane reads at a time: 16 bytes of codes.
 //
-// One warp or several of a block add up a row. Which numbers a lane adds, and in which order, depends on the matrix alone:
-// neither on how many vectors there are nor on how many blocks. Every sum is written as `fmaf`, so that no compiler rounds
-// the same sum otherwise for another number of vectors.
+// One or several warps of a block sum a row. The elements that a lane adds, and their order, depend
+// on the matrix only, not on the number of vectors or blocks. All sums use `fmaf`, so that the
+// compiler rounds them the same way for any number of vectors.
 #pragma once
 #include "blocks.cuh"
 
@@ -12,17 +12,18 @@ namespace products {
 
 constexpr int WARPS = 4;
 
-// How a warp goes over rows. With one vector, what is read of it serves two rows at a time, and more loads are under way; where
-// codes of four bits keep the units busy, more warps do better.
+// Work distribution of a warp. With one vector, each read of it serves two rows, and more loads are
+// in flight; for 4-bit codes, which are bound by arithmetic, more warps are faster.
 template <class Format, int COUNT> struct OfWarp {
     static constexpr bool NIBBLES = Format::UNIT == 32;
     static constexpr int ROWS = COUNT == 1 && !NIBBLES ? 2 : 1;
     static constexpr int UNITS = COUNT == 1 && NIBBLES ? 8 : COUNT < 4 ? 4 : 1;
-    // Blocks of a multiprocessor that have registers.
+    // Blocks per multiprocessor limited by registers.
     static constexpr int BLOCKS = NIBBLES ? 8 : 7;
 };
 
-// A vector of several that there is: a place behind the last is given the last, whose product is not kept.
+// Returns the index of vector `j` of a group; past the end it repeats the last, whose product is
+// discarded.
 DEVICE uint32_t vector_of(const Vectors &a, uint32_t first, int j) {
     const uint32_t t = first + j;
     return t < a.n ? t : a.n - 1;
@@ -58,7 +59,7 @@ struct Q8_0 {
     }
 };
 
-// Sixteen bytes of four-bit codes, 8 above their values, and one scale.
+// 16 bytes of 4-bit codes with an offset of 8, and one scale.
 struct Q4_0 {
     static constexpr uint32_t UNIT = 32;
 
@@ -114,7 +115,7 @@ struct Q4K {
     }
 };
 
-// As q4_k, with fifth bits in a further plane.
+// As q4_k, with the fifth bits in a separate array.
 struct Q5K {
     static constexpr uint32_t UNIT = 32;
 
@@ -135,8 +136,8 @@ struct Q5K {
     }
 };
 
-// With the high two bits of codes in a further plane; codes are 32 above their values. Every sixteen numbers have a scale of
-// eight bits.
+// With the upper two bits of codes in a separate array and an offset of 32. Every 16 elements have
+// an 8-bit scale.
 struct Q6K {
     static constexpr uint32_t UNIT = 32;
 
@@ -154,7 +155,7 @@ struct Q6K {
             const uint32_t totals = a.sums[at];
             const int low = dot(codes.first, read<int4>(a.codes, 2 * at), 0) - 32 * first_sum(totals);
             const int top = dot(codes.second, read<int4>(a.codes, 2 * at + 1), 0) - 32 * second_sum(totals);
-            // Below 2^24, and so a float: 32 numbers of 127 by 32 by 128.
+            // Below 2^24, so exact as a float: 32 numbers of 127 by 32 by 128.
             const int sum = low * of_first + top * of_second;
             sums[j] = fmaf(super * a.steps[at], static_cast<float>(sum), sums[j]);
         }
@@ -170,7 +171,7 @@ struct Q6K {
     }
 };
 
-// What other formats are held as: codes of eight bits, and for every sixteen a scale and, where there is that plane, a minimum.
+// Fallback for other formats: 8-bit codes with a scale per 16 elements and an optional minimum.
 struct Wide {
     static constexpr uint32_t UNIT = 16;
 
@@ -220,7 +221,7 @@ struct AsBf16 {
     DEVICE float of(uint16_t bits) { return float_of_bf16(bits); }
 };
 
-// Numbers as they are, with zeros up to sixteen bytes behind the last of a row.
+// Floats as stored, with rows zero-padded to 16 bytes.
 template <class As> struct Floats {
     typedef typename As::Bits Bits;
     static constexpr uint32_t UNIT = 16 / sizeof(Bits);
@@ -234,7 +235,7 @@ template <class As> struct Floats {
         for (uint32_t i = 0; i < UNIT; i++)
             numbers[i] = As::of(static_cast<Bits>(words[i * sizeof(Bits) / 4] >> i * sizeof(Bits) * 8 % 32));
         const uint32_t column = unit * UNIT;
-        // Whether vectors begin at sixteen bytes, each of them.
+        // All vectors are aligned to 16 bytes.
         const bool aligned = a.width % UNIT == 0;
         UNROLL
         for (int j = 0; j < COUNT; j++) {
@@ -261,8 +262,8 @@ template <class As> struct Floats {
     }
 };
 
-// Rounds products of 32 rows to integers in the block that arrives there last: it sees what all others have written, which
-// need not run at the same time. The next matrix then reads them without a launch in between.
+// Quantises products of 32 rows in the block that arrives last: it sees the results of all others,
+// which need not be resident. The next matrix then reads them without a launch in between.
 template <int COUNT> DEVICE void round_behind_others(const Slot &slot, uint32_t row, uint32_t of_block, uint32_t first) {
     SHARED(uint32_t, is_last, 1);
     const uint32_t which = row / 32;
@@ -278,14 +279,14 @@ template <int COUNT> DEVICE void round_behind_others(const Slot &slot, uint32_t 
     __threadfence();
     const uint32_t lane = threadIdx.x % WARP, i = 32 * which + lane;
     for (uint32_t j = threadIdx.x / WARP; j < COUNT && first + j < slot.vectors.n; j += WARPS) {
-        // Past the cache of this multiprocessor, which may have been filled before others wrote.
+        // Bypasses the L1 cache, which may hold data from before other blocks wrote.
         const volatile float *y = slot.y + static_cast<size_t>(first + j) * slot.y_width;
         const uint64_t at = static_cast<uint64_t>(first + j) * ceil_div(slot.rows, 32) + which;
         vectors::quantise_one(slot.to, at, i < slot.rows ? y[i] : 0.0f);
     }
 }
 
-// The rows of block `block` of those of one matrix after the other, with the vectors of a group.
+// Multiplies the rows of block `block`, counted over all matrices, with a group of vectors.
 template <class Format, int COUNT> DEVICE void multiply(const Product &product, uint32_t block, uint32_t group) {
     constexpr int ROWS = OfWarp<Format, COUNT>::ROWS;
     SHARED(float, room, WARPS * ROWS * COUNT);
@@ -325,12 +326,12 @@ template <class Format, int COUNT> DEVICE void multiply(const Product &product, 
     if (slot.arrived != nullptr) round_behind_others<COUNT>(slot, block * of_block, of_block, first);
 }
 
-// The grid goes over blocks and over groups of vectors.
+// Grid: blocks, and groups of vectors.
 template <class Format, int COUNT> DEVICE void multiply(const Product &product) {
     multiply<Format, COUNT>(product, blockIdx.x, blockIdx.y);
 }
 
-// Products with vectors, and then products with what these are.
+// Products, followed by products with their results.
 struct Pair {
     Product first;
     Product second;
@@ -338,14 +339,14 @@ struct Pair {
     uint32_t *meeting;
 };
 
-// All blocks of a product with at most `COUNT` vectors, by turns of a grid of any size. One group of vectors: more would be
-// counted together where products are rounded.
+// Runs all blocks of a product with at most `COUNT` vectors on a grid of any size. A single group
+// of vectors: arrival counters of several would mix.
 template <class Format, int COUNT> DEVICE void multiply_by_turns(const Product &product) {
     uint32_t blocks = 0;
     for (uint32_t i = 0; i < product.count; i++) blocks += product.slots[i].blocks;
     for (uint32_t turn = blockIdx.x; turn < blocks; turn += gridDim.x) {
         multiply<Format, COUNT>(product, turn, 0);
-        // What a turn has in shared memory is read to its end.
+        // Wait for all readers of shared memory.
         __syncthreads();
     }
 }
@@ -362,7 +363,7 @@ struct Embed {
     float *out;
     uint32_t width;
     float factor;
-    // Rows of the matrix, and where they go.
+    // Matrix rows and their output indices.
     uint32_t count;
     uint32_t unused;
     uint32_t rows[128];
@@ -378,7 +379,8 @@ template <class Format> DEVICE void embed(const Embed &a) {
 
 }  // namespace products
 
-// Kernels of a format, with registers for so many blocks of four vectors as spill none.
+// Kernels of a format, with the number of resident blocks for four vectors that avoids register
+// spills.
 #define KERNELS_OF_PRODUCTS(name, Format, of_four)                             \
     KERNEL_OF_BLOCKS(name##_1, Product, 128, (OfWarp<Format, 1>::BLOCKS)) { multiply<Format, 1>(a); } \
     KERNEL_OF_BLOCKS(name##_2, Product, 128, 6) { multiply<Format, 2>(a); }    \

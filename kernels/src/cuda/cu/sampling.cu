@@ -1,21 +1,21 @@
-// The largest of many numbers, of which a token is drawn.
+// Top-k selection.
 #include "dialect.cuh"
 
 namespace sampling {
 
 #define THREADS 256u
-// Numbers that a thread looks at, in its registers.
+// Elements per thread, held in registers.
 #define EACH 16u
 #define NO_PLACE 0xffffffffu
 
 struct Seek {
-    // The numbers of a first pass; of a later one none, but the records of the pass before.
+    // Input of the first pass; null in later ones, which read the records of the pass before.
     const float *x;
     const uint32_t *before;
-    // A record of each block: the place of the first number that is not finite, or none, then so many of the largest and their
-    // places, the larger first and of equal ones that of the lower place; NO_PLACE where there are no more.
+    // One record per block: the index of the first non-finite element, or none, then the k largest
+    // values with their indices in descending order, ties by index; NO_PLACE for missing entries.
     uint32_t *out;
-    // Of `x`, or places of all records before.
+    // Number of elements of `x`, or entries of all previous records.
     uint32_t numbers;
     uint32_t most;
 };
@@ -24,7 +24,7 @@ DEVICE bool is_before(float a, uint32_t place_a, float b, uint32_t place_b) {
     return a > b || (a == b && place_a < place_b);
 }
 
-// Every block finds those of its EACH * THREADS numbers, one after the other.
+// Each block selects from EACH * THREADS consecutive elements.
 KERNEL(largest, Seek, THREADS) {
     SHARED(float, values_of_warps, THREADS / WARP);
     SHARED(uint32_t, places_of_warps, THREADS / WARP);
@@ -42,7 +42,7 @@ KERNEL(largest, Seek, THREADS) {
         if (at >= a.numbers) continue;
         if (a.before == nullptr) {
             const float number = a.x[at];
-            // False for what is no number, too.
+            // False for NaN as well.
             if (fabsf(number) < INFINITY) {
                 x[i] = number;
                 places[i] = at;
@@ -99,7 +99,7 @@ KERNEL(largest, Seek, THREADS) {
                 places[i] = NO_PLACE;
             }
         }
-        // All have read before the next is written.
+        // Wait for all readers before the next write.
         __syncthreads();
     }
     if (threadIdx.x == 0) out[0] = strange[0];

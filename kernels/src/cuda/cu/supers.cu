@@ -1,4 +1,4 @@
-// Products with matrices whose scales have scales.
+// Products with matrices of two-level scales.
 #include "products.cuh"
 
 namespace products {

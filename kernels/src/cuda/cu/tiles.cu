@@ -1,24 +1,24 @@
-// Products of matrices in blocks with many vectors, in tiles.
+// Tiled products of block-quantised matrices with many vectors.
 //
-// Rows of a tile are what `tiles::multiply` takes as `Rows`: how many scales 32 numbers have and whether there are minima, how
-// the codes of 32 are fetched, which is all loads of them, how they are unpacked, and where a product goes. Zeros stand for rows
-// and blocks that are not there.
+// A format is a `Rows` parameter of `tiles::multiply`, which defines the number of scales per 32
+// elements and the presence of minima, the loading and unpacking of 32 codes, and the output of a
+// product. Missing rows and blocks are zeros.
 //
-// Weights that are floats have tiles of their own: `float_tiles.cu`.
+// Float weights use separate tiles: `float_tiles.cu`.
 #include "blocks.cuh"
 #include "tiles.cuh"
 
 namespace products {
 
-// A matrix of a launch, from its first row in use on.
+// A matrix of a launch.
 struct OfSlot {
     const Slot *slot;
-    // Blocks of 32 of a row in use.
+    // Blocks of 32 per row in use.
     uint32_t blocks;
 };
 
 DEVICE tiles::Codes signed_codes(const int first[4], const int second[4], uint32_t above) {
-    // Each byte less so many, in numbers whose highest bits nothing is borrowed from.
+    // Subtracts `above` from each byte; the high bits prevent borrows.
     const uint32_t high = 0x80808080u, less = above * 0x01010101u;
     tiles::Codes to;
     UNROLL
@@ -33,7 +33,7 @@ DEVICE tiles::Codes codes_of(int4 first, int4 second) {
     return {{first.x, first.y, first.z, first.w}, {second.x, second.y, second.z, second.w}};
 }
 
-// What all formats have in common.
+// Common part of all formats.
 template <class Format> struct RowsOf {
     typedef OfSlot Of;
     typedef typename Format::Raw Raw;
@@ -95,7 +95,7 @@ struct TilesQ4_0 {
     }
 };
 
-// Of q4_k and q5_k.
+// Shared by q4_k and q5_k.
 DEVICE void with_minimum(const Codes &found, uint4 header, uint32_t block, tiles::Codes &codes, tiles::Scales &of) {
     codes = signed_codes(found.first, found.second, 0);
     const ScaleMinimum both = scale_and_minimum(header, block);
@@ -165,7 +165,7 @@ struct TilesQ6K {
     }
 };
 
-// With zeros for minima where there are none.
+// With zero minima if the format has none.
 struct TilesWide {
     static constexpr int SCALES = 2;
     static constexpr bool MINIMA = true;
@@ -187,7 +187,7 @@ struct TilesWide {
     }
 };
 
-// The grid goes over the tiles of one matrix after the other, and over groups of vectors.
+// Grid: the tiles of all matrices, and groups of vectors.
 template <class Format> DEVICE void multiply_tile(const Product &product) {
     uint32_t index = blockIdx.x;
     const Slot &slot = slot_of(product, &index);
@@ -201,7 +201,7 @@ KERNEL_OF_BLOCKS(q4_0_tiles, Product, 256, 3) { multiply_tile<TilesQ4_0>(a); }
 KERNEL_OF_BLOCKS(q4_k_tiles, Product, 256, 3) { multiply_tile<TilesQ4K>(a); }
 KERNEL_OF_BLOCKS(q5_k_tiles, Product, 256, 3) { multiply_tile<TilesQ5K>(a); }
 KERNEL_OF_BLOCKS(q6_k_tiles, Product, 256, 3) { multiply_tile<TilesQ6K>(a); }
-// Scales and minima take more registers than three blocks have.
+// Scales and minima need too many registers for three blocks.
 KERNEL_OF_BLOCKS(wide_tiles, Product, 256, 2) { multiply_tile<TilesWide>(a); }
 
 }  // namespace products

@@ -1,32 +1,32 @@
-// Products with many vectors, by tensor cores: tiles of 64 rows by 64 vectors.
+// Products with many vectors with tensor cores: tiles of 64 rows by 64 vectors.
 //
-// A block of threads goes along its rows 128 numbers at a time, four blocks of 32 that share a step. Codes of rows and of
-// vectors lie in shared memory as integers of eight bits, whatever the format; while they are multiplied, the next are on their
-// way into registers. A warp has 16 rows and 32 vectors. Integers are added up within a block of 32, where nothing is rounded, and
-// blocks as floats, in their order: a row has the same bits with a vector wherever that stands among however many others, though
-// not those of products that are added up by lanes.
+// A thread block processes 128 elements of its rows at a time, four blocks of 32 that share a step.
+// Codes of rows and vectors are in shared memory as 8-bit integers for any format; the next are
+// loaded into registers during the multiplication. A warp has 16 rows and 32 vectors. Integers are
+// summed exactly within a block of 32, and blocks as floats in order: a row has the same bits with
+// a vector at any index of any batch, but not the same as products summed by lanes.
 //
-// What is computed there is limited by scales, not by tensor cores: for each of 16 by 8 products of 32 numbers there are a
-// conversion and two operations of floats. So codes with more bits cost nothing more, and no minimum is taken that could be
-// subtracted from codes.
+// The limit is the handling of scales, not the tensor cores: each 16 by 8 products of 32 elements
+// need a conversion and two float operations. So more bits per code cost nothing, and offsets are
+// subtracted from codes instead of using a minimum where possible.
 #pragma once
 #include "dialect.cuh"
 
 namespace tiles {
 
 constexpr uint32_t ROWS = 64, VECTORS = 64;
-// Blocks of 32 numbers in shared memory at a time.
+// Blocks of 32 elements in shared memory at a time.
 constexpr uint32_t BLOCKS = 4;
-// Each brings a block of the rows and a block of the vectors.
+// Each thread loads a block of the rows and a block of the vectors.
 constexpr uint32_t THREADS = ROWS * BLOCKS;
 static_assert(ROWS == VECTORS, "threads bring as many blocks of rows as of vectors");
 constexpr uint32_t OF_WARP_ROWS = 16, OF_WARP_VECTORS = 32;
-// What tensor cores take of the vectors of a warp at a time.
+// Vectors of a tensor core operation.
 constexpr uint32_t COLUMNS = 8, COLUMN_GROUPS = OF_WARP_VECTORS / COLUMNS;
-// From a number of a block to that of the next, so that lanes that write those of four blocks and eight rows find 32 banks.
+// Distance between blocks, padded so that lanes that write four blocks of eight rows use 32 banks.
 constexpr uint32_t STRIDE = ROWS + 8;
 
-// Vectors as integers, `blocks` of 32 each.
+// Quantised vectors of `blocks` blocks of 32.
 struct Vectors {
     const int8_t *codes;
     const float *steps;
@@ -35,24 +35,25 @@ struct Vectors {
     uint32_t blocks;
 };
 
-// Codes of 32 numbers: of the first sixteen and of the others.
+// Codes of the first and the last 16 of 32 elements.
 struct Codes {
     int first[4], second[4];
 };
 
-// What codes of a row are multiplied with, and what is added then: for 32 or for each sixteen.
+// Factors and minima of a row, per 32 or per 16 elements.
 struct Scales {
     float scales[2], minima[2];
 };
 
-// A block of a vector between memory and shared memory.
+// A block of a vector between global and shared memory.
 struct OfVector {
     int4 first, second;
     float step;
     uint32_t sums;
 };
 
-// Shared memory. A block of codes has the words of its halves by turns, so that what a lane needs of both lies together.
+// Shared memory. The words of both halves of a block alternate, so that those a lane needs are
+// adjacent.
 struct Room {
     int4 *rows, *vectors;
     // [scales and minima, blocks, rows].
@@ -61,8 +62,8 @@ struct Room {
     float *steps, *totals;
 };
 
-// The first of the eight words of a block. Blocks of neighbouring rows change places: lanes that read eight bytes of each of four
-// rows find 32 banks.
+// Returns the index of the first of the eight words of a block, swizzled so that lanes that read
+// eight bytes of four rows use 32 banks.
 DEVICE uint32_t place_of(uint32_t row, uint32_t block) { return (row * BLOCKS + (block ^ row % BLOCKS)) * 8; }
 
 DEVICE void put_codes(int4 *tile, uint32_t row, uint32_t block, const Codes &codes) {
@@ -71,7 +72,7 @@ DEVICE void put_codes(int4 *tile, uint32_t row, uint32_t block, const Codes &cod
     to[1] = {codes.first[2], codes.second[2], codes.first[3], codes.second[3]};
 }
 
-// Word `of` of both halves of a block.
+// Returns word `of` of both halves of a block.
 DEVICE uint2 words_of(const int4 *tile, uint32_t row, uint32_t block, uint32_t of) {
     return reinterpret_cast<const uint2 *>(tile)[place_of(row, block) / 2 + of];
 }
@@ -107,14 +108,15 @@ template <class Rows> DEVICE void put_row(const Room &room, uint32_t row, uint32
     }
 }
 
-// Adds the products of what is in shared memory, those of a warp's rows and vectors: of `COLUMNS` vectors a lane has four sums, as
-// `Fragment` says.
+// Adds the products of a warp's rows and vectors in shared memory. A lane has four sums per
+// `COLUMNS` vectors, as in `Fragment`.
 template <class Rows>
 DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, float sums[COLUMN_GROUPS][4]) {
     constexpr int SCALES = Rows::SCALES, PARTS = Rows::MINIMA ? 2 * SCALES : SCALES;
     const uint32_t lane = threadIdx.x % WARP, group = lane / 4, of = lane % 4;
     const uint32_t row = first_row + group;
-    // The products of one block keep tensor cores busy; more at a time would take the registers of a third block of threads.
+    // One block keeps the tensor cores busy; unrolling would cost the registers of a third thread
+    // block.
     UNROLL_BY(1)
     for (uint32_t block = 0; block < BLOCKS; block++) {
         const uint2 near = words_of(room.rows, row, block, of), far = words_of(room.rows, row + 8, block, of);
@@ -161,7 +163,8 @@ DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, flo
     }
 }
 
-// The tile of `first_row` and `first_vector`. Rows are fetched, unpacked and stored by `Rows`, which see.
+// Computes the tile at `first_row` and `first_vector`, with rows loaded, unpacked and stored by
+// `Rows`.
 template <class Rows>
 DEVICE void multiply(const typename Rows::Of &rows, const Vectors &x, uint32_t first_row, uint32_t first_vector) {
     constexpr uint32_t SCALES = Rows::SCALES, PARTS = Rows::MINIMA ? 2 * SCALES : SCALES;
@@ -172,13 +175,13 @@ DEVICE void multiply(const typename Rows::Of &rows, const Vectors &x, uint32_t f
     SHARED(float2, totals, Rows::MINIMA ? SCALES * BLOCKS * STRIDE / 2 : 1);
     const Room room = {of_rows, of_vectors, scales, reinterpret_cast<float *>(steps), reinterpret_cast<float *>(totals)};
     const uint32_t thread = threadIdx.x, warp = thread / WARP;
-    // What the thread brings: neighbours have blocks of one row behind the other, or rows of one block.
+    // Blocks loaded by the thread: adjacent threads take blocks of one row, or rows of one block.
     const uint32_t row = Rows::ROW_A_LANE ? thread % ROWS : thread / BLOCKS;
     const uint32_t of_row = Rows::ROW_A_LANE ? thread / ROWS : thread % BLOCKS;
     const uint32_t vector = thread / BLOCKS, of_vector = thread % BLOCKS;
     const uint32_t warp_row = warp % (ROWS / OF_WARP_ROWS) * OF_WARP_ROWS;
     const uint32_t warp_vector = warp / (ROWS / OF_WARP_ROWS) * OF_WARP_VECTORS;
-    // Vectors that are not there are zeros; where a warp has no others it has nothing to multiply.
+    // Missing vectors are zeros; a warp without any vector skips the multiplication.
     const bool multiplies = first_vector + warp_vector < x.n;
     float sums[COLUMN_GROUPS][4] = {};
     typename Rows::Raw raw = Rows::fetch(rows, first_row + row, of_row);

@@ -1,4 +1,4 @@
-// Rounding vectors to integers.
+// Quantisation of vectors.
 #include "vectors.cuh"
 
 namespace vectors {
@@ -6,13 +6,13 @@ namespace vectors {
 struct Quantise {
     const float *x;
     uint32_t n;
-    // Numbers of a row of `x`; behind them there are zeros.
+    // Elements per row of `x`; the rest of the last block is zero.
     uint32_t width;
-    // One for each layer of the grid.
+    // One per layer of the grid.
     Integers to[4];
 };
 
-// Eight threads for each block. Threads behind the last take part in what lanes exchange.
+// Eight threads per block. Surplus threads take part in warp exchanges.
 KERNEL(quantise, Quantise, 256) {
     const uint32_t blocks = ceil_div(a.width, 32), lane = threadIdx.x % 8;
     const uint64_t at = (static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 8;

@@ -1,24 +1,25 @@
-// Vectors as integers, which products with quantised weights read.
+// Quantised vectors, the input of products with quantised weights.
 //
-// Thirty-two numbers share the step `max|x| / 127`; the code of a number is the nearest whole number of steps, half of one
-// away from zero. A block with a number that is not finite has the step NaN, and so every product with it is NaN. One whose
-// numbers are all below `SMALLEST` counts as zero: the reciprocal of its step would leave the range of float.
+// 32 elements share the step `max|x| / 127`; the code of an element is the nearest multiple of the
+// step, with halves rounded away from zero. A block with a non-finite element has the step NaN, so
+// every product with it is NaN. A block with all elements below `SMALLEST` is zero: the reciprocal
+// of its step would overflow.
 #pragma once
 #include "dialect.cuh"
 
 namespace vectors {
 
-// What one matrix reads.
+// Quantised vectors for one matrix.
 struct Integers {
     // [n, blocks, 32].
     int8_t *codes;
     // [n, blocks].
     float *steps;
-    // [n, blocks]: of the codes of the first sixteen numbers in the low half, of the others in the high half.
+    // [n, blocks]: sum of the first sixteen codes in the low half, of the others in the high half.
     uint32_t *sums;
-    // Half precision [blocks, 32], or none: factors of the columns of a matrix in bands.
+    // Column scales of a column-group matrix in half precision [blocks, 32], or null.
     const uint16_t *columns;
-    // Whether whole blocks are rotated first.
+    // Rotates whole blocks first.
     uint32_t rotated;
     uint32_t unused;
 };
@@ -27,7 +28,7 @@ constexpr float SMALLEST = 7.888609052210118e-31f;     // 2^-100
 constexpr float ROTATION_UNIT = 0.1767767f;   // 1 / sqrt(32), as all have it
 constexpr float BELOW_HALF = 0.49999997f;
 
-// Eight lanes have a block, four numbers each: pairs 16, 8 and 4 apart are in different lanes.
+// Eight lanes hold a block, four elements each: pairs 16, 8 and 4 apart are in different lanes.
 DEVICE void rotate_block(float x[4], uint32_t lane) {
     for (uint32_t apart = 4; apart > 0; apart /= 2) {
         UNROLL
@@ -43,14 +44,14 @@ DEVICE void rotate_block(float x[4], uint32_t lane) {
     x[3] = (c - d) * ROTATION_UNIT;
 }
 
-// The step of a block, and whether its numbers count.
+// Step of a block; without `counts` its elements are zero.
 struct Step {
     float length;
     float inverse;
     bool counts;
 };
 
-// Of the bits of its largest magnitude.
+// From the bits of the largest magnitude.
 DEVICE Step step_of(uint32_t largest) {
     const float most = __uint_as_float(largest);
     const bool finite = largest < 0x7f800000u, counts = finite && most >= SMALLEST;
@@ -63,14 +64,14 @@ DEVICE int code_of(const Step &step, float x) {
     return static_cast<int>(scaled + copysignf(BELOW_HALF, scaled));
 }
 
-// Rounds four numbers of a row, those from `column` on, for one matrix. Eight lanes in a row have a block, whose index among
-// those of all rows is `at`; lanes of no block take part in what others exchange.
+// Quantises four elements of a row from `column` on for one matrix. Eight consecutive lanes hold
+// the block with index `at` over all rows; surplus lanes take part in exchanges.
 DEVICE void quantise_four(const Integers &to, uint64_t at, uint32_t column, uint32_t width, bool exists,
                           const float given[4]) {
     const uint32_t lane = column / 4 % 8, block = column / 32;
     float x[4] = {given[0], given[1], given[2], given[3]};
     if (to.rotated) {
-        // A last block that is not whole stays as it is, but its lanes exchange with the others of the warp.
+        // A partial last block is not rotated, but its lanes take part in exchanges of the warp.
         float turned[4] = {x[0], x[1], x[2], x[3]};
         rotate_block(turned, lane);
         UNROLL
@@ -79,9 +80,9 @@ DEVICE void quantise_four(const Integers &to, uint64_t at, uint32_t column, uint
     uint32_t largest = 0;
     UNROLL
     for (int i = 0; i < 4; i++) {
-        // Columns of padding have factors, too.
+        // Padding columns have scales, too.
         if (to.columns != nullptr && column + i < width) x[i] *= float_of_half(to.columns[column + i]);
-        // Magnitudes are in the order of their bits, infinity and NaN above all others.
+        // Magnitudes compare as their bits, with infinity and NaN above all others.
         const uint32_t magnitude = __float_as_uint(x[i]) & 0x7fffffffu;
         largest = magnitude > largest ? magnitude : largest;
     }
@@ -109,7 +110,7 @@ DEVICE void quantise_four(const Integers &to, uint64_t at, uint32_t column, uint
     }
 }
 
-// Rounds a number of each lane of a warp, all of one block, for matrices that read them as they are.
+// Quantises one element per lane, a block per warp, for matrices without rotation or column scales.
 DEVICE void quantise_one(const Integers &to, uint64_t at, float x) {
     uint32_t largest = __float_as_uint(x) & 0x7fffffffu;
     for (int apart = WARP / 2; apart > 0; apart /= 2) {

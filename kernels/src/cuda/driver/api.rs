@@ -1,4 +1,4 @@
-//! The driver's library: whether it is there and whole, and what its codes mean.
+//! Loading of the driver library and its error codes.
 
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
@@ -7,8 +7,8 @@ use cudarc::driver::sys::{self, CUresult};
 
 use crate::cuda::device::{DeviceError, Unavailable};
 
-/// Every function of the driver that is called anywhere below: looked for once, because one that is missing could only
-/// end the program when it is called.
+/// Driver functions called in this module tree. Their presence is checked once, because calling a
+/// missing one aborts the program.
 const FUNCTIONS: &[&str] = &[
     "cuCtxSetCurrent",
     "cuDeviceGet",
@@ -60,18 +60,19 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamSynchronize",
 ];
 
-/// Whether the driver, which was started, has a function that not every one has.
+/// Checks for an optional driver function. The driver must be initialised.
 pub(super) fn has(name: &str) -> bool {
-    // SAFETY: the library is present, and the function is only looked for, not called.
+    // SAFETY: the library is present; the function is looked up, not called.
     unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok()
 }
 
-/// Loads the driver's library and starts it, once.
+/// Loads and initialises the driver library, once.
 pub(super) fn start() -> Result<(), Unavailable> {
     static STARTED: OnceLock<Result<(), Unavailable>> = OnceLock::new();
     STARTED
         .get_or_init(|| {
-            // SAFETY: the libraries that have the driver's names are the driver's, and loading them is what is wanted.
+            // SAFETY: libraries with the names of the driver are the driver, and loading them has
+            // no other effect.
             if !unsafe { sys::is_culib_present() } {
                 return Err(Unavailable::NoLibrary);
             }
@@ -82,7 +83,7 @@ pub(super) fn start() -> Result<(), Unavailable> {
                     return Err(Unavailable::NoDriver { message });
                 }
             }
-            // SAFETY: the function is there, and 0 is the only flag.
+            // SAFETY: the function exists, and 0 is the only valid flag.
             match unsafe { sys::cuInit(0) } {
                 CUresult::CUDA_SUCCESS => Ok(()),
                 CUresult::CUDA_ERROR_NO_DEVICE => Err(Unavailable::NoDevice { asked: 0, found: 0 }),
@@ -94,12 +95,11 @@ pub(super) fn start() -> Result<(), Unavailable> {
         .clone()
 }
 
-/// What a code of the driver means, in its own words.
+/// Returns the driver's description of a code.
 pub(super) fn meaning(code: CUresult) -> String {
     let text = |get: unsafe fn(CUresult, *mut *const c_char) -> CUresult| {
         let mut text = std::ptr::null();
-        // SAFETY: the functions were looked for when the driver was started; a text they give is constant and ends with
-        // a zero.
+        // SAFETY: the functions were checked at start; the text is constant and NUL-terminated.
         unsafe {
             let known = get(code, &mut text) == CUresult::CUDA_SUCCESS && !text.is_null();
             known.then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
@@ -112,7 +112,7 @@ pub(super) fn meaning(code: CUresult) -> String {
     }
 }
 
-/// An error that names what was tried.
+/// Converts a code to an error that names the operation.
 pub(super) fn check(code: CUresult, doing: &'static str) -> Result<(), DeviceError> {
     if code == CUresult::CUDA_SUCCESS {
         return Ok(());
@@ -123,7 +123,7 @@ pub(super) fn check(code: CUresult, doing: &'static str) -> Result<(), DeviceErr
     })
 }
 
-/// Whether a code tells that a kernel went wrong, perhaps one that was launched before.
+/// Returns true if the code reports a failed kernel, possibly an earlier one.
 pub(super) fn is_of_a_kernel(code: CUresult) -> bool {
     matches!(
         code,

@@ -1,4 +1,4 @@
-//! Which devices there are.
+//! Enumeration of devices.
 
 use std::ffi::c_int;
 
@@ -9,48 +9,48 @@ use crate::cuda::code::Architecture;
 use crate::cuda::device::{DeviceError, Unavailable};
 use crate::cuda::which::{Which, identifier};
 
-/// The least compute capability that kernels are compiled for. Products of four bytes (`__dp4a`) need 6.1 and lanes
-/// that run apart 7.0, but tensor cores for bfloat16 and copies that bypass registers came with 8.0, and current
-/// compilers make no code below 7.5.
+/// Minimum compute capability of the kernels. `__dp4a` needs 6.1 and independent thread scheduling
+/// 7.0; bfloat16 tensor cores and asynchronous copies came with 8.0, and current compilers do not
+/// target less than 7.5.
 pub const LEAST: Architecture = Architecture { major: 8, minor: 0 };
 
-/// A device as the driver tells it.
+/// Properties of a device reported by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Found {
-    /// The driver's index.
+    /// Driver index.
     pub index: usize,
-    /// As `NVIDIA H100 PCIe`.
+    /// Name, e.g. `NVIDIA H100 PCIe`.
     pub name: String,
-    /// The same in every process and after every start.
+    /// UUID, stable across processes and reboots.
     pub uuid: [u8; 16],
-    /// What it executes.
+    /// Architecture.
     pub architecture: Architecture,
-    /// Its multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessors: usize,
-    /// Bytes of the cache that all of them share.
+    /// L2 cache size in bytes.
     pub l2_bytes: usize,
-    /// Bytes of shared memory that a block may ask for.
+    /// Maximum shared memory per block in bytes.
     pub shared_bytes: usize,
-    /// Whether memory is freed in the order of launches.
+    /// Supports stream-ordered memory pools.
     pub pools: bool,
 }
 
 impl Found {
-    /// The identifier as `nvidia-smi -L` prints it.
+    /// Returns the identifier in the format of `nvidia-smi -L`.
     pub fn identifier(&self) -> String {
         identifier(&self.uuid)
     }
 }
 
-/// All devices, those too old included.
+/// Returns all devices, including unsupported ones.
 ///
 /// # Errors
 /// [`DeviceError::Unavailable`] without a library, a driver, or any device.
 pub(super) fn all() -> Result<Vec<Found>, DeviceError> {
     api::start().map_err(DeviceError::Unavailable)?;
     let mut count: c_int = 0;
-    // SAFETY: the driver was started.
+    // SAFETY: the driver is initialised.
     let code = unsafe { sys::cuDeviceGetCount(&mut count) };
     check(code, "counting devices")?;
     (0..count.max(0)).map(device).collect()
@@ -60,7 +60,8 @@ fn device(index: c_int) -> Result<Found, DeviceError> {
     let handle = handle(index)?;
     let mut name = [0_u8; 256];
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
-    // SAFETY: the driver was started and gave the handle; `name` has room for what is asked for, the last byte stays 0.
+    // SAFETY: the driver is initialised and returned the handle; the length passed leaves the last
+    // byte of `name` zero.
     unsafe {
         let room = name.len() as c_int - 1;
         check(
@@ -99,10 +100,10 @@ fn device(index: c_int) -> Result<Found, DeviceError> {
     })
 }
 
-/// The driver's handle of a device.
+/// Returns the driver handle of a device.
 pub(super) fn handle(index: c_int) -> Result<sys::CUdevice, DeviceError> {
     let mut handle = 0;
-    // SAFETY: the driver was started.
+    // SAFETY: the driver is initialised.
     match unsafe { sys::cuDeviceGet(&mut handle, index) } {
         CUresult::CUDA_SUCCESS => Ok(handle),
         code => Err(DeviceError::Driver {
@@ -112,13 +113,13 @@ pub(super) fn handle(index: c_int) -> Result<sys::CUdevice, DeviceError> {
     }
 }
 
-/// The device that is meant, if kernels run on it.
+/// Returns the selected device, if it is supported.
 ///
 /// # Errors
-/// [`DeviceError::Unavailable`], and of the driver.
+/// [`DeviceError::Unavailable`], or a driver error.
 pub(super) fn one(which: Which) -> Result<Found, DeviceError> {
     let all = all().map_err(|error| match (error, which) {
-        // A driver that knows no device does not say which was asked for.
+        // A driver without devices does not know the requested index.
         (DeviceError::Unavailable(Unavailable::NoDevice { .. }), Which::Index(asked)) => {
             DeviceError::Unavailable(Unavailable::NoDevice { asked, found: 0 })
         }

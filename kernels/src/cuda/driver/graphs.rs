@@ -1,4 +1,5 @@
-//! A step as one graph: made once, then replayed as it is, or with other arguments of those launches that have others.
+//! Execution of a step as a CUDA graph, which is instantiated once and then replayed or updated
+//! with new arguments.
 
 use std::ffi::c_void;
 
@@ -12,30 +13,31 @@ use super::{Shared, State};
 use crate::cuda::device::DeviceError;
 use crate::cuda::step::{Launch, Node, Step};
 
-/// Graphs that are kept: what sessions alternate between, as steps with and without logits, and a draft's.
+/// Number of cached graphs. Sessions alternate between steps with and without logits and those of a
+/// draft model.
 const KEPT: usize = 8;
 
-/// Steps without a graph behind which none is asked for again.
+/// Failures to create a graph after which no more are attempted.
 const REFUSALS: u32 = 3;
 
-/// A step that the driver has as a graph.
+/// A step and its graph.
 struct Kept {
     step: Step,
-    /// What runs was made of it, and is changed by the names of its nodes.
+    /// The graph from which `graph` was instantiated; updates name its nodes.
     template: CUgraph,
-    /// A node for each launch and copy of the step, in order.
+    /// One node per launch and copy of the step, in order.
     nodes: Vec<CUgraphNode>,
-    /// What runs; null until it is made.
+    /// The executable graph; null until instantiated.
     graph: CUgraphExec,
 }
 
 impl Kept {
-    /// Gives it back; the driver keeps what runs until it has ended.
+    /// Frees the graph; the driver defers this until a running one has ended.
     ///
     /// # Safety
     /// The context is current.
     unsafe fn free(self) {
-        // SAFETY: both are of the driver, and nobody else has them.
+        // SAFETY: both handles are of the driver, and no other references exist.
         unsafe {
             if !self.graph.is_null() {
                 let _ = sys::cuGraphExecDestroy(self.graph);
@@ -45,27 +47,27 @@ impl Kept {
     }
 }
 
-/// Graphs of the last steps, the last of them at the end.
+/// Cached graphs in order of last use.
 #[derive(Default)]
 pub(super) struct Graphs {
     kept: Vec<Kept>,
-    /// Steps that the driver could make none of and could launch.
+    /// Steps for which creating a graph failed while launching them succeeded.
     refused: u32,
-    /// Why, at last.
+    /// Last error of these steps.
     why: Option<DeviceError>,
 }
 
 impl Graphs {
-    /// Why the driver is not asked for graphs any more, if it is not.
+    /// Returns the reason why graphs are no longer attempted, if so.
     pub(super) fn given_up(&self) -> Option<&DeviceError> {
         let given_up = self.refused >= REFUSALS;
         self.why.as_ref().filter(|_| given_up)
     }
 
-    /// Gives all of them back.
+    /// Frees all graphs.
     ///
     /// # Safety
-    /// The context is current, and none of them runs.
+    /// The context is current, and no graph is running.
     pub(super) unsafe fn free(&mut self) {
         for kept in self.kept.drain(..) {
             // SAFETY: as above.
@@ -76,14 +78,14 @@ impl Graphs {
 
 enum How {
     Replayed,
-    /// With so many launches and copies that have other arguments.
+    /// Number of launches and copies with new arguments.
     Updated(u64),
     Made,
 }
 
 impl Shared {
-    /// Launches what was kept as one; launch by launch where the driver makes no graph of it, which tells what is at
-    /// fault where one of the launches is. The context is current.
+    /// Launches the recorded step as a graph, or launch by launch if the driver cannot create one;
+    /// then the error of a launch is attributed to it. The context is current.
     pub(super) fn as_one(&self, state: &mut State) -> Result<(), DeviceError> {
         let asked = state.graphs.refused < REFUSALS;
         let made = asked.then(|| self.graph(state));
@@ -100,7 +102,7 @@ impl Shared {
             let graph = state.graphs.kept.last().map(|kept| kept.graph);
             let graph = graph.unwrap_or(std::ptr::null_mut());
             state.last = last_kernel(&state.record.step).unwrap_or(state.last);
-            // SAFETY: the context is current and the graph was made in it.
+            // SAFETY: the context is current and the graph was created in it.
             let code = unsafe { sys::cuGraphLaunch(graph, self.stream) };
             return self.explain(state.last, code, "launching a step");
         }
@@ -113,7 +115,7 @@ impl Shared {
         launched
     }
 
-    /// Puts the graph of the step that was kept behind the others.
+    /// Moves the graph of the recorded step to the end of the cache.
     fn graph(&self, state: &mut State) -> Result<How, DeviceError> {
         let step = std::mem::take(&mut state.record.step);
         let how = self.graph_of(state, &step);
@@ -135,14 +137,14 @@ impl Shared {
                     state.graphs.kept.push(like);
                     return Ok(How::Updated(changed));
                 }
-                // Some of it may be changed, so it is of no step any more.
-                // SAFETY: the context is current.
+                // SAFETY: the context is current. The graph may be partly updated, so it matches no
+                // step any more.
                 Err(_) => unsafe { like.free() },
             }
         }
         let overlap = state.overlap;
         let made = match self.make(state, step) {
-            // Where it fails without, too, that was not it.
+            // If it also fails without early launches, they were not the cause.
             Err(_) if overlap && !state.overlap => {
                 let again = self.make(state, step);
                 again.inspect_err(|_| state.overlap = true)?
@@ -158,7 +160,7 @@ impl Shared {
         Ok(How::Made)
     }
 
-    /// A graph of a step, whose launches and copies follow one another.
+    /// Creates the graph of a step as a linear chain of launches and copies.
     fn make(&self, state: &mut State, step: &Step) -> Result<Kept, DeviceError> {
         let mut template: CUgraph = std::ptr::null_mut();
         // SAFETY: the context is current.
@@ -197,8 +199,9 @@ impl Shared {
                 Node::Launch(launch) => {
                     let mut arguments = arguments(&made.step, launch);
                     let launch = self.node_of_launch(state, launch, &mut arguments)?;
-                    // SAFETY: the graph is being made, the node before is its; the driver copies the arguments, as many
-                    // bytes as the kernel declares, before it returns.
+                    // SAFETY: the graph is under construction and owns the previous node; the
+                    // driver copies the arguments, in the length that the kernel declares, before
+                    // it returns.
                     unsafe {
                         sys::cuGraphAddKernelNode_v2(
                             &mut new,
@@ -211,7 +214,7 @@ impl Shared {
                 }
                 &Node::Copy { from, to, bytes } => {
                     let copy = node_of_copy(from, to, bytes);
-                    // SAFETY: as above; the spans of both were checked when the copy was kept.
+                    // SAFETY: as above; both spans were checked when the copy was recorded.
                     unsafe {
                         sys::cuGraphAddMemcpyNode(
                             &mut new,
@@ -232,14 +235,14 @@ impl Shared {
             }
             made.nodes.push(new);
         }
-        // SAFETY: the context is current and the graph is whole.
+        // SAFETY: the context is current and the graph is complete.
         let code = unsafe { sys::cuGraphInstantiateWithFlags(&mut made.graph, made.template, 0) };
-        // It may be what begins early that the driver does not make.
+        // The driver may reject programmatic dependencies.
         let whole = api::check(code, "making a graph");
         whole.inspect_err(|_| state.overlap &= !early)
     }
 
-    /// Changes what is not as it was in a graph of the same launches: how many of them.
+    /// Updates the nodes of a graph with the same launches and returns the number of changes.
     fn change(&self, state: &mut State, like: &mut Kept, step: &Step) -> Result<u64, DeviceError> {
         let mut changed = 0;
         for at in step.changed_from(&like.step) {
@@ -250,13 +253,13 @@ impl Shared {
                 Node::Launch(launch) => {
                     let mut arguments = arguments(step, launch);
                     let launch = self.node_of_launch(state, launch, &mut arguments)?;
-                    // SAFETY: what runs was made of the graph that the node is of, and one that runs ends as it began;
-                    // arguments as when it was made.
+                    // SAFETY: the executable graph was instantiated from the graph of the node, and
+                    // a running launch keeps its arguments; arguments as on creation.
                     unsafe { sys::cuGraphExecKernelNodeSetParams_v2(like.graph, name, &launch) }
                 }
                 &Node::Copy { from, to, bytes } => {
                     let copy = node_of_copy(from, to, bytes);
-                    // SAFETY: as above; the spans of both were checked when the copy was kept.
+                    // SAFETY: as above; both spans were checked when the copy was recorded.
                     unsafe {
                         sys::cuGraphExecMemcpyNodeSetParams(like.graph, name, &copy, self.context)
                     }
@@ -269,7 +272,7 @@ impl Shared {
         Ok(changed)
     }
 
-    /// A launch as a graph has it, whose arguments begin where `arguments` says.
+    /// Returns the node parameters of a launch with the given arguments.
     fn node_of_launch(
         &self,
         state: &mut State,
@@ -294,7 +297,8 @@ impl Shared {
     }
 }
 
-/// Orders a launch behind another, so that its blocks begin when all of that one have, and wait for its end themselves.
+/// Adds a programmatic dependency: the blocks of the launch begin when all of the previous launch
+/// have begun, and wait for its end themselves.
 fn let_begin_early(
     template: CUgraph,
     before: CUgraphNode,
@@ -306,14 +310,14 @@ fn let_begin_early(
         type_: CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
         reserved: [0; 5],
     };
-    // SAFETY: the function was looked for; both nodes are launches of the graph, which is being made.
+    // SAFETY: the function was checked; both nodes are launches of the graph under construction.
     let code = unsafe { sys::cuGraphAddDependencies_v2(template, &before, &new, &edge, 1) };
     api::check(code, "ordering a graph")
 }
 
-/// Whether a launch may begin before the one in front of it has ended. Large blocks of a grid would be put two and two on those
-/// multiprocessors that are free first, and stay there when others are. What a graph was made with stays, whatever grids its launches
-/// are given later.
+/// Decides if a launch may begin before the previous one has ended. Large blocks would be placed in
+/// pairs on the multiprocessors that are free first, and stay there when others become free. The
+/// decision is fixed at creation, regardless of grids in later updates.
 fn may_overlap(before: Option<&Node>, node: &Node) -> bool {
     const LARGE: u32 = 512;
     match (before, node) {
@@ -324,8 +328,9 @@ fn may_overlap(before: Option<&Node>, node: &Node) -> bool {
     }
 }
 
-/// The graph of the same launches with the fewest other arguments; while there is room for another, none of those that have other
-/// ones in most launches: of two sessions, or of a model and its draft, steps are alike but for nearly everything.
+/// Returns the cached graph of the same launches with the fewest changed arguments. While the cache
+/// has free entries, graphs in which most launches differ are excluded: steps of two sessions, or
+/// of a model and its draft, have the same launches but nearly no common arguments.
 fn nearest(kept: &[Kept], step: &Step) -> Option<usize> {
     let nodes = step.nodes().len();
     let mut fewest = 1 + match kept.len() < KEPT {
@@ -345,12 +350,12 @@ fn nearest(kept: &[Kept], step: &Step) -> Option<usize> {
     nearest
 }
 
-/// Where the one parameter of a launch is, a structure.
+/// Returns the parameter array of a launch, a single structure.
 fn arguments(step: &Step, launch: &Launch) -> [*mut c_void; 1] {
     [step.arguments(launch).as_ptr().cast_mut().cast()]
 }
 
-/// A copy as a graph has it: a box of one row.
+/// Returns the node parameters of a copy: a 3D copy with one row.
 fn node_of_copy(from: u64, to: u64, bytes: usize) -> CUDA_MEMCPY3D {
     CUDA_MEMCPY3D {
         srcXInBytes: 0,

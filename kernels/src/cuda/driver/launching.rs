@@ -1,4 +1,4 @@
-//! Launches and copies one after the other.
+//! Sequential submission of launches and copies.
 
 use cudarc::driver::sys::{self, CUfunction, CUresult};
 
@@ -8,7 +8,7 @@ use crate::cuda::device::DeviceError;
 use crate::cuda::step::{Launch, Node, Step};
 
 impl Shared {
-    /// Launches what was kept, one after the other; the context is current.
+    /// Submits the recorded operations one by one. The context is current.
     pub(super) fn plainly(&self, state: &mut State) -> Result<(), DeviceError> {
         let step = std::mem::take(&mut state.record.step);
         let done = step
@@ -19,20 +19,21 @@ impl Shared {
         done
     }
 
-    /// Launches one thing of a step; the context is current.
+    /// Submits one operation. The context is current.
     fn node(&self, state: &mut State, step: &Step, node: &Node) -> Result<(), DeviceError> {
         match node {
             Node::Launch(launch) => self.launch(state, step, launch),
             &Node::Copy { from, to, bytes } => {
-                // SAFETY: the spans of both were checked when the copy was kept, and what is dropped meanwhile is freed
-                // behind the step.
+                // SAFETY: both spans were checked when the copy was recorded, and memory dropped
+                // meanwhile is freed after the step.
                 let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) };
                 self.explain(state.last, code, "copying on the device")
             }
         }
     }
 
-    /// The function of a launch, which may have the shared memory that it asks for; the context is current.
+    /// Returns the function of a launch with its shared memory limit raised as needed. The context
+    /// is current.
     pub(super) fn function(
         &self,
         state: &mut State,
@@ -58,10 +59,11 @@ impl Shared {
         let before = std::mem::replace(&mut state.last, kernel);
         let [x, y, z] = launch.grid;
         let arguments = step.arguments(launch).as_ptr();
-        // One parameter, a structure, which the driver copies before it returns.
+        // A single structure parameter, copied by the driver before it returns.
         let mut parameters = [arguments.cast_mut().cast()];
-        // SAFETY: the context is current. The caller of `Device::launch` answers for what the kernel touches, and its
-        // arguments are those that were passed with it; the driver reads as many bytes of them as the kernel declares.
+        // SAFETY: the context is current. The caller of `Device::launch` guarantees the memory
+        // accesses of the kernel, and the arguments are those passed with it; the driver reads the
+        // length that the kernel declares.
         let code = unsafe {
             sys::cuLaunchKernel(
                 function,
@@ -82,7 +84,7 @@ impl Shared {
             return Err(
                 if api::is_of_a_kernel(code) && code != CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
                 {
-                    // It was found now, and was none of this one, which has not begun.
+                    // The error belongs to an earlier kernel; this one has not begun.
                     DeviceError::Kernel {
                         kernel: before,
                         message: format!("{meaning}, noticed when launching {kernel}"),
@@ -96,7 +98,7 @@ impl Shared {
             );
         }
         if self.waiting {
-            // SAFETY: the context is current and the stream is its.
+            // SAFETY: the context is current and owns the stream.
             let code = unsafe { sys::cuStreamSynchronize(self.stream) };
             return self.explain(kernel, code, "waiting for it");
         }

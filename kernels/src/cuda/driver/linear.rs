@@ -1,4 +1,4 @@
-//! Dense linear algebra on a GPU, by cuSOLVER and cuBLAS, whose libraries are loaded when they are asked for.
+//! Dense linear algebra on a GPU with cuSOLVER and cuBLAS. The libraries are loaded on first use.
 
 mod gram;
 mod handles;
@@ -20,22 +20,23 @@ use gram::CudaGram;
 use handles::Handles;
 use library::{check_blas, check_solver};
 
-/// What a failure of the libraries' kernels is told of.
+/// Kernel name in errors of the libraries.
 const THEIRS: &str = "of cuSOLVER or cuBLAS";
 
-/// The numbers of all matrices.
+/// Element type of all matrices.
 const F64: solver::cudaDataType = solver::cudaDataType_t::CUDA_R_64F;
 
-/// Linear algebra on a GPU of NVIDIA, in one order with everything else that is asked of it. An open step is begun before,
-/// as by an upload.
+/// Linear algebra on an NVIDIA GPU in the stream of its device. An operation ends an open step
+/// early, as an upload does.
 pub struct CudaLinear {
     shared: Arc<Libraries>,
 }
 
-/// The libraries on a device, and whoever uses them.
+/// Library handles of a device.
 struct Libraries {
     name: String,
-    /// Held during a whole operation, so that several take their memory one after the other.
+    /// Locked during a whole operation, so that concurrent operations allocate their memory one
+    /// after the other.
     handles: Mutex<Handles>,
     device: Cuda,
 }
@@ -49,10 +50,10 @@ impl std::fmt::Debug for CudaLinear {
 }
 
 impl Cuda {
-    /// Linear algebra in double precision on this device.
+    /// Returns double-precision linear algebra on this device.
     ///
     /// # Errors
-    /// [`LinearError::Unavailable`] without cuSOLVER and cuBLAS, or where they do not start.
+    /// [`LinearError::Unavailable`] if cuSOLVER or cuBLAS is missing or does not initialise.
     pub fn linear(&self) -> Result<CudaLinear, LinearError> {
         library::start()?;
         let handles = Handles::new(&self.shared)?;
@@ -67,7 +68,7 @@ impl Cuda {
     }
 }
 
-/// What cuSOLVER is given to work with.
+/// Workspace of a cuSOLVER call.
 struct Work {
     device: *mut c_void,
     device_bytes: usize,
@@ -77,19 +78,19 @@ struct Work {
 }
 
 impl Libraries {
-    /// Calls a library, behind everything that was asked of the device before.
+    /// Calls a library after all earlier operations of the device.
     fn call<R>(&self, call: impl FnOnce() -> R) -> Result<R, DeviceError> {
         let shared = &*self.device.shared;
         shared.bind()?;
-        // Held during the call: what other threads ask of the device comes before it or behind it.
+        // Locked during the call, so that operations of other threads come before or after it.
         let mut state = locked(&shared.state);
         shared.interrupt(&mut state)?;
         state.last = THEIRS;
         Ok(call())
     }
 
-    /// A decomposition of this order: asks how much it needs on the device and on the host, executes it with that, and
-    /// looks at what it tells.
+    /// Runs a decomposition: queries the workspace sizes, allocates, executes and checks the info
+    /// code.
     fn decompose(
         &self,
         (doing, order): (&'static str, usize),
@@ -111,10 +112,10 @@ impl Libraries {
             info: pointer(&info).cast(),
         };
         let code = self.call(|| run(work))?;
-        // Whatever was begun may use the room of the host until here, also where the call failed.
+        // Queued work may use the host workspace until here, also if the call failed.
         let waited = self.device.wait();
         drop(host);
-        // What went wrong on the device tells more than that it did.
+        // A device error is more specific than the code of the library.
         waited?;
         check_solver(code, doing)?;
         let mut told = [0; size_of::<c_int>()];
@@ -129,8 +130,8 @@ impl Libraries {
         }
     }
 
-    /// The upper triangle `R [columns, columns]` of `tall [rows, columns] = Q R`, zeros below it: the singular values and
-    /// those vectors on the right are its, too.
+    /// Returns the upper triangle `R [columns, columns]` of `tall [rows, columns] = Q R`, with
+    /// zeros below. Its singular values and right singular vectors are those of `tall`.
     fn triangle(
         &self,
         handles: &Handles,
@@ -144,14 +145,14 @@ impl Libraries {
         let Handles { solver, params, .. } = *handles;
         self.decompose(
             ("a QR decomposition by cuSOLVER", columns),
-            // SAFETY: the context is current, and the sizes are written to where there is room for them.
+            // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
                 solver::cusolverDnXgeqrf_bufferSize(
                     solver, params, m, n, F64, a, m, F64, tau, F64, on_device, on_host,
                 )
             },
-            // SAFETY: the context is current, the matrix and the scales are allocations of those sizes, and there is as
-            // much to work with as was asked for.
+            // SAFETY: the context is current, matrix and scales are allocations of those sizes, and
+            // the workspace has the queried size.
             |work| unsafe {
                 solver::cusolverDnXgeqrf(
                     solver,
@@ -172,7 +173,8 @@ impl Libraries {
                 )
             },
         )?;
-        // Below the diagonal of what it left is Q: only the other part of each column is copied, on the device.
+        // The entries below the diagonal are Householder vectors of Q: only the upper part of each
+        // column is copied, on the device.
         let size = size_of::<f64>();
         let zeros = vec![0_u8; size * columns * columns];
         let triangle = device.allocate(zeros.len())?;
@@ -185,7 +187,7 @@ impl Libraries {
         Ok(triangle)
     }
 
-    /// The decomposition of `matrix [rows, order]` into `values` and `right`, all on the device.
+    /// Computes the SVD of `matrix [rows, order]` into `values` and `right`, all on the device.
     fn decompose_singular(
         &self,
         handles: &Handles,
@@ -194,23 +196,23 @@ impl Libraries {
         [values, right]: [&CudaMemory; 2],
     ) -> Result<(), LinearError> {
         let [m, n] = [dimension(rows)?, dimension(order)?];
-        // Nothing asks for the vectors on the left. They are given room nevertheless: a relative of the function is known
-        // to write them all the same, and the device could not be used any more after that.
+        // The left singular vectors are not used. They are allocated nevertheless: a related
+        // cuSOLVER function is known to write them regardless, which leaves the device unusable.
         let left = self.device.allocate(matrix.bytes())?;
         let [a, s, vt, u] = [matrix, values, right, &left].map(pointer);
         let Handles { solver, params, .. } = *handles;
         let [none, all] = [b'N', b'A'].map(|job| job as c_schar);
         self.decompose(
             ("a singular value decomposition by cuSOLVER", order),
-            // SAFETY: the context is current, and the sizes are written to where there is room for them.
+            // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
                 solver::cusolverDnXgesvd_bufferSize(
                     solver, params, none, all, m, n, F64, a, m, F64, s, F64, u, m, F64, vt, n, F64,
                     on_device, on_host,
                 )
             },
-            // SAFETY: the context is current; the matrix, what is given back and what is not asked for are allocations of
-            // those sizes, and there is as much to work with as was asked for.
+            // SAFETY: the context is current; inputs, outputs and unused outputs are allocations of
+            // those sizes, and the workspace has the queried size.
             |work| unsafe {
                 solver::cusolverDnXgesvd(
                     solver,
@@ -272,14 +274,14 @@ impl Linear for CudaLinear {
         };
         shared.decompose(
             ("an eigenvalue decomposition by cuSOLVER", order),
-            // SAFETY: the context is current, and the sizes are written to where there is room for them.
+            // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
                 solver::cusolverDnXsyevd_bufferSize(
                     solver, params, job, lower, n, F64, a, n, F64, w, F64, on_device, on_host,
                 )
             },
-            // SAFETY: the context is current, the matrix and the values are allocations of those sizes, and there is as
-            // much to work with as was asked for.
+            // SAFETY: the context is current, matrix and values are allocations of those sizes, and
+            // the workspace has the queried size.
             |work| unsafe {
                 solver::cusolverDnXsyevd(
                     solver,
@@ -325,7 +327,7 @@ impl Linear for CudaLinear {
         let mut rows = rows;
         let mut matrix = put(device, tall)?;
         if is_much_taller(rows, order) {
-            // The iteration then is over fewer rows, and the rest of them is given back before it.
+            // The SVD then has fewer rows, and the memory of the rest is freed before it.
             matrix = shared.triangle(&handles, &matrix, [rows, order])?;
             rows = order;
         }
@@ -360,8 +362,8 @@ impl Linear for CudaLinear {
         let c = pointer(&found).cast();
         let as_it_is = blas::cublasOperation_t::CUBLAS_OP_N;
         let [one, zero] = [1.0, 0.0];
-        // SAFETY: the context is current, the matrices are allocations of those sizes, and the factors are read during
-        // the call.
+        // SAFETY: the context is current, the matrices are allocations of those sizes, and the
+        // factors are read during the call.
         let code = shared.call(|| unsafe {
             blas::cublasDgemm_v2_64(
                 handles.blas,
@@ -389,14 +391,15 @@ impl Linear for CudaLinear {
     }
 }
 
-/// Whether a matrix of so many rows is reduced to a triangle before its singular values are looked for. That is fewer
-/// operations from 5/3 as many rows as columns on, and pays before: most of it is products of matrices, where half of what
-/// it saves reads the whole matrix again for each column.
+/// Decides if a matrix is reduced by QR before its SVD. That saves operations from 5/3 as many rows
+/// as columns on, and is faster earlier: it consists mostly of matrix products, whereas half of the
+/// bidiagonalisation reads the whole matrix for each column.
 fn is_much_taller(rows: usize, columns: usize) -> bool {
     rows.saturating_sub(columns) >= columns.div_ceil(4)
 }
 
-/// Numbers that are not finite may go through a decomposition unnoticed.
+/// Returns an error for values that are not finite, which a decomposition may pass through
+/// unnoticed.
 fn check_finite(order: usize, values: &[f64]) -> Result<(), LinearError> {
     match values.iter().all(|value| value.is_finite()) {
         true => Ok(()),
@@ -404,7 +407,7 @@ fn check_finite(order: usize, values: &[f64]) -> Result<(), LinearError> {
     }
 }
 
-/// As the libraries take it.
+/// Converts a size to the type of the libraries.
 fn dimension(size: usize) -> Result<i64, ShapeError> {
     i64::try_from(size).map_err(|_| ShapeError {
         what: "rows or columns (at most)",
@@ -417,7 +420,7 @@ fn pointer(memory: &CudaMemory) -> *mut c_void {
     memory.address() as *mut c_void
 }
 
-/// An allocation that holds these numbers.
+/// Allocates and uploads numbers.
 fn put(device: &Cuda, numbers: &[f64]) -> Result<CudaMemory, LinearError> {
     let memory = device.allocate(size_of_val(numbers))?;
     overwrite(device, numbers, &memory)?;
@@ -426,20 +429,21 @@ fn put(device: &Cuda, numbers: &[f64]) -> Result<CudaMemory, LinearError> {
 
 /// Copies numbers to the beginning of an allocation.
 fn overwrite(device: &Cuda, numbers: &[f64], to: &CudaMemory) -> Result<(), LinearError> {
-    // SAFETY: so many bytes are there, and each of them may be looked at.
+    // SAFETY: the length is that of the slice, and floats have no padding.
     let bytes =
         unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast::<u8>(), size_of_val(numbers)) };
     Ok(device.upload(bytes, to, 0)?)
 }
 
-/// Numbers of an allocation from `first` on, once all before is done.
+/// Returns the numbers of an allocation from `first` on, after all earlier operations.
 fn get(
     device: &Cuda,
     (from, first): (&CudaMemory, usize),
     numbers: &mut [f64],
 ) -> Result<(), LinearError> {
     let bytes = size_of_val(numbers);
-    // SAFETY: so many bytes are there, nobody else has them, and any of them make numbers.
+    // SAFETY: the length is that of the vector, which is uniquely borrowed, and all bit patterns
+    // are valid floats.
     let bytes = unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast::<u8>(), bytes) };
     let at = error::product("first (bytes)", &[size_of::<f64>(), first])?;
     Ok(device.download(from, at, bytes)?)
@@ -450,7 +454,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn much_taller_is_by_a_quarter() {
+    fn qr_is_used_from_a_quarter_more_rows_than_columns() {
         for (rows, columns, expected) in [
             (4, 4, false),
             (5, 4, true),
@@ -465,13 +469,13 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_those_of_the_libraries() {
+    fn oversized_dimensions_are_rejected() {
         assert_eq!(dimension(7), Ok(7));
         assert!(dimension(usize::MAX).is_err());
     }
 
     #[test]
-    fn values_that_are_not_finite_are_none() {
+    fn non_finite_values_are_rejected() {
         assert_eq!(check_finite(2, &[0.0, -1.0]), Ok(()));
         for value in [f64::NAN, f64::INFINITY] {
             let error = check_finite(2, &[0.0, value]).unwrap_err();

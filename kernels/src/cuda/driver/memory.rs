@@ -1,4 +1,4 @@
-//! Memory of a device.
+//! Device memory.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl CudaMemory {
         let state = locked(&shared.state);
         let mut address = 0;
         let allocate = |address: &mut CUdeviceptr| {
-            // SAFETY: the context is current, and the stream is its.
+            // SAFETY: the context is current and owns the stream.
             unsafe {
                 match shared.found.pools {
                     true => sys::cuMemAllocAsync(address, bytes, shared.stream),
@@ -43,11 +43,11 @@ impl CudaMemory {
         };
         let mut code = allocate(&mut address);
         if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-            // What was freed may still be kept for launches that have not ended.
-            // SAFETY: as above.
+            // SAFETY: as above. Freed memory may still be reserved for launches that have not
+            // ended.
             let _ = unsafe { sys::cuStreamSynchronize(shared.stream) };
             if let Ok(pool) = pool(shared.device) {
-                // SAFETY: the pool is the device's.
+                // SAFETY: the pool belongs to the device.
                 let _ = unsafe { sys::cuMemPoolTrimTo(pool, 0) };
             }
             code = allocate(&mut address);
@@ -93,10 +93,10 @@ impl Drop for CudaMemory {
 }
 
 impl Shared {
-    /// Gives memory back, behind everything that was launched before; the context is current.
+    /// Frees memory after all earlier launches. The context is current.
     pub(super) fn free(&self, address: CUdeviceptr) {
-        // SAFETY: it was allocated on this device, and nobody names it any more. What fails here was an error of a
-        // launch, which the next call tells.
+        // SAFETY: it was allocated on this device, and no other references exist. An error here is
+        // that of an earlier launch, which the next call reports.
         unsafe {
             if self.found.pools {
                 let _ = sys::cuMemFreeAsync(address, self.stream);
@@ -110,26 +110,27 @@ impl Shared {
 
 fn pool(device: CUdevice) -> Result<sys::CUmemoryPool, DeviceError> {
     let mut pool = std::ptr::null_mut();
-    // SAFETY: the device is one of the driver's.
+    // SAFETY: the device handle is valid.
     let code = unsafe { sys::cuDeviceGetDefaultMemPool(&mut pool, device) };
     check(code, "asking for a device's pool of memory")?;
     Ok(pool)
 }
 
-/// Lets the device keep what is freed for what is allocated next, rather than give it to the system at each wait.
+/// Lets the pool retain freed memory for later allocations instead of returning it to the system at
+/// each synchronisation.
 pub(super) fn keep_what_is_freed(device: CUdevice) -> Result<(), DeviceError> {
     let mut threshold = u64::MAX;
     let value: *mut c_void = std::ptr::from_mut(&mut threshold).cast();
     let which = Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     let pool = pool(device)?;
-    // SAFETY: the attribute is a number of 64 bits, which is read during the call.
+    // SAFETY: the attribute is a 64-bit number, which is read during the call.
     check(
         unsafe { sys::cuMemPoolSetAttribute(pool, which, value) },
         "setting up memory",
     )
 }
 
-/// Bytes that are free, kept ones included, and all there are.
+/// Returns the free bytes, including those retained by the pool, and the total.
 pub(super) fn room(shared: &Shared) -> Result<[usize; 2], DeviceError> {
     let [mut free, mut total] = [0; 2];
     // SAFETY: the context is current.
@@ -139,7 +140,7 @@ pub(super) fn room(shared: &Shared) -> Result<[usize; 2], DeviceError> {
         let pool = pool(shared.device)?;
         let ask = |which| {
             let mut bytes = 0_u64;
-            // SAFETY: the attribute is a number of 64 bits, for which there is room.
+            // SAFETY: the attribute is a 64-bit number, and `bytes` has this type.
             let code = unsafe {
                 sys::cuMemPoolGetAttribute(pool, which, std::ptr::from_mut(&mut bytes).cast())
             };

@@ -1,4 +1,4 @@
-//! Kernels on a device: from code to functions that are launched.
+//! Loading of kernel modules and lookup of their functions.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -15,33 +15,35 @@ use crate::cuda::compile::Compiler;
 use crate::cuda::device::DeviceError;
 use crate::cuda::source::PLAIN;
 
-/// Dynamic shared memory that a launch has without being asked for.
+/// Dynamic shared memory that needs no opt-in, in bytes.
 const UNASKED: usize = 48 << 10;
 
-/// From where on code of kernels waits for those in front of them, as `dialect.cuh` has it.
+/// Architecture from which compiled kernels wait for their predecessors, as in `dialect.cuh`.
 const WAITING: Architecture = Architecture { major: 9, minor: 0 };
 
-/// Bytes for what the driver's compiler has to say.
+/// Log size of the driver's compiler in bytes.
 const LOG: usize = 8 << 10;
 
-/// Code on the device.
+/// Loaded modules.
 #[derive(Default)]
 pub(super) struct Modules {
     modules: Vec<CUmodule>,
     functions: HashMap<&'static str, Function>,
-    /// Whether kernels wait for those in front themselves, and so may begin before these have ended: code for 9.0 and above.
+    /// Kernels wait for their predecessors themselves and so may begin before those have ended:
+    /// code for 9.0 and above.
     pub(super) overlap: bool,
 }
 
 #[derive(Clone, Copy)]
 struct Function {
     handle: CUfunction,
-    /// Dynamic shared memory that it may be given.
+    /// Dynamic shared memory limit set so far.
     shared: usize,
 }
 
 impl Modules {
-    /// The function of a kernel, which may be given so much dynamic shared memory. The context is current.
+    /// Returns the function of a kernel and raises its limit of dynamic shared memory to `shared`.
+    /// The context is current.
     pub(super) fn function(
         &mut self,
         kernel: &'static str,
@@ -58,7 +60,7 @@ impl Modules {
         if shared > function.shared {
             let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let bytes = i32::try_from(shared).unwrap_or(i32::MAX);
-            // SAFETY: the function is of a module that is loaded.
+            // SAFETY: the function belongs to a loaded module.
             let code = unsafe { sys::cuFuncSetAttribute(function.handle, which, bytes) };
             if code != CUresult::CUDA_SUCCESS {
                 let meaning = api::meaning(code);
@@ -72,7 +74,8 @@ impl Modules {
         Ok(function.handle)
     }
 
-    /// Blocks of a kernel that a multiprocessor has at a time. The context is current.
+    /// Returns the number of resident blocks of a kernel per multiprocessor. The context is
+    /// current.
     pub(super) fn resident(
         &mut self,
         kernel: &'static str,
@@ -83,7 +86,7 @@ impl Modules {
         let failed = |message| DeviceError::Kernel { kernel, message };
         let threads = i32::try_from(threads).map_err(|error| failed(error.to_string()))?;
         let mut blocks = 0;
-        // SAFETY: the function is of a module that is loaded, and there is room for a number.
+        // SAFETY: the function belongs to a loaded module, and the number is writable.
         let code = unsafe {
             sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, threads, shared)
         };
@@ -98,7 +101,7 @@ impl Modules {
         let name = CString::new(kernel).map_err(|error| failed(error.to_string()))?;
         for &module in &self.modules {
             let mut function = std::ptr::null_mut();
-            // SAFETY: the module is loaded, and the name ends with a zero.
+            // SAFETY: the module is loaded, and the name is NUL-terminated.
             match unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) } {
                 CUresult::CUDA_SUCCESS => return Ok(function),
                 CUresult::CUDA_ERROR_NOT_FOUND => {}
@@ -108,10 +111,10 @@ impl Modules {
         Err(failed("there is no kernel of this name".to_owned()))
     }
 
-    /// Unloads the code.
+    /// Unloads the modules.
     ///
     /// # Safety
-    /// The context is current, and nothing that was launched runs.
+    /// The context is current, and no launch is running.
     pub(super) unsafe fn free(&mut self) {
         self.functions.clear();
         for module in self.modules.drain(..) {
@@ -121,7 +124,7 @@ impl Modules {
     }
 }
 
-/// Kernels for a device of this architecture, and where they are from. The context is current.
+/// Loads the kernels for a device and returns their origin. The context is current.
 pub(super) fn load(
     device: Architecture,
     options: Options<'_>,
@@ -141,7 +144,7 @@ pub(super) fn load(
     let kept = options
         .cache
         .and_then(|cache| cache::read(cache, device, further));
-    // Those that the driver does not take are made anew, where there is a compiler.
+    // Cached code that the driver rejects is recompiled if there is a compiler.
     if let Some(kept) = kept
         && let Ok((modules, form)) = load_any(&kept, device)
     {
@@ -158,7 +161,7 @@ pub(super) fn load(
     })?;
     let compiled = compiler.compile_with(&[device], further)?;
     if let Some(cache) = options.cache {
-        // A cache that cannot be written to costs the next start its time, and this one nothing.
+        // A cache that is not writable only costs the next start time.
         let _ = cache::write(cache, device, further, &compiled);
     }
     let name = compiler.name();
@@ -171,8 +174,8 @@ pub(super) fn load(
     }
 }
 
-/// The first of what fits that the driver takes: instructions of a compiler that is newer than the driver may not load,
-/// and nor does their text then.
+/// Loads the first candidate that the driver accepts. Output of a compiler newer than the driver
+/// may not load, neither as cubin nor as PTX.
 fn load_any(code: &KernelCode, device: Architecture) -> Result<(Modules, String), String> {
     let mut faults = Vec::new();
     for images in code::choices(code, device)? {
@@ -197,7 +200,7 @@ fn load_images(images: &code::Images<'_>) -> Result<Modules, String> {
         match load_image(image.form, &image.bytes) {
             Ok(module) => loaded.modules.push(module),
             Err(fault) => {
-                // SAFETY: nothing of it was launched.
+                // SAFETY: none of its kernels was launched.
                 unsafe { loaded.free() };
                 return Err(format!("{}: {fault}", image.unit));
             }
@@ -207,10 +210,10 @@ fn load_images(images: &code::Images<'_>) -> Result<Modules, String> {
 }
 
 fn load_image(form: CodeForm, bytes: &[u8]) -> Result<CUmodule, String> {
-    // Where the driver may read it as what it is: text with the zero that ends it, or a file of instructions, whose
-    // header says how long it is and is looked at in words.
+    // Copied to an aligned buffer with a terminating NUL: the driver reads PTX as text and a cubin
+    // in words, with the length in its header.
     let mut image = vec![0_u64; bytes.len() / 8 + 1];
-    // SAFETY: there is room for all bytes and a zero behind them.
+    // SAFETY: the buffer has at least one byte more than `bytes`.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), image.as_mut_ptr().cast(), bytes.len());
     }
@@ -222,7 +225,7 @@ fn load_image(form: CodeForm, bytes: &[u8]) -> Result<CUmodule, String> {
         CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
         CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
     ];
-    // The size is passed in the place of a pointer.
+    // The size is passed in the pointer value.
     let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), (LOG - 1) as *mut c_void];
     let mut module = std::ptr::null_mut();
     // SAFETY: the context is current; image, options and log live until the call returns.

@@ -1,4 +1,4 @@
-//! Copies between the host and the device, by way of memory that the device reads itself.
+//! Copies between host and device through pinned staging buffers.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -8,31 +8,33 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream};
 
 use super::locked;
 
-/// Bytes of a buffer. Larger ones make copies no faster, and reading a file is overlapped with them from the second on.
+/// Size of a buffer in bytes. Larger ones do not speed up copies, and reading a file overlaps with
+/// the copies from the second buffer on.
 pub(super) const BYTES: usize = 8 << 20;
 
-/// A part of the host's memory that stays where it is, and the event behind the last copy that reads it.
+/// A pinned host buffer and the event after the last copy that reads it.
 struct Buffer {
     host: *mut u8,
     event: CUevent,
-    /// Whether a copy may be reading it.
+    /// A copy may be reading it.
     used: bool,
 }
 
-/// Buffers at most that are filled at a time by those who could do without; one more is filled by who could not.
+/// Maximum number of buffers that are filled at a time by callers with an alternative; callers
+/// without one may take one more.
 pub(super) const MOST: usize = 8;
 
-/// Buffers that nobody has, the one first that was given back first: while the device reads one, the processor fills another, from a
-/// file that is mapped for instance. There are two, and more where several threads fill them.
+/// Free buffers, least recently returned first. While the device reads one, the processor fills
+/// another, e.g. from a mapped file. There are two, and more if several threads fill them.
 pub(super) struct Staging {
     free: VecDeque<Buffer>,
     made: usize,
 }
 
-// SAFETY: what the pointers lead to belongs to this structure alone; the driver is called by any thread.
+// SAFETY: the pointers are owned by this structure; the driver may be called from any thread.
 unsafe impl Send for Staging {}
 
-/// A buffer that is given back where this is dropped.
+/// A buffer that is returned on drop.
 pub(super) struct Taken<'a> {
     staging: &'a Mutex<Staging>,
     buffer: Option<Buffer>,
@@ -49,14 +51,14 @@ fn ok(code: CUresult) -> Code {
 
 impl Buffer {
     /// # Safety
-    /// The device's context is current.
+    /// The context of the device is current.
     unsafe fn new() -> Result<Buffer, CUresult> {
         let mut host: *mut c_void = std::ptr::null_mut();
         let mut event: CUevent = std::ptr::null_mut();
-        // SAFETY: the context is current; what was allocated is given back where the next thing fails.
+        // SAFETY: the context is current; the allocation is freed if the next step fails.
         unsafe {
             ok(sys::cuMemHostAlloc(&mut host, BYTES, 0))?;
-            // What its first user reads was written.
+            // Initialised, because `bytes` hands it out as a slice.
             host.cast::<u8>().write_bytes(0, BYTES);
             let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
             if let Err(code) = ok(sys::cuEventCreate(&mut event, flags)) {
@@ -80,10 +82,11 @@ impl Staging {
         }
     }
 
-    /// A buffer that nothing reads or writes any more; no memory where others have so many.
+    /// Returns a buffer that is no longer in use, or an out-of-memory code if `most` buffers are
+    /// taken.
     ///
     /// # Safety
-    /// The device's context is current.
+    /// The context of the device is current.
     pub(super) unsafe fn take(
         staging: &Mutex<Staging>,
         most: usize,
@@ -102,7 +105,7 @@ impl Staging {
         };
         let buffer = match kept {
             Some(buffer) => buffer,
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             None => unsafe { Buffer::new() }.inspect_err(|_| locked(staging).made -= 1)?,
         };
         let mut taken = Taken {
@@ -110,17 +113,18 @@ impl Staging {
             buffer: Some(buffer),
         };
         if let Some(buffer) = taken.buffer.as_mut().filter(|buffer| buffer.used) {
-            // SAFETY: the event is the buffer's. Whatever read it has ended once it has come.
+            // SAFETY: the event belongs to the buffer. All reads have ended once it has completed.
             ok(unsafe { sys::cuEventSynchronize(buffer.event) })?;
             buffer.used = false;
         }
         Ok(taken)
     }
 
-    /// Copies bytes to the device. They have been read when this returns, not necessarily been written.
+    /// Copies bytes to the device. On return `from` has been read; the copy may still be queued.
     ///
     /// # Safety
-    /// The device's context is current, `stream` is its, and `to` has so many bytes.
+    /// The context of the device is current and owns `stream`, and `to` has at least this many
+    /// bytes.
     pub(super) unsafe fn upload(
         staging: &Mutex<Staging>,
         from: &[u8],
@@ -129,7 +133,7 @@ impl Staging {
     ) -> Code {
         let mut at = to;
         for part in from.chunks(BYTES) {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let mut taken = Staging::take(staging, usize::MAX)?;
                 taken.bytes(part.len()).copy_from_slice(part);
@@ -140,7 +144,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies bytes from the device, once everything before is done.
+    /// Copies bytes from the device after all earlier operations.
     ///
     /// # Safety
     /// As [`Staging::upload`].
@@ -152,7 +156,8 @@ impl Staging {
     ) -> Code {
         let mut at = from;
         for part in to.chunks_mut(BYTES) {
-            // SAFETY: the caller's; the buffer has room for a part, and the stream is done before it is looked at.
+            // SAFETY: guaranteed by the caller; the buffer holds a part, and is read after the
+            // stream is synchronised.
             unsafe {
                 let mut taken = Staging::take(staging, usize::MAX)?;
                 let bytes = taken.bytes(part.len());
@@ -166,13 +171,13 @@ impl Staging {
         Ok(())
     }
 
-    /// Gives the buffers back.
+    /// Frees the buffers.
     ///
     /// # Safety
-    /// The device's context is current, and nothing reads the buffers any more.
+    /// The context of the device is current, and no copy is running.
     pub(super) unsafe fn free(&mut self) {
         for buffer in self.free.drain(..) {
-            // SAFETY: they were allocated by `Buffer::new`. What fails cannot be helped when everything is given back.
+            // SAFETY: they were allocated by `Buffer::new`. Errors are ignored during teardown.
             unsafe {
                 let _ = sys::cuEventDestroy_v2(buffer.event);
                 let _ = sys::cuMemFreeHost(buffer.host.cast());
@@ -182,11 +187,12 @@ impl Staging {
 }
 
 impl Taken<'_> {
-    /// Its first bytes, at most [`BYTES`].
+    /// Returns its first bytes, at most [`BYTES`].
     pub(super) fn bytes(&mut self, count: usize) -> &mut [u8] {
         match &mut self.buffer {
-            // SAFETY: the buffer has [`BYTES`], all of them written once, and nobody else has it. Nothing reads it until `copy`, behind
-            // which whoever took it has no use for it, and `download` looks at it when the stream is done.
+            // SAFETY: the buffer has [`BYTES`] initialised bytes and is uniquely owned. The device
+            // reads it only after `copy`, which consumes it, and `download` reads it after the
+            // stream is synchronised.
             Some(buffer) => unsafe {
                 std::slice::from_raw_parts_mut(buffer.host, count.min(BYTES))
             },
@@ -194,10 +200,11 @@ impl Taken<'_> {
         }
     }
 
-    /// Copies its bytes to places of the device, each so many of those that follow the ones before.
+    /// Copies its bytes to device ranges, one after the other.
     ///
     /// # Safety
-    /// The device's context is current, `stream` is its, the places have so many bytes, which are [`BYTES`] at most.
+    /// The context of the device is current and owns `stream`; the ranges are valid and have at
+    /// most [`BYTES`] in total.
     pub(super) unsafe fn copy(mut self, places: &[(CUdeviceptr, usize)], stream: CUstream) -> Code {
         let Some(buffer) = &mut self.buffer else {
             return Ok(());
@@ -205,17 +212,17 @@ impl Taken<'_> {
         let mut from = buffer.host.cast_const();
         buffer.used = true;
         let copied = places.iter().try_for_each(|&(to, bytes)| {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream) };
             from = from.wrapping_add(bytes);
             ok(code)
         });
-        // Behind those that were begun, too, where one was refused.
-        // SAFETY: the event is the buffer's.
+        // SAFETY: the event belongs to the buffer. It is recorded after the copies that were
+        // queued, even if one was rejected.
         let recorded = ok(unsafe { sys::cuEventRecord(buffer.event, stream) });
         if recorded.is_err() {
-            // Nothing else would tell when it was read.
-            // SAFETY: the context is current, and the stream is its.
+            // SAFETY: the context is current and owns the stream. Without the event the end of the
+            // read is unknown.
             let _ = unsafe { sys::cuStreamSynchronize(stream) };
         }
         copied.and(recorded)

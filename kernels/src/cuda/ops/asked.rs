@@ -1,18 +1,18 @@
-//! Shared memory that launches ask for beside what sources name, foreseen for one shape.
+//! Dynamic shared memory per kernel, predicted for one model shape.
 
 use htc_formats::bands::STATES;
 
 use super::kv::KvNumbers;
 use super::{F32, attention, products};
 
-/// What is foreseen is of attention with heads of so many numbers, of which so many read the same keys, over a long context, and of
-/// matrices in bands of trellises with two tables.
+/// The assumed shape: head size, query heads per kv head (over a long context), and column-group
+/// matrices with trellis codes and two tables.
 const HEAD: usize = 128;
 const GROUP: usize = 4;
 const TABLES: usize = 2 * STATES;
 
-/// Bytes of dynamic shared memory that a block of a kernel asks for, of keys and values in half precision where the kernel is not for
-/// others; none of a kernel that asks for nothing.
+/// Returns the dynamic shared memory per block of a kernel in bytes, with f16 keys and values
+/// unless the kernel is for another type. Zero if the kernel uses none.
 pub fn asked(kernel: &str) -> usize {
     let tiles = |size: usize, numbers: KvNumbers| {
         let tile = attention::Tile::of_heads(size, numbers);
@@ -41,7 +41,7 @@ mod tests {
     use crate::cuda::source::UNITS;
 
     #[test]
-    fn kernels_with_dynamic_shared_memory_ask_for_some() {
+    fn every_kernel_with_dynamic_shared_memory_has_an_estimate() {
         let mut found = 0;
         for unit in UNITS {
             let mut kernel = None;
@@ -54,7 +54,7 @@ mod tests {
                         .and_then(|(_, named)| named.split_once(','));
                     kernel = named.map(|(name, _)| name);
                 } else if line.starts_with("template") || line.starts_with("DEVICE") {
-                    // What kernels have in common.
+                    // Code shared by several kernels.
                     kernel = None;
                 }
                 if line.contains("DYNAMIC_SHARED(")
@@ -66,7 +66,7 @@ mod tests {
             }
         }
         assert_eq!(found, 11);
-        // Those of a template.
+        // Kernels instantiated from a template.
         for name in products::BANDS {
             assert!(asked(name) > TABLES, "{name}");
         }

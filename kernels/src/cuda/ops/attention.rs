@@ -1,4 +1,4 @@
-//! Attention over rows in full and in low rank.
+//! Attention over the KV cache, full and low-rank rows.
 
 use std::sync::Arc;
 
@@ -12,54 +12,55 @@ use super::{F32, bytes, count, floats, get, misfit};
 use crate::cpu::Attention;
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
-/// Threads of a block, as `attention.cu` has them.
+/// Threads per block, as in `attention.cu`.
 pub(super) const THREADS: u32 = 128;
 
-/// Positions of a tile at most: a lane weighs each.
+/// Maximum positions of a tile; each lane computes the weight of one.
 const TILE: usize = 32;
 
-/// Query heads of a block at most.
+/// Maximum query heads of a block.
 const TOGETHER: usize = 8;
 
-/// Positions of a split at least, and splits of a context at most, as `attention.cu` has them, where its end says how many one has.
+/// Minimum positions of a split and maximum splits of a context, as in `attention.cu`; the context
+/// length determines the size of a split.
 const LEAST_SPLIT: usize = 32;
 pub(super) const SPLITS: usize = 64;
 
-/// Rows for which there is room for all splits from the beginning.
+/// Number of rows for which memory for all splits is allocated in advance.
 const FEW: usize = 32;
 
-/// Numbers of the partial sums of attention of so many rows, where coordinates are at most as many as a head has numbers. A pass that
-/// checks many rows by the bits of single steps may have more.
+/// Returns the number of elements in the partial sums of attention for `rows` rows, if the rank of
+/// coordinates does not exceed the head size. A batch-invariant pass over many rows may need more.
 pub fn partial_numbers(rows: usize, heads: usize, size: usize) -> usize {
     rows.max(SPLITS * rows.min(FEW)) * heads * (2 + 2 * size)
 }
 
-/// Shared memory that every device gives a block.
+/// Shared memory available to a block on every device.
 const SHARED: usize = 48 << 10;
 
-/// What a layer holds.
+/// KV cache of a layer.
 #[derive(Debug)]
 pub struct Held<'a, D: Device> {
-    /// Keys and values in full.
+    /// Full-precision keys and values.
     pub full: [&'a KvRows<D>; 2],
-    /// Those in low rank.
+    /// Low-rank keys and values.
     pub low: Option<HeldLow<'a, D>>,
     /// Positions before the batch.
     pub start: usize,
 }
 
-/// What a layer holds in low rank.
+/// Low-rank part of the KV cache of a layer.
 #[derive(Debug)]
 pub struct HeldLow<'a, D: Device> {
     /// Coordinates of keys and of values.
     pub sides: [&'a Coordinates<D>; 2],
-    /// Rows in full before them.
+    /// Full rows before the compressed ones.
     pub front: usize,
-    /// How many there are.
+    /// Number of compressed rows.
     pub compressed: usize,
 }
 
-/// Room that is kept from call to call.
+/// Scratch buffer, reused between calls.
 #[derive(Debug)]
 pub struct AttentionRoom<D: Device> {
     partial: Option<Arc<D::Memory>>,
@@ -72,12 +73,12 @@ impl<D: Device> Default for AttentionRoom<D> {
 }
 
 impl<D: Device> AttentionRoom<D> {
-    /// Room for so many numbers.
+    /// Returns a buffer for the product of `numbers` elements.
     fn partial(&mut self, device: &D, numbers: &[usize]) -> Result<Arc<D::Memory>, DeviceError> {
         let needed = numbers
             .iter()
             .try_fold(F32, |n, &count| n.checked_mul(count));
-        // No device has so many bytes.
+        // An overflowing size exceeds the memory of any device.
         let needed = needed.unwrap_or(usize::MAX);
         let partial = match self.partial.take() {
             Some(memory) if bytes(&*memory, "partial sums", 0, &[needed], 1).is_ok() => memory,
@@ -113,10 +114,10 @@ struct Attend {
     tile: u32,
 }
 
-// SAFETY: as `attention.cu` declares it, without padding.
+// SAFETY: layout as in `attention.cu`, without padding.
 unsafe impl Arguments for Attend {}
 
-/// What the splits of contexts say, which is yet to be joined.
+/// Partial results of the splits, before the reduction.
 #[derive(Debug)]
 pub struct Joined<D: Device> {
     partial: Arc<D::Memory>,
@@ -141,30 +142,33 @@ pub(super) struct Join {
     unused: u32,
 }
 
-// SAFETY: as `attention.cu` declares it, without padding.
+// SAFETY: layout as in `attention.cu`, without padding.
 unsafe impl Arguments for Join {}
 
-/// Rows of queries, and whether each has the bits that it has alone.
+/// Shape of the queries, and batch invariance.
 #[derive(Clone, Copy, Debug)]
 pub struct Queries {
     /// Rows: positions of the batch.
     pub rows: usize,
-    /// Heads of a row.
+    /// Heads per row.
     pub heads: usize,
-    /// Whether the context is split in the same places for any number of rows.
+    /// Splits the context independently of the number of rows, so that each row gives the same bits
+    /// as alone.
     pub apart: bool,
 }
 
-/// Causal attention of `q [rows, heads, size]`, whose keys and values are the last that `held` has in full; `out` has the
-/// shape of `q`. Query head `h` reads kv head `h / (heads / kv heads)`.
+/// Computes causal attention of `q [rows, heads, size]`; its keys and values are the last full rows
+/// in `held`, and `out` has the shape of `q`. Query head `h` reads kv head `h / (heads / kv
+/// heads)`.
 ///
-/// A context is split among blocks, each of which leaves its largest score, its sum of weights and its weighted sums; a second
-/// launch joins them, as in flash decoding (Dao et al. 2023). Many rows are taken in tiles, by tensor cores, where all are held in
-/// full. Coordinates have weighted sums of their own, which
-/// are expanded there (OjaKV, section 3.2).
+/// The context is split among blocks, each of which writes its maximum score, its sum of weights
+/// and its weighted sums; a second launch combines them, as in Flash-Decoding (Dao et al. 2023). If
+/// all positions are held in full, many rows are processed in tiles by tensor cores. Weighted sums
+/// of coordinates are accumulated separately and expanded in the second launch (OjaKV, section
+/// 3.2).
 ///
 /// # Errors
-/// Of the device; [`DeviceError::Range`] where shapes do not fit.
+/// A device error; [`DeviceError::Range`] for mismatched shapes.
 pub fn attention<D: Device>(
     device: &D,
     queries: Queries,
@@ -180,7 +184,8 @@ pub fn attention<D: Device>(
     }
 }
 
-/// [`attention`] but for its last part, where that needs nothing of what is held: that of rows in full.
+/// As [`attention`] without the final reduction, if that needs full rows only; otherwise finishes
+/// it and returns `None`.
 ///
 /// # Errors
 /// As [`attention`].
@@ -207,14 +212,14 @@ pub fn attend<D: Device>(
     let low = low_arguments(held)?;
     let wide = size + low.ranks[1];
     let end = held.start + rows;
-    // A long prompt has blocks enough.
+    // Many rows give enough blocks without further splits.
     let few = rows == 1 || queries.apart || rows * kv_heads < device.multiprocessors();
     let (split, splits) = match few {
         true => (0, splits_of(held.start, end)),
         false => (end, 1),
     };
     let numbers = [rows, heads, splits, 2 + wide];
-    // For all splits that few rows may come to have, so that it stays where it is from token to token.
+    // Allocated for the maximum number of splits, so that the address is the same for each token.
     let most = if few && rows <= FEW { SPLITS } else { splits };
     let partial = room.partial(device, &[rows, heads, most, 2 + wide])?;
     let [codes, _] = held.full[0].numbers().row_bytes(size);
@@ -251,8 +256,9 @@ pub fn attend<D: Device>(
         count("splits", splits)?,
         1,
     ];
-    // SAFETY: a block reads queries of its heads and rows below `start + rows`, which `check` says are in full or in low rank, and
-    // writes the record of each of its heads; the spans say all are there. Its shared memory is laid out as counted.
+    // SAFETY: a block reads queries of its heads and rows below `start + rows`, which `check` has
+    // verified to be full or low-rank, and writes the record of each of its heads; the spans cover
+    // them. The shared memory matches its layout.
     unsafe { device.launch(&KERNEL, grid, shared.bytes, &arguments)? };
     let joined = Joined {
         partial,
@@ -270,7 +276,7 @@ pub fn attend<D: Device>(
 }
 
 impl<D: Device> Joined<D> {
-    /// Joins it: attention is at `out` then.
+    /// Combines the splits and writes the attention to `out`.
     ///
     /// # Errors
     /// As [`attention`].
@@ -278,27 +284,27 @@ impl<D: Device> Joined<D> {
         self.launch(device, (Span::NONE, 0), out)
     }
 
-    /// Rows, and numbers of a row.
+    /// Returns rows and elements per row.
     pub(super) fn shape(&self) -> [usize; 2] {
         [self.rows, self.heads * self.size]
     }
 
-    /// Numbers of a head.
+    /// Returns the head size.
     pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    /// Shared memory of a block.
+    /// Returns the shared memory of a block.
     pub(super) fn shared(&self) -> usize {
         shared_of_splits(self.splits)
     }
 
-    /// A block for each head of each row.
+    /// Returns a grid with one block per head of each row.
     pub(super) fn grid(&self) -> Result<[u32; 3], DeviceError> {
         Ok([count("heads of all rows", self.rows * self.heads)?, 1, 1])
     }
 
-    /// What joins rows in full.
+    /// Returns the arguments of the reduction of full rows.
     pub(super) fn argument(&self, out: &D::Memory) -> Result<Join, DeviceError> {
         self.argument_with((Span::NONE, 0), out)
     }
@@ -323,7 +329,7 @@ impl<D: Device> Joined<D> {
         })
     }
 
-    /// With coordinates of a basis, which is that of values that were attended to.
+    /// Launches the reduction with optional coordinates, given by the basis and rank of the values.
     fn launch(
         &self,
         device: &D,
@@ -333,13 +339,13 @@ impl<D: Device> Joined<D> {
         const JOIN: Kernel<Join> = Kernel::new("attend_join", THREADS);
         let joined = self.argument_with((basis, rank), out)?;
         let shared = self.shared() + rank * F32;
-        // SAFETY: a block reads the records of a head and writes its numbers of `out`, and has a rank of numbers in its shared
-        // memory behind those of the splits.
+        // SAFETY: a block reads the records of a head and writes its elements of `out`; its shared
+        // memory has `rank` elements after those of the splits.
         unsafe { device.launch(&JOIN, self.grid()?, shared, &joined) }
     }
 }
 
-/// The splits of rows that end behind `start`, and at `end` at the latest: those of the row that has the most.
+/// Returns the maximum number of splits of the rows that end after `start` and at most at `end`.
 fn splits_of(start: usize, end: usize) -> usize {
     let of = |end: usize| {
         let mut split = LEAST_SPLIT;
@@ -351,17 +357,17 @@ fn splits_of(start: usize, end: usize) -> usize {
     (start + 1..=end).map(of).max().unwrap_or(1)
 }
 
-/// Shared memory of a block that joins splits: two numbers of each.
+/// Returns the shared memory of a block that combines splits: two elements per split.
 pub(super) fn shared_of_splits(splits: usize) -> usize {
     2 * splits * F32
 }
 
-/// Shared memory of a block that attends to a split of rows in full.
+/// Returns the shared memory of a block that attends to one split of full rows.
 pub(super) fn shared_of_a_split(group: usize, size: usize, numbers: KvNumbers) -> usize {
     Shared::most(group, size, [0, 0], numbers.row_bytes(size)[0]).bytes
 }
 
-/// Heads and positions that a block has at a time, and the shared memory for them.
+/// Heads and positions processed by a block at a time, and its shared memory.
 struct Shared {
     together: usize,
     tile: usize,
@@ -369,8 +375,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// As many positions as fit, a tile at most, and then as many of the `group` of heads that read a kv head. `codes` are the
-    /// bytes of a row's.
+    /// Returns the largest tile of positions that fits, and then as many of the `group` query heads
+    /// of a kv head as fit. `codes` is the size of a row's codes in bytes.
     fn most(group: usize, size: usize, ranks: [usize; 2], codes: usize) -> Shared {
         let of = |together: usize, tile: usize| Shared {
             together,
@@ -387,7 +393,7 @@ impl Shared {
         fits.unwrap_or_else(|| of(1, 1))
     }
 
-    /// As `attend` lays them out.
+    /// Returns the bytes of the layout in `attend`.
     fn bytes(together: usize, tile: usize, size: usize, ranks: [usize; 2], codes: usize) -> usize {
         const BLOCK: usize = 32;
         let side = |rank: usize| {
@@ -434,7 +440,7 @@ fn low_arguments<D: Device>(held: &Held<'_, D>) -> Result<LowArguments, DeviceEr
     Ok(arguments)
 }
 
-/// Query heads of a kv head, where everything fits.
+/// Checks the shapes and returns the number of query heads per kv head.
 fn check<D: Device>(
     held: &Held<'_, D>,
     queries: Queries,
@@ -504,11 +510,12 @@ struct Importance {
     softcap: f32,
 }
 
-// SAFETY: as `attention.cu` declares it, without padding.
+// SAFETY: layout as in `attention.cu`, without padding.
 unsafe impl Arguments for Importance {}
 
-/// The weights that the last `window` rows of `q [rows, heads, size]` give each of the `end` positions whose keys are
-/// `keys`: sums over these rows and the heads that read a kv head, `[kv heads, end]`.
+/// Returns the attention weights that the last `window` rows of `q [rows, heads, size]` give to
+/// each of `end` positions with the keys `keys`, summed over these rows and the query heads of a kv
+/// head: `[kv heads, end]`.
 ///
 /// # Errors
 /// As [`attention`].
@@ -554,9 +561,11 @@ pub fn importance<D: Device>(
         softcap: attention.softcap.unwrap_or(0.0),
     };
     let grid = [count("heads of queries", window * heads)?, 1, 1];
-    // SAFETY: a block reads a query and the keys of the positions that it sees and writes two numbers; the spans say all are there.
+    // SAFETY: a block reads a query and the keys of its visible positions and writes two elements;
+    // the spans cover them.
     unsafe { device.launch(&OF_QUERIES, grid, 0, &arguments)? };
-    // SAFETY: a thread reads all queries and the key of a position and writes one number; the spans say all are there.
+    // SAFETY: a thread reads all queries and the key of a position and writes one element; the
+    // spans cover them.
     unsafe { super::each(device, &OF_POSITIONS, kv_heads * end, &arguments)? };
     get(device, &out, kv_heads * end)
 }

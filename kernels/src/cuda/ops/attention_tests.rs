@@ -1,4 +1,4 @@
-//! Attention on an emulated device, row by row and in tiles, against sums in double precision over what is held.
+//! Tests of attention on the emulated device, by row and in tiles, against double-precision sums.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -7,12 +7,12 @@ use super::*;
 use crate::cpu::Attention;
 use crate::cuda::{Emulated, EmulatedMemory};
 
-/// Rows of queries behind a context.
+/// Rows of queries after a context.
 #[derive(Clone, Copy)]
 struct Case {
     numbers: KvNumbers,
     kv_heads: usize,
-    /// Query heads that read one of them.
+    /// Query heads per kv head.
     group: usize,
     size: usize,
     start: usize,
@@ -21,7 +21,7 @@ struct Case {
     softcap: Option<f32>,
     /// Of keys and of values.
     magnitudes: [f32; 2],
-    /// Whether rows have the bits that they have alone, and no tiles.
+    /// Batch-invariant rows, without tiles.
     apart: bool,
 }
 
@@ -38,7 +38,7 @@ const SMALL: Case = Case {
     apart: false,
 };
 
-/// Keys and values as they are held, `[kv heads, positions, size]`.
+/// Cached keys and values, `[kv heads, positions, size]`.
 struct Filled {
     rows: [KvRows<Emulated>; 2],
     numbers: [Vec<f32>; 2],
@@ -57,7 +57,7 @@ impl Case {
         };
         let (positions, row) = (self.positions(), self.kv_heads * self.size);
         let filled = [0, 1].map(|side| {
-            // Room for more than is there, which is no number.
+            // Spare capacity, filled with NaN.
             let rows = KvRows::new(device, self.numbers, shape, positions + 3).unwrap();
             let of = |i: usize| self.magnitudes[side] * (i as f32 * [0.37, 0.91][side]).sin();
             let x = put(device, &(0..positions * row).map(of).collect::<Vec<_>>());
@@ -90,7 +90,7 @@ impl Case {
         self.kv_heads * self.group * self.size
     }
 
-    /// Attends with `q`, so many rows from `at` on in one batch.
+    /// Attends with `rows` rows of `q` from `at` on in one batch.
     fn attend(
         &self,
         device: &Emulated,
@@ -113,7 +113,6 @@ impl Case {
         attention(device, queries, q, &held, &self.attention(), &mut room, out).unwrap();
     }
 
-    /// Of rows `at ..`, `rows` in one batch.
     fn found(&self, device: &Emulated, filled: &Filled, at: usize, rows: usize) -> Vec<f32> {
         let row = self.row();
         let q = put(device, &filled.q[at * row..(at + rows) * row]).unwrap();
@@ -155,7 +154,6 @@ impl Case {
         all.flat_map(of_query).collect()
     }
 
-    /// The kernel that attends.
     fn kernel(&self) -> &'static str {
         let device = Emulated::new(4);
         let filled = self.fill(&device);
@@ -179,7 +177,7 @@ impl Case {
         }
     }
 
-    /// As `agrees`, and every row has the bits that it has alone.
+    /// As `agrees`; also checks that each row has the same bits in a batch of one.
     fn agrees_alone(self, what: &str) {
         let case = Case {
             apart: true,
@@ -203,9 +201,10 @@ const NUMBERS: [KvNumbers; 4] = [
     KvNumbers::Q4_0,
 ];
 
-/// Batches that end within tiles of queries and of positions and at their ends, behind nothing and behind something.
+/// Batches that end within and at the ends of tiles of queries and of positions, with and without a
+/// context.
 #[test]
-fn tiles_of_queries_agree_for_rows_of_every_type() {
+fn tiled_attention_matches_reference_for_every_type() {
     for numbers in NUMBERS {
         for (start, rows) in [(0, 32), (0, 64), (0, 65), (31, 33), (70, 130)] {
             let case = Case {
@@ -219,9 +218,10 @@ fn tiles_of_queries_agree_for_rows_of_every_type() {
     }
 }
 
-/// Heads that are whole chunks and not, of more numbers than a block has of values, and several of them.
+/// Head sizes with and without partial chunks and above the value columns of a block, and several
+/// heads.
 #[test]
-fn tiles_of_queries_agree_for_heads_of_any_number_and_size() {
+fn tiled_attention_matches_reference_for_any_heads() {
     for (kv_heads, group, size) in [
         (2, 3, 64),
         (1, 2, 20),
@@ -243,13 +243,13 @@ fn tiles_of_queries_agree_for_heads_of_any_number_and_size() {
             case.agrees(&format!("{numbers:?} {kv_heads} {group} {size}"));
         }
     }
-    // Larger heads than tiles are made for.
+    // Heads too large for tiles.
     let case = Case { size: 264, ..SMALL };
     case.agrees("264");
 }
 
 #[test]
-fn tiles_of_queries_see_a_window_and_are_capped() {
+fn tiled_attention_applies_window_and_softcap() {
     for (window, softcap) in [
         (Some(1), None),
         (Some(30), None),
@@ -270,9 +270,9 @@ fn tiles_of_queries_see_a_window_and_are_capped() {
     }
 }
 
-/// Keys and values that are large, and small ones, which half precision has as they are.
+/// Large keys and values, and small ones that are exact in half precision.
 #[test]
-fn tiles_of_queries_keep_what_cells_hold() {
+fn tiled_attention_keeps_precision_of_cells() {
     for (numbers, magnitudes) in [
         (KvNumbers::F16, [1e4, 1e4]),
         (KvNumbers::F16, [1e-2, 1e-3]),
@@ -290,7 +290,7 @@ fn tiles_of_queries_keep_what_cells_hold() {
 }
 
 #[test]
-fn many_rows_have_tiles() {
+fn many_rows_use_the_tiled_kernel() {
     for (numbers, size, expected) in [
         (KvNumbers::F16, 13, "attend_tiles_of_halves_64"),
         (KvNumbers::F16, 64, "attend_tiles_of_halves_64"),
@@ -316,9 +316,9 @@ fn many_rows_have_tiles() {
     assert_eq!([few, apart].map(|case| case.kernel()), ["attend_split"; 2]);
 }
 
-/// A query that is no number has no attention, and all others have theirs.
+/// A non-finite query affects its own output only.
 #[test]
-fn a_query_that_is_not_finite_stays_alone() {
+fn non_finite_query_affects_only_its_row() {
     let device = Emulated::new(8);
     for odd in [f32::NAN, f32::INFINITY] {
         for numbers in [KvNumbers::F16, KvNumbers::F32] {
@@ -340,16 +340,17 @@ fn a_query_that_is_not_finite_stays_alone() {
     }
 }
 
-/// A long context is split among blocks; a row has the same bits wherever it stands among as many others.
+/// A long context is split among blocks; a row has the same bits at any index of a batch of the
+/// same size.
 #[test]
-fn rows_of_tiles_have_their_bits_wherever_they_stand() {
+fn tiled_rows_are_independent_of_their_index() {
     let long = Case {
         start: 1500,
         rows: 33,
         ..SMALL
     };
     long.agrees("long");
-    // Rows that see nothing of the second split, and such that see nothing of the first.
+    // Rows that see nothing of the second split, and rows that see nothing of the first.
     for window in [None, Some(60)] {
         let case = Case {
             start: 100,
@@ -380,9 +381,9 @@ fn rows_of_tiles_have_their_bits_wherever_they_stand() {
     }
 }
 
-/// Rows before and behind the end from where on pieces of a context have twice as many positions, of one batch.
+/// Rows of one batch before and after the context length at which the split size doubles.
 #[test]
-fn a_long_context_has_longer_pieces() {
+fn long_context_has_longer_splits() {
     for (numbers, group, size, window) in [
         (KvNumbers::F16, 1, 8, None),
         (KvNumbers::F32, 1, 8, Some(90)),
@@ -403,9 +404,9 @@ fn a_long_context_has_longer_pieces() {
     }
 }
 
-/// More heads than have their weights side by side, and heads of which no whole tile fits.
+/// More heads than fit in a block, and heads too large for a whole tile.
 #[test]
-fn rows_alone_agree_for_heads_of_any_number_and_size() {
+fn row_attention_matches_reference_for_any_heads() {
     for (group, size) in [(8, 8), (6, 20), (5, 12), (2, 256), (1, 1024)] {
         let case = Case {
             numbers: KvNumbers::F32,

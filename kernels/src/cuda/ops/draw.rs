@@ -1,19 +1,19 @@
-//! A token drawn from all logits, so that the host reads that and not them.
+//! Sampling of a token on the device, so that the host does not read all logits.
 
 use super::{F32, bytes, count};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
 
-/// How a token is drawn: of the `top_k` largest logits those that together weigh `top_p`, and of these by their weights at a
-/// temperature. Of equal logits those of lower tokens count first.
+/// Sampling parameters: top-k, then top-p, then sampling by softmax weight at a temperature. Ties
+/// are ordered by token id.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draw {
-    /// Divides logits, only behind what counts; more than 0.
+    /// Temperature, above 0, applied after top-k and top-p.
     pub temperature: f32,
-    /// How many count; 0 for all.
+    /// Number of candidates for top-k; 0 for all.
     pub top_k: usize,
-    /// What part of their weight counts; 1 for all.
+    /// Probability mass for top-p; 1 for all.
     pub top_p: f32,
-    /// The number of `[0, 1)` that decides, among those that count in the order of their places.
+    /// Uniform random number in `[0, 1)` that selects among the candidates in token order.
     pub uniform: f64,
 }
 
@@ -29,16 +29,16 @@ struct DrawArgument {
     temperature: f32,
 }
 
-// SAFETY: as `draw.cu` declares it, without padding.
+// SAFETY: layout as in `draw.cu`, without padding.
 unsafe impl Arguments for DrawArgument {}
 
-/// Numbers that a token is drawn from at most: sums of their weights have 64 bits.
+/// Maximum number of logits; their weights are summed in 64 bits.
 pub const MOST_DRAWN: usize = 1 << 22;
 
-/// A place that is none.
+/// Index for "none".
 const NO_PLACE: u32 = u32::MAX;
 
-/// Where a token is drawn.
+/// Output buffer of sampling.
 #[derive(Debug)]
 pub struct Drawing<D: Device> {
     out: Option<D::Memory>,
@@ -51,11 +51,12 @@ impl<D: Device> Default for Drawing<D> {
 }
 
 impl<D: Device> Drawing<D> {
-    /// Begins to draw from the first `numbers` numbers of `x`. The weights are whole parts of 2^-40 of the largest: tokens that
-    /// weigh less are never drawn, and the same numbers give the same token.
+    /// Begins to sample from the first `numbers` elements of `x`. Weights are integer multiples of
+    /// 2^-40 of the largest: smaller ones are never drawn, and equal inputs give equal tokens.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] for no number at all, more than [`MOST_DRAWN`] and fewer than these, or of the device.
+    /// [`DeviceError::Range`] for no elements, more than [`MOST_DRAWN`], or a short allocation; or
+    /// a device error.
     pub fn begin(
         &mut self,
         device: &D,
@@ -80,14 +81,14 @@ impl<D: Device> Drawing<D> {
             top_p: draw.top_p,
             temperature: draw.temperature,
         };
-        // SAFETY: a block reads the numbers and writes two words, for which the spans have room.
+        // SAFETY: a block reads the logits and writes two words, which the spans cover.
         unsafe { device.launch(&KERNEL, [1, 1, 1], 0, &arguments) }
     }
 
-    /// The token, when all before is done; nothing where a number is not finite.
+    /// Returns the token after all earlier operations; `None` if a logit is not finite.
     ///
     /// # Errors
-    /// Of anything before.
+    /// The error of an earlier operation.
     pub fn take(&self, device: &D) -> Result<Option<u32>, DeviceError> {
         let Some(out) = &self.out else {
             return Ok(None);
@@ -120,7 +121,7 @@ mod tests {
         drawing.take(device).unwrap()
     }
 
-    /// Tokens that count, in their order, with their weights, which add up to 1.
+    /// Candidates in token order with their normalised weights.
     fn kept(x: &[f32], draw: Draw) -> Vec<(u32, f64)> {
         let mut ranked: Vec<(u32, f32)> = (0..).zip(x.iter().copied()).collect();
         ranked.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
@@ -148,10 +149,10 @@ mod tests {
         tokens.zip(weights.map(|weight| weight / sum)).collect()
     }
 
-    /// Wherever the number that decides falls in the middle of a token's part, that token is drawn: of few and of many, with ties
-    /// at the end of what counts.
+    /// A random number in the middle of a token's interval draws that token, for few and many
+    /// candidates, with ties at the cutoff.
     #[test]
-    fn each_token_that_counts_has_its_part() {
+    fn each_candidate_is_drawn_by_its_weight() {
         let device = Emulated::new(11);
         let distinct = |i: usize| ((i * 7919 % 1009) as f32 - 500.0) * 0.01;
         let tied = |i: usize| (i * 7 % 5) as f32 * 0.5 - 2.0;
@@ -182,7 +183,7 @@ mod tests {
                 let mut before = 0.0;
                 let some = (kept.len() / 12).max(1);
                 for (at, &(token, weight)) in kept.iter().enumerate() {
-                    // What is close to the ends may be rounded to its neighbour.
+                    // Values close to an interval's end may round to the neighbour.
                     if at % some == 0 || at + 1 == kept.len() {
                         let uniform = before + weight / 2.0;
                         let found = drawn(&device, &x, Draw { uniform, ..draw });
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_are_no_obstacle() {
+    fn extreme_logits_and_temperatures_are_handled() {
         let device = Emulated::new(12);
         let x = [f32::MIN, -0.0, f32::MAX, 0.0, f32::MIN];
         for temperature in [f32::from_bits(1), 1.0] {
@@ -217,7 +218,7 @@ mod tests {
                 }
             }
         }
-        // Both zeros are alike: the first of two of three.
+        // Both zeros compare equal: the first two of three.
         let draw = |uniform| Draw {
             top_k: 2,
             uniform,
@@ -225,7 +226,7 @@ mod tests {
         };
         assert_eq!(drawn(&device, &[0.0, -0.0, 0.0], draw(0.4)), Some(0));
         assert_eq!(drawn(&device, &[0.0, -0.0, 0.0], draw(0.6)), Some(1));
-        // At a large temperature all have the same part.
+        // A very high temperature gives equal weights.
         let hot = |uniform| Draw {
             temperature: f32::MAX,
             uniform,
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_not_drawn_from() {
+    fn non_finite_logits_give_no_token() {
         let device = Emulated::new(13);
         for strange in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for at in [0, 1023, 3000] {

@@ -1,16 +1,16 @@
-//! Norms, sums, activations and rotations.
+//! Norms, sums, activations and rotary embeddings.
 
 use htc_formats::model::RopePairs;
 
 use super::{F32, bytes, count, each, floats, misfit};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
-/// Rows of numbers.
+/// Shape of a row-major matrix of floats.
 #[derive(Clone, Copy, Debug)]
 pub struct RowsShape {
     /// Rows.
     pub rows: usize,
-    /// Numbers of a row.
+    /// Elements per row.
     pub width: usize,
 }
 
@@ -24,20 +24,21 @@ struct RmsNorm {
     epsilon: f32,
 }
 
-// SAFETY: as `elementwise.cu` declares it, without padding.
+// SAFETY: layout as in `elementwise.cu`, without padding.
 unsafe impl Arguments for RmsNorm {}
 
-/// Threads of a block that adds up the squares of a row, as `rows.cuh` has them: four numbers for each, in whole warps.
+/// Returns the block size for the sum of squares of a row, as in `rows.cuh`: four elements per
+/// thread, in whole warps.
 pub(super) fn norm_threads(width: usize) -> u32 {
     const WARP: usize = 32;
     let warps = width.div_ceil(4 * WARP).clamp(1, 32);
     (warps * WARP) as u32
 }
 
-/// `out = x / sqrt(mean(x²) + epsilon) * weight` for each row; `out` may be `x`.
+/// Computes `out = x / sqrt(mean(x²) + epsilon) * weight` for each row; `out` may be `x`.
 ///
 /// # Errors
-/// [`DeviceError::Range`] where an allocation is too short, or of the launch.
+/// [`DeviceError::Range`] for a short allocation, or a launch error.
 pub fn rms_norm<D: Device>(
     device: &D,
     shape: RowsShape,
@@ -56,7 +57,7 @@ pub fn rms_norm<D: Device>(
     };
     let kernel = Kernel::<RmsNorm>::new("rms_norm", norm_threads(width));
     let grid = [count("rows", rows)?, 1, 1];
-    // SAFETY: a block reads and writes a row of each, which the spans say are there.
+    // SAFETY: a block reads and writes a row of each, which the spans cover.
     unsafe { device.launch(&kernel, grid, 0, &arguments) }
 }
 
@@ -70,10 +71,10 @@ struct Add {
     unused: u32,
 }
 
-// SAFETY: as `elementwise.cu` declares it, without padding.
+// SAFETY: layout as in `elementwise.cu`, without padding.
 unsafe impl Arguments for Add {}
 
-/// `x += y`, number by number.
+/// Computes `x += y` element by element.
 ///
 /// # Errors
 /// As [`rms_norm`].
@@ -91,11 +92,11 @@ pub fn add<D: Device>(
         width: 0,
         unused: 0,
     };
-    // SAFETY: a thread touches one of `numbers` numbers of each, which the spans say are there.
+    // SAFETY: a thread accesses one of `numbers` elements of each, which the spans cover.
     unsafe { each(device, &KERNEL, numbers, &arguments) }
 }
 
-/// `x += y` for each row.
+/// Computes `x += y` for each row.
 ///
 /// # Errors
 /// As [`rms_norm`].
@@ -114,16 +115,17 @@ pub fn add_rows<D: Device>(
         width: count("a row", width)?,
         unused: 0,
     };
-    // SAFETY: a thread touches one of `rows * width` numbers of `x` and one of a row of `y`, which the spans say are there.
+    // SAFETY: a thread accesses one of `rows * width` elements of `x` and one of a row of `y`,
+    // which the spans cover.
     unsafe { each(device, &KERNEL, rows * width, &arguments) }
 }
 
-/// What a gate is passed through.
+/// Activation function of a gated MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// `x / (1 + exp(-x))`.
     Silu,
-    /// GELU in its form with a hyperbolic tangent.
+    /// GELU with the tanh approximation.
     GeluTanh,
 }
 
@@ -135,10 +137,10 @@ struct Activate {
     numbers: u64,
 }
 
-// SAFETY: as `elementwise.cu` declares it, without padding.
+// SAFETY: layout as in `elementwise.cu`, without padding.
 unsafe impl Arguments for Activate {}
 
-/// `gate = f(gate) * up`, number by number.
+/// Computes `gate = f(gate) * up` element by element.
 ///
 /// # Errors
 /// As [`rms_norm`].
@@ -160,7 +162,7 @@ pub fn activate<D: Device>(
         Gate::Silu => &SILU,
         Gate::GeluTanh => &GELU,
     };
-    // SAFETY: a thread touches one of `numbers` numbers of each, which the spans say are there.
+    // SAFETY: a thread accesses one of `numbers` elements of each, which the spans cover.
     unsafe { each(device, kernel, numbers, &arguments) }
 }
 
@@ -173,10 +175,10 @@ struct Softcap {
     unused: u32,
 }
 
-// SAFETY: as `elementwise.cu` declares it, without padding.
+// SAFETY: layout as in `elementwise.cu`, without padding.
 unsafe impl Arguments for Softcap {}
 
-/// `x = cap * tanh(x / cap)`, number by number.
+/// Computes `x = cap * tanh(x / cap)` element by element.
 ///
 /// # Errors
 /// As [`rms_norm`].
@@ -193,7 +195,7 @@ pub fn softcap<D: Device>(
         cap,
         unused: 0,
     };
-    // SAFETY: a thread touches one of `numbers` numbers, which the span says are there.
+    // SAFETY: a thread accesses one of `numbers` elements, which the span covers.
     unsafe { each(device, &KERNEL, numbers, &arguments) }
 }
 
@@ -210,11 +212,11 @@ struct Rotate {
     unused: u32,
 }
 
-// SAFETY: as `elementwise.cu` declares it, without padding.
+// SAFETY: layout as in `elementwise.cu`, without padding.
 unsafe impl Arguments for Rotate {}
 
-/// Cosines and sines `[n, pairs]`, both times `factor`, of the positions `start .. start + n` times each of
-/// `frequencies` (float64, radians a position).
+/// Computes cosines and sines `[n, pairs]`, both times `factor`, of the positions `start .. start +
+/// n` times each of `frequencies` (float64, radians per position).
 ///
 /// # Errors
 /// As [`rms_norm`].
@@ -237,20 +239,21 @@ pub fn rotate_to<D: Device>(
         factor,
         unused: 0,
     };
-    // SAFETY: a thread writes one of `n * pairs` numbers of each, which the spans say are there, as are the frequencies.
+    // SAFETY: a thread writes one of `n * pairs` elements of each and reads a frequency; the spans
+    // cover them.
     unsafe { each(device, &KERNEL, n * pairs, &arguments) }
 }
 
-/// Heads, and the pairs of numbers in each that turn.
+/// Shape of the heads for the rotary embedding.
 #[derive(Clone, Copy, Debug)]
 pub struct RopeShape {
     /// Positions.
     pub rows: usize,
-    /// Heads of a row.
+    /// Heads per row.
     pub heads: usize,
-    /// Numbers of a head.
+    /// Head size.
     pub size: usize,
-    /// Pairs of a head.
+    /// Rotated pairs per head.
     pub pairs: usize,
 }
 
@@ -266,13 +269,14 @@ struct Rope {
     neighbours: u32,
 }
 
-// SAFETY: as `elementwise.cu` declares it, without padding.
+// SAFETY: layout as in `elementwise.cu`, without padding.
 unsafe impl Arguments for Rope {}
 
-/// The rotary embedding of `x [rows, heads, size]` by `cosines` and `sines [rows, pairs]`.
+/// Applies the rotary embedding to `x [rows, heads, size]` with `cosines` and `sines [rows,
+/// pairs]`.
 ///
 /// # Errors
-/// As [`rms_norm`]; also where a head is too short for its pairs.
+/// As [`rms_norm`]; also if a head is too short for its pairs.
 pub fn rope<D: Device>(
     device: &D,
     which: RopePairs,
@@ -300,7 +304,8 @@ pub fn rope<D: Device>(
         neighbours: u32::from(which == RopePairs::Adjacent),
     };
     let grid = [count("rows", rows)?, 1, 1];
-    // SAFETY: a block touches a row of each, which the spans say are there, and no pair reaches beyond a head.
+    // SAFETY: a block accesses a row of each, which the spans cover, and the pairs lie within a
+    // head.
     unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
 }
 
@@ -312,13 +317,15 @@ struct Hadamard {
     factor: f32,
 }
 
-// SAFETY: as `elementwise.cu` declares it, without padding.
+// SAFETY: layout as in `elementwise.cu`, without padding.
 unsafe impl Arguments for Hadamard {}
 
-/// The normalised Walsh–Hadamard transform of every `size` numbers of `x`, a power of two, in place.
+/// Applies the normalised Walsh–Hadamard transform in place to each run of `size` elements of `x`,
+/// a power of two.
 ///
 /// # Errors
-/// As [`rms_norm`]; also for a size that is no power of two or does not divide the numbers.
+/// As [`rms_norm`]; also for a size that is no power of two or does not divide the number of
+/// elements.
 pub fn hadamard<D: Device>(
     device: &D,
     numbers: usize,
@@ -339,6 +346,7 @@ pub fn hadamard<D: Device>(
         factor: (1.0 / (size as f64).sqrt()) as f32,
     };
     let grid = [count("blocks", numbers / size)?, 1, 1];
-    // SAFETY: a block touches `size` numbers, which the span says are there, and as many in its shared memory.
+    // SAFETY: a block accesses `size` elements, which the span covers, and as many in its shared
+    // memory.
     unsafe { device.launch(&KERNEL, grid, size * F32, &arguments) }
 }

@@ -1,10 +1,10 @@
-//! Rows of matrices as numbers.
+//! Dequantisation of matrix rows (token embedding).
 
 use super::matrix::{BandsPart, DeviceMatrix, Held, Planes, Tiles};
 use super::{F32, bytes, count};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
-/// Rows of a launch, which are among its arguments.
+/// Rows per launch; their indices are passed as arguments.
 const ROWS: usize = 128;
 
 #[derive(Clone, Copy)]
@@ -20,7 +20,7 @@ struct Embed {
     to: [u32; ROWS],
 }
 
-// SAFETY: as `products.cuh` declares it, without padding.
+// SAFETY: layout as in `products.cuh`, without padding.
 unsafe impl Arguments for Embed {}
 
 #[derive(Clone, Copy)]
@@ -36,13 +36,13 @@ struct BandsEmbed {
     to: [u32; ROWS],
 }
 
-// SAFETY: as `bands.cu` declares its `Embed`, without padding.
+// SAFETY: layout as `Embed` in `bands.cu`, without padding.
 unsafe impl Arguments for BandsEmbed {}
 
-/// The rows of a matrix that `tokens` name, times `scale`: `out [tokens.len(), cols]`.
+/// Dequantises the matrix rows given by `tokens` and scales them: `out [tokens.len(), cols]`.
 ///
 /// # Errors
-/// [`DeviceError::Range`] where there is no such row or `out` is too short, or of the device.
+/// [`DeviceError::Range`] for a missing row or a short `out`, or a device error.
 pub fn embed<D: Device>(
     device: &D,
     matrix: &DeviceMatrix<D>,
@@ -82,7 +82,8 @@ pub fn embed<D: Device>(
                 };
                 let kernel = Kernel::<Embed>::new(name, 128);
                 let grid = [to.width.div_ceil(kernel.threads), count, 1];
-                // SAFETY: a thread reads a number of a row that there is, and writes one of `out`, which the span has room for.
+                // SAFETY: a thread reads an element of an existing row and writes one of `out`,
+                // which the span covers.
                 unsafe { device.launch(&kernel, grid, 0, &arguments)? };
             }
             Ok(())
@@ -104,7 +105,7 @@ pub fn embed<D: Device>(
     }
 }
 
-/// Where rows go.
+/// Destination of the rows.
 #[derive(Clone, Copy)]
 struct Target {
     out: Span,
@@ -112,7 +113,7 @@ struct Target {
     factor: f32,
 }
 
-/// Rows and their places by launches, and how many a launch has.
+/// Groups source rows and their output indices by launch, with the number of rows per launch.
 fn launches(
     mut rows: impl Iterator<Item = (u32, u32)>,
 ) -> impl Iterator<Item = ([u32; ROWS], [u32; ROWS], u32)> {
@@ -145,8 +146,8 @@ fn embed_bands<D: Device>(
             to: places,
         };
         let grid = [to.width.div_ceil(KERNEL.threads), count, 1];
-        // SAFETY: a warp reads a band of a row that there is, and writes the columns of it that the matrix has, for which the
-        // span has room.
+        // SAFETY: a warp reads a column group of an existing row and writes those of its columns
+        // that the matrix has, which the span covers.
         unsafe { device.launch(&KERNEL, grid, 0, &arguments)? };
     }
     Ok(())

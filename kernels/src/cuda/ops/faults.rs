@@ -1,30 +1,30 @@
-//! Numbers that have no place among keys and values.
+//! Reporting of values that the KV cache type cannot represent.
 
 use crate::cuda::device::{Device, DeviceError, Memory, Span};
 
-/// Where kernels leave the first number that had no place, one for each launch that may have one.
+/// Device memory in which kernels record the first unrepresentable value, one entry per launch.
 #[derive(Debug)]
 pub struct Faults<D: Device> {
     memory: D::Memory,
     slots: usize,
 }
 
-/// A number that had no place.
+/// A value that the KV cache type cannot represent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
-    /// The slot.
+    /// Entry of the launch.
     pub slot: usize,
-    /// Its row, counted from the first that the launch wrote.
+    /// Row, counted from the first that the launch wrote.
     pub row: usize,
-    /// The number.
+    /// The value.
     pub value: f32,
 }
 
 impl<D: Device> Faults<D> {
-    /// So many slots, all empty.
+    /// Allocates `slots` empty entries.
     ///
     /// # Errors
-    /// Of the device.
+    /// A device error.
     pub fn new(device: &D, slots: usize) -> Result<Self, DeviceError> {
         let memory = device.allocate(8 * slots)?;
         let faults = Faults { memory, slots };
@@ -36,10 +36,11 @@ impl<D: Device> Faults<D> {
         device.upload(&vec![u8::MAX; 8 * self.slots], &self.memory, 0)
     }
 
-    /// The fault of the first slot that has one, after everything before is done; all slots are empty then.
+    /// Returns the fault of the first entry that has one, after all earlier operations, and clears
+    /// all entries.
     ///
     /// # Errors
-    /// Of the device.
+    /// A device error.
     pub fn take(&self, device: &D) -> Result<Option<Fault>, DeviceError> {
         let mut bytes = vec![0; 8 * self.slots];
         device.download(&self.memory, 0, &mut bytes)?;

@@ -1,4 +1,4 @@
-//! Queries, keys and values between their products and attention, in one launch.
+//! Fused operations on queries, keys and values between projection and attention.
 
 use htc_formats::model::RopePairs;
 
@@ -7,53 +7,54 @@ use super::kv::{KvHeads, KvRows, RowsArgument, check_rows};
 use super::{F32, count, floats, misfit};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
-/// Parts of a launch at most.
+/// Maximum parts of a launch.
 pub const HEADS_PARTS: usize = 3;
 
-/// Shared memory of a block that every device has.
+/// Shared memory available to a block on every device.
 const SHARED: usize = 48 << 10;
 
-/// Rows of heads, of as many numbers each.
+/// Rows of heads of equal size.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadsShape {
     /// Rows.
     pub rows: usize,
-    /// Numbers of a head.
+    /// Head size.
     pub size: usize,
 }
 
-/// Where rows are appended.
+/// Destination of appended rows.
 #[derive(Debug)]
 pub struct AppendTo<'a, D: Device> {
-    /// Their rows.
+    /// Destination rows.
     pub rows: &'a KvRows<D>,
-    /// That of the numbers that have no place.
+    /// Fault entry.
     pub slot: usize,
 }
 
-/// What is done to heads `x [rows, heads, size]`, in this order. Each has the bits of the operation of its name.
+/// Operations on heads `x [rows, heads, size]`, applied in field order. Each gives the same bits as
+/// the separate operation.
 #[derive(Debug)]
 pub struct HeadsPart<'a, D: Device> {
-    /// The numbers.
+    /// The values, updated in place.
     pub x: &'a D::Memory,
-    /// Heads of a row.
+    /// Heads per row.
     pub heads: usize,
-    /// `[heads, size]`, which is added to each row.
+    /// Bias `[heads, size]`, added to each row.
     pub bias: Option<&'a D::Memory>,
-    /// The weight `[size]` of a norm of each head, and its epsilon.
+    /// Weight `[size]` and epsilon of a norm of each head.
     pub norm: Option<(&'a D::Memory, f32)>,
-    /// Whether they are rotated.
+    /// Applies the rotary embedding.
     pub turned: bool,
-    /// Where they are written as well.
+    /// KV cache rows to which the result is also written.
     pub to: Option<AppendTo<'a, D>>,
 }
 
-/// Rotations of rows, and where rows are appended.
+/// Rotary embedding of the rows.
 #[derive(Debug)]
 pub struct Turn<'a, D: Device> {
-    /// What is a pair.
+    /// Pairing of elements.
     pub which: RopePairs,
-    /// Pairs of a head.
+    /// Pairs per head.
     pub pairs: usize,
     /// Cosines and sines `[rows, pairs]`.
     pub sides: [&'a D::Memory; 2],
@@ -89,14 +90,14 @@ struct Heads {
     parts: [Part; HEADS_PARTS],
 }
 
-// SAFETY: as `kv.cu` declares it, without padding.
+// SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl Arguments for Heads {}
 
-/// Makes parts ready, up to [`HEADS_PARTS`] of memory of their own; none is appended without `faults`, the row that the first
-/// becomes, and the position that faults count it as.
+/// Processes up to [`HEADS_PARTS`] parts with separate memory. Appending requires `faults`: the
+/// entries, the cache row of the first row, and the position that faults report for it.
 ///
 /// # Errors
-/// [`DeviceError::Range`] where shapes do not fit, or of the device.
+/// [`DeviceError::Range`] for mismatched shapes, or a device error.
 pub fn heads_ready<D: Device>(
     device: &D,
     shape: HeadsShape,
@@ -143,8 +144,9 @@ pub fn heads_ready<D: Device>(
         blocks += rows * part.heads;
     }
     let grid = [count("heads of all rows", blocks)?, 1, 1];
-    // SAFETY: a block reads and writes a head of its part, reads the bias, the weight and the rotation of its row, and writes a row
-    // below the capacity; the spans say all are there. Its shared memory has a head.
+    // SAFETY: a block reads and writes a head of its part, reads the bias, the weight and the
+    // rotation of its row, and writes a row below the capacity; the spans cover them. Its shared
+    // memory holds a head.
     unsafe { device.launch(&KERNEL, grid, size * F32, &arguments) }
 }
 

@@ -1,27 +1,27 @@
-//! Keys and values: rows of heads, in full or as coordinates.
+//! KV cache rows, full or as low-rank coordinates.
 
 use super::faults::Faults;
 use super::{F32, bytes, count, floats, get, misfit};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
-/// Numbers that share a scale in the types that have blocks.
+/// Elements per scale in block types.
 const BLOCK: usize = 32;
 
-/// How numbers of keys and values are stored.
+/// Storage type of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvNumbers {
-    /// As they are.
+    /// Single precision.
     F32,
-    /// In half precision.
+    /// Half precision.
     F16,
-    /// Signed bytes with a scale for 32.
+    /// Signed 8-bit codes with a scale per 32 elements.
     Q8_0,
-    /// Four bits with a scale for 32.
+    /// 4-bit codes with a scale per 32 elements.
     Q4_0,
 }
 
 impl KvNumbers {
-    /// As `kv.cuh` numbers them.
+    /// Returns the value of the constant in `kv.cuh`.
     fn code(self) -> u32 {
         match self {
             KvNumbers::F32 => 0,
@@ -31,7 +31,7 @@ impl KvNumbers {
         }
     }
 
-    /// Bytes of the codes of `size` numbers, whole blocks, and of their scales.
+    /// Returns the bytes of the codes of `size` elements, in whole blocks, and of their scales.
     pub(super) fn row_bytes(self, size: usize) -> [usize; 2] {
         match self {
             KvNumbers::F32 => [4 * size, 0],
@@ -46,16 +46,16 @@ impl KvNumbers {
     }
 }
 
-/// Heads that keys and values have, and the numbers of each.
+/// Shape of the heads of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvHeads {
-    /// Heads.
+    /// Number of kv heads.
     pub heads: usize,
-    /// Numbers of a head; whole blocks, where the type has some.
+    /// Head size; a multiple of the block size for block types.
     pub size: usize,
 }
 
-/// Room for rows `[heads, capacity, size]` of one type.
+/// A buffer of rows `[heads, capacity, size]` of one type.
 #[derive(Debug)]
 pub struct KvRows<D: Device> {
     numbers: KvNumbers,
@@ -65,7 +65,7 @@ pub struct KvRows<D: Device> {
     scales: D::Memory,
 }
 
-/// As `kv.cuh` declares it.
+/// Layout as in `kv.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct RowsArgument {
@@ -89,7 +89,7 @@ impl RowsArgument {
 }
 
 impl<D: Device> KvRows<D> {
-    /// Room of unspecified content.
+    /// Allocates rows of unspecified content.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
@@ -109,7 +109,7 @@ impl<D: Device> KvRows<D> {
         let [codes, scales] = numbers.row_bytes(shape.size).map(|row| {
             let bytes = shape.heads.checked_mul(capacity);
             let bytes = bytes.and_then(|rows| rows.checked_mul(row));
-            // No device has so many.
+            // An overflowing size exceeds the memory of any device.
             device.allocate(bytes.unwrap_or(usize::MAX))
         });
         Ok(KvRows {
@@ -125,22 +125,22 @@ impl<D: Device> KvRows<D> {
         self.numbers
     }
 
-    /// The numbers, or codes.
+    /// Returns the memory of elements or codes.
     pub fn memory(&self) -> &D::Memory {
         &self.codes
     }
 
-    /// Rows of each head that there is room for.
+    /// Returns the capacity in rows per head.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Heads, and their numbers.
+    /// Returns the number and size of the heads.
     pub fn shape(&self) -> KvHeads {
         self.shape
     }
 
-    /// Bytes of them.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         let row: usize = self.numbers.row_bytes(self.shape.size).iter().sum();
         self.shape.heads * self.capacity * row
@@ -157,10 +157,11 @@ impl<D: Device> KvRows<D> {
         })
     }
 
-    /// The same rows with room for `capacity` of each head: its first `used`, or those that `rows [heads, used]` name.
+    /// Returns a copy with the given capacity: its first `used` rows, or the rows named by `rows
+    /// [heads, used]`.
     ///
     /// # Errors
-    /// Of the device; also where a row is named that there is no room for.
+    /// A device error; also for a row beyond the capacity.
     pub fn moved(
         &self,
         device: &D,
@@ -184,10 +185,11 @@ impl<D: Device> KvRows<D> {
         Ok(to)
     }
 
-    /// The same without `gap` rows behind the first `front` of each head, of `used`.
+    /// Returns a copy of the `used` rows without the `gap` rows after the first `front` of each
+    /// head.
     ///
     /// # Errors
-    /// Of the device.
+    /// A device error.
     pub fn without(
         &self,
         device: &D,
@@ -225,7 +227,7 @@ struct Gather {
     unused: u32,
 }
 
-// SAFETY: as `kv.cu` declares it, without padding.
+// SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl Arguments for Gather {}
 
 fn gather<D: Device>(
@@ -276,7 +278,8 @@ fn gather<D: Device>(
         unused: 0,
     };
     let grid = [count("rows of all heads", heads * used)?, 1, 1];
-    // SAFETY: a block reads a row below `from` and writes one below `to` of its head, which the spans say are there.
+    // SAFETY: a block reads a row below `from` and writes one below `to` of its head, which the
+    // spans cover.
     unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
 }
 
@@ -301,14 +304,14 @@ struct Append {
     unused: u32,
 }
 
-// SAFETY: as `kv.cu` declares it, without padding.
+// SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl Arguments for Append {}
 
-/// Writes `x [n, heads, size]` to the rows from `first` on; a number that has no place is a fault of `slot`, whose row is
-/// counted from `position` on.
+/// Writes `x [n, heads, size]` to the rows from `first` on. An unrepresentable value is recorded in
+/// entry `slot`, with rows counted from `position`.
 ///
 /// # Errors
-/// Of the device; [`DeviceError::Range`] where there is no room.
+/// A device error; [`DeviceError::Range`] beyond the capacity.
 pub fn append<D: Device>(
     device: &D,
     rows: &KvRows<D>,
@@ -335,7 +338,8 @@ pub fn append<D: Device>(
         true => (&BLOCKS, n * heads * (size / BLOCK)),
         false => (&NUMBERS, n * heads * size),
     };
-    // SAFETY: a thread reads a number or block of `x` and writes it to a row below the capacity; the spans say both are there.
+    // SAFETY: a thread reads an element or block of `x` and writes it to a row below the capacity;
+    // the spans cover both.
     unsafe { super::each(device, kernel, numbers, &arguments) }
 }
 
@@ -368,13 +372,14 @@ struct Widen {
     to_capacity: u32,
 }
 
-// SAFETY: as `kv.cu` declares it, without padding.
+// SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl Arguments for Widen {}
 
-/// Writes `count` rows of each head from `first` on as `f32` to `to [heads, to_capacity, size]`, from its row `to_first` on.
+/// Writes `count` rows of each head from `first` on as `f32` to `to [heads, to_capacity, size]`,
+/// starting at row `to_first`.
 ///
 /// # Errors
-/// Of the device; [`DeviceError::Range`] where a row is not there.
+/// A device error; [`DeviceError::Range`] for a row beyond the capacity.
 pub fn widen<D: Device>(
     device: &D,
     rows: &KvRows<D>,
@@ -397,7 +402,8 @@ pub fn widen<D: Device>(
         to_capacity: count("rows", to_capacity)?,
     };
     let grid = [count("rows of all heads", heads * n)?, 1, 1];
-    // SAFETY: a block reads a row below the capacity and writes one below `to_capacity`; the spans say both are there.
+    // SAFETY: a block reads a row below the capacity and writes one below `to_capacity`; the spans
+    // cover both.
     unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
 }
 
@@ -413,14 +419,15 @@ fn check_target(first: usize, n: usize, capacity: usize) -> Result<(), DeviceErr
     }
 }
 
-/// Coordinates `[heads, capacity, rank]` in half precision, and the bases `[heads, rank, size]` that they are in.
+/// Low-rank coordinates `[heads, capacity, rank]` in half precision and their bases `[heads, rank,
+/// size]`.
 #[derive(Debug)]
 pub struct Coordinates<D: Device> {
-    /// The coordinates: heads of `rank` numbers.
+    /// Coordinates: heads of `rank` elements.
     pub rows: KvRows<D>,
-    /// The bases.
+    /// Bases.
     pub basis: D::Memory,
-    /// Numbers of a head.
+    /// Head size.
     pub size: usize,
 }
 
@@ -440,10 +447,10 @@ struct Expand {
     unused: u32,
 }
 
-// SAFETY: as `kv.cu` declares it, without padding.
+// SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl Arguments for Expand {}
 
-/// As [`widen`], of the first `n` rows of coordinates: what they stand for.
+/// As [`widen`] for the first `n` rows of coordinates, multiplied by the basis.
 ///
 /// # Errors
 /// As [`widen`].
@@ -479,8 +486,8 @@ pub fn expand<D: Device>(
         unused: 0,
     };
     let grid = [count("rows of all heads", heads * n)?, 1, 1];
-    // SAFETY: a block reads a row of coordinates and the basis of its head and writes a row below `to_capacity`; the
-    // spans say all are there.
+    // SAFETY: a block reads a row of coordinates and the basis of its head and writes a row below
+    // `to_capacity`; the spans cover them.
     unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
 }
 
@@ -502,12 +509,13 @@ struct Map {
     to_first: u32,
 }
 
-// SAFETY: as `kv.cu` declares it, without padding.
+// SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl Arguments for Map {}
 
-/// Multiplies `n` rows of each head, from `from.1` on, with its matrix of `matrix [heads, to size, from size]` and
-/// writes them from row `to.1` on, both in half precision; the squares of each row before and behind, head by head. A number
-/// that has no place is a fault of `slot`.
+/// Multiplies `n` rows of each head, from `from.1` on, by its matrix in `matrix [heads, to size,
+/// from size]` and writes them from row `to.1` on, both in half precision. Returns the squared
+/// norms of each row before and after, head by head. An unrepresentable value is recorded in entry
+/// `slot`.
 ///
 /// # Errors
 /// As [`append`]; also for rows of another type.
@@ -548,8 +556,8 @@ pub fn map<D: Device>(
         to_first: count("rows", to_first)?,
     };
     let grid = [count("rows of all heads", heads * n)?, 1, 1];
-    // SAFETY: a block reads a row below the capacity of `from` and its head's matrix, and writes a row of `to` and two squares;
-    // the spans say all are there. Its shared memory holds a row.
+    // SAFETY: a block reads a row below the capacity of `from` and the matrix of its head, and
+    // writes a row of `to` and two squares; the spans cover them. Its shared memory holds a row.
     unsafe { device.launch(&KERNEL, grid, from.shape.size * F32, &arguments)? };
     let squares = get(device, &squares, 2 * heads * n)?;
     Ok(squares.as_chunks::<2>().0.to_vec())

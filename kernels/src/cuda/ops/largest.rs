@@ -1,15 +1,15 @@
-//! The largest of many numbers, so that the host reads those and not all.
+//! Top-k selection on the device, so that the host does not read all logits.
 
 use super::{F32, bytes, count};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
 
-/// Numbers that are looked for at most.
+/// Maximum k.
 pub const MOST_LARGEST: usize = 64;
 
-/// Numbers that a block looks at.
+/// Elements per block.
 const BLOCK: usize = 4096;
 
-/// A place that is none.
+/// Index for "none".
 const NO_PLACE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
@@ -22,14 +22,14 @@ struct Seek {
     most: u32,
 }
 
-// SAFETY: as `sampling.cu` declares it, without padding.
+// SAFETY: layout as in `sampling.cu`, without padding.
 unsafe impl Arguments for Seek {}
 
-/// Where they are found.
+/// Buffers of a top-k selection.
 #[derive(Debug)]
 pub struct Largest<D: Device> {
     room: Option<D::Memory>,
-    /// Where the last record lies, in words, and how many it has.
+    /// Offset of the last record in words, and k.
     found: usize,
     most: usize,
 }
@@ -45,11 +45,12 @@ impl<D: Device> Default for Largest<D> {
 }
 
 impl<D: Device> Largest<D> {
-    /// Begins to look for the `most` largest, at most [`MOST_LARGEST`], of the first `numbers` numbers of `x`: blocks find those of
-    /// their own, and the next pass those of what they found.
+    /// Begins to select the `most` largest, at most [`MOST_LARGEST`], of the first `numbers`
+    /// elements of `x`. Each block selects from its own elements, and the next pass from their
+    /// results.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] for fewer numbers or more places, or of the device.
+    /// [`DeviceError::Range`] for a short allocation or too large a k, or a device error.
     pub fn seek(
         &mut self,
         device: &D,
@@ -95,8 +96,8 @@ impl<D: Device> Largest<D> {
                 numbers: count("numbers", numbers)?,
                 most: most as u32,
             };
-            // SAFETY: a block reads those of its numbers that there are, or the records that they lie in, and writes a record, as
-            // the spans have them.
+            // SAFETY: a block reads its existing elements, or the records of the previous pass, and
+            // writes a record; the spans cover them.
             unsafe { device.launch(&KERNEL, [count("blocks", blocks)?, 1, 1], 0, &arguments)? };
             (before, self.found) = (Some(arguments.out), at);
             (at, numbers) = (at + blocks * record, blocks * most);
@@ -105,11 +106,11 @@ impl<D: Device> Largest<D> {
         Ok(())
     }
 
-    /// What was found, the largest first and of equal ones that of the lower place, when all before is done; nothing where a number
-    /// is not finite.
+    /// Returns index and value of the selected elements after all earlier operations, in descending
+    /// order with ties by index; `None` if an element is not finite.
     ///
     /// # Errors
-    /// Of anything before.
+    /// The error of an earlier operation.
     pub fn take(&self, device: &D) -> Result<Option<Vec<(u32, f32)>>, DeviceError> {
         let Some(room) = &self.room else {
             return Ok(None);
@@ -145,9 +146,10 @@ mod tests {
         largest.take(device).unwrap()
     }
 
-    /// Against sorting all of them, in one pass and in several, with ties, fewer numbers than are looked for, and both zeros.
+    /// Compares with a full sort, in one and several passes, with ties, fewer elements than k, and
+    /// both zeros.
     #[test]
-    fn the_largest_are_those_of_sorting() {
+    fn top_k_matches_a_full_sort() {
         let device = Emulated::new(3);
         for (numbers, most) in [
             (1, 1),
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_not_chosen_from() {
+    fn non_finite_elements_give_no_result() {
         let device = Emulated::new(4);
         for strange in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for at in [0, 4095, 9000] {

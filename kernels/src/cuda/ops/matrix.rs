@@ -1,4 +1,4 @@
-//! Matrices as they lie on a device.
+//! Quantised matrices in device layout.
 
 mod bands;
 mod format;
@@ -14,12 +14,12 @@ pub(super) use format::{Format, Planes};
 use crate::cuda::device::{Device, DeviceError, Memory, Span};
 use crate::{Matrix, Pool};
 
-/// A matrix of the host.
+/// A matrix in host memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
-    /// In blocks.
+    /// In quantisation blocks.
     Blocks(Matrix<'a>),
-    /// In bands; a map of classes was [checked](Banded::check).
+    /// In column groups; a class map must be [checked](Banded::check).
     Bands(Banded<'a>),
 }
 
@@ -32,7 +32,7 @@ impl Source<'_> {
     }
 }
 
-/// A matrix on a device, in the order in which kernels read it.
+/// A matrix on a device, in the layout of the kernels.
 pub struct DeviceMatrix<D: Device> {
     rows: usize,
     cols: usize,
@@ -40,39 +40,39 @@ pub struct DeviceMatrix<D: Device> {
     held: Held<D>,
 }
 
-/// How it is held.
 pub(super) enum Held<D: Device> {
     Blocks(Blocks<D>),
     Bands(Bands<D>),
 }
 
-/// Blocks, in planes.
+/// A block-quantised matrix as separate arrays.
 pub(super) struct Blocks<D: Device> {
     pub format: Format,
     memory: D::Memory,
-    /// Where each plane begins, and its bytes.
+    /// Offset and length of each array in bytes.
     places: [(usize, usize); Format::PLANES],
-    /// Numbers of a row as it is stored.
+    /// Elements per stored row.
     stride: usize,
 }
 
-/// Bands, each class of rows as a matrix of its own.
+/// A column-group matrix, with each class of rows as a separate part.
 pub(super) struct Bands<D: Device> {
     pub parts: Vec<BandsPart<D>>,
-    /// The class of each row and which of its rows it is; empty where there are no classes.
+    /// Class and index in the class of each row; empty without classes.
     pub places: Vec<Place>,
 }
 
 impl<D: Device> DeviceMatrix<D> {
-    /// Brings a matrix to the device, laid out anew some rows at a time.
+    /// Uploads a matrix, repacked some rows at a time.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`], or of the device.
+    /// [`DeviceError::OutOfMemory`], or another device error.
     pub fn new(device: &D, source: Source<'_>) -> Result<Self, DeviceError> {
         Self::laid_out_by(None, device, source)
     }
 
-    /// As [`DeviceMatrix::new`], on the threads of a pool: each reads, lays out and uploads rows of its own.
+    /// As [`DeviceMatrix::new`], with the threads of a pool; each reads, repacks and uploads
+    /// separate rows.
     ///
     /// # Errors
     /// As [`DeviceMatrix::new`].
@@ -106,22 +106,23 @@ impl<D: Device> DeviceMatrix<D> {
         })
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Columns.
+    /// Returns the number of columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Bytes of it on the device.
+    /// Returns the size on the device in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What it is held as: the name of its own format, or of another that holds the same numbers.
+    /// Returns the name of the stored format: that of the source, or another that represents the
+    /// same values.
     pub fn held_as(&self) -> &'static str {
         match &self.held {
             Held::Blocks(blocks) => blocks.format.name(),
@@ -129,7 +130,7 @@ impl<D: Device> DeviceMatrix<D> {
         }
     }
 
-    /// Bytes that a matrix will have on a device.
+    /// Returns the size in bytes that a matrix will have on a device.
     pub fn bytes_of(source: Source<'_>) -> usize {
         match source {
             Source::Blocks(matrix) => {
@@ -149,11 +150,11 @@ impl<D: Device> DeviceMatrix<D> {
     }
 }
 
-/// Bytes of the host that a thread lays out before they are uploaded.
+/// Bytes that a thread repacks in host memory before an upload.
 pub(super) const STAGED: usize = 4 << 20;
 
-/// Does every piece of some work, on the threads of a pool where there is one: the error of one that has one, behind which no
-/// other is begun.
+/// Runs `pieces` pieces of work, on a pool if given. Returns the error of a failed piece, after
+/// which no other is started.
 pub(super) fn in_pieces(
     pool: Option<&Pool>,
     pieces: usize,
@@ -167,14 +168,14 @@ pub(super) fn in_pieces(
         if failed.get().is_none()
             && let Err(error) = piece(index)
         {
-            // The first that is told is as good as another.
+            // Any of several errors may be kept.
             let _ = failed.set(error);
         }
     });
     failed.into_inner().map_or(Ok(()), Err)
 }
 
-/// A multiple of what allocations are aligned to, for parts of one.
+/// Rounds up to the alignment of allocations.
 fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(256)
 }
@@ -222,7 +223,7 @@ impl<D: Device> Blocks<D> {
         })
     }
 
-    /// As kernels are given them.
+    /// Returns the kernel arguments.
     pub(super) fn planes(&self) -> Result<Planes, DeviceError> {
         let mut spans = [Span::NONE; Format::PLANES];
         for (span, (start, bytes)) in spans.iter_mut().zip(self.places) {

@@ -1,7 +1,7 @@
-//! Operations on memory of a device: sizes checked, grids chosen.
+//! Operations on device memory, with size checks and launch configuration.
 //!
-//! Numbers are `f32` unless it says otherwise, one after the other from the beginning of an allocation, which may be
-//! longer.
+//! Elements are `f32` unless stated otherwise, contiguous from the beginning of an allocation,
+//! which may be longer.
 
 mod asked;
 mod attention;
@@ -43,13 +43,12 @@ use crate::error::ShapeError;
 
 use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
 
-/// Bytes of a number.
 const F32: usize = size_of::<f32>();
 
-/// An allocation that holds these numbers.
+/// Allocates memory and uploads numbers.
 ///
 /// # Errors
-/// Of the device.
+/// A device error.
 pub fn put<D: Device>(device: &D, numbers: &[f32]) -> Result<D::Memory, DeviceError> {
     let memory = device.allocate(size_of_val(numbers))?;
     overwrite(device, numbers, &memory)?;
@@ -59,7 +58,7 @@ pub fn put<D: Device>(device: &D, numbers: &[f32]) -> Result<D::Memory, DeviceEr
 /// Copies numbers to the beginning of an allocation.
 ///
 /// # Errors
-/// Of the device; [`DeviceError::Range`] where it is too short.
+/// A device error; [`DeviceError::Range`] if it is too short.
 pub fn overwrite<D: Device>(
     device: &D,
     numbers: &[f32],
@@ -69,10 +68,10 @@ pub fn overwrite<D: Device>(
     device.upload(&bytes, to, 0)
 }
 
-/// The first numbers of an allocation, once all before is done.
+/// Reads the first numbers of an allocation after all earlier operations.
 ///
 /// # Errors
-/// Of anything before; [`DeviceError::Range`] where there are fewer.
+/// The error of an earlier operation; [`DeviceError::Range`] if it is too short.
 pub fn read<D: Device>(device: &D, from: &D::Memory, to: &mut [f32]) -> Result<(), DeviceError> {
     let mut bytes = vec![0; size_of_val(to)];
     device.download(from, 0, &mut bytes)?;
@@ -82,7 +81,7 @@ pub fn read<D: Device>(device: &D, from: &D::Memory, to: &mut [f32]) -> Result<(
     Ok(())
 }
 
-/// As [`read`], so many of them.
+/// Returns the first `count` numbers of an allocation, as [`read`].
 ///
 /// # Errors
 /// As [`read`].
@@ -92,7 +91,7 @@ pub fn get<D: Device>(device: &D, from: &D::Memory, count: usize) -> Result<Vec<
     Ok(numbers)
 }
 
-/// The span of `numbers` numbers at the beginning of an allocation.
+/// Returns the span of the product of `numbers` floats at the beginning of an allocation.
 fn floats(
     memory: &impl Memory,
     what: &'static str,
@@ -101,7 +100,7 @@ fn floats(
     bytes(memory, what, 0, numbers, F32)
 }
 
-/// The span of a product of counts, each of `unit` bytes, from byte `start` on.
+/// Returns the span of a product of counts, each of `unit` bytes, from byte `start`.
 fn bytes(
     memory: &impl Memory,
     what: &'static str,
@@ -113,7 +112,7 @@ fn bytes(
     memory.span(what, start, total.unwrap_or(usize::MAX))
 }
 
-/// The error of shapes that do not fit each other.
+/// Returns the error of mismatched shapes.
 fn misfit(what: &'static str, expected: usize, found: usize) -> DeviceError {
     DeviceError::Shape(ShapeError {
         what,
@@ -122,9 +121,9 @@ fn misfit(what: &'static str, expected: usize, found: usize) -> DeviceError {
     })
 }
 
-/// A count as kernels take it.
+/// Converts a count to the type of kernel arguments.
 fn count(what: &'static str, n: usize) -> Result<u32, DeviceError> {
-    // Twice of it is an index still.
+    // Keeps twice the count a valid index.
     u32::try_from(n)
         .ok()
         .filter(|&n| n <= 1 << 30)
@@ -136,7 +135,7 @@ fn count(what: &'static str, n: usize) -> Result<u32, DeviceError> {
         })
 }
 
-/// Launches a kernel with a thread for each of `numbers` numbers.
+/// Launches a kernel with one thread per element.
 ///
 /// # Safety
 /// As [`Device::launch`].
@@ -146,8 +145,8 @@ unsafe fn each<D: Device, A: Arguments>(
     numbers: usize,
     arguments: &A,
 ) -> Result<(), DeviceError> {
-    // Threads are counted in 32 bits.
+    // Thread indices are 32-bit.
     let blocks = count(kernel.name, numbers)?.div_ceil(kernel.threads);
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { device.launch(kernel, [blocks, 1, 1], 0, arguments) }
 }

@@ -1,9 +1,9 @@
-//! Products of matrices with vectors.
+//! Matrix-vector and matrix-matrix products.
 //!
-//! A row of a batch of fewer than 32 has the same bits in each of these, also alone: what a kernel adds up, and in which
-//! order, depends on the matrix alone. Larger batches are multiplied by tensor cores, but where a [`Workspace`] was told to
-//! [keep rows apart](Workspace::keep_apart); a row has the same bits in each of these, too, wherever it stands, though others than
-//! in small ones.
+//! In a batch of fewer than 32 rows, each row has the same bits as alone: the order of summation
+//! depends on the matrix only. Larger batches use tensor cores, unless [batch
+//! invariance](Workspace::keep_apart) is set on the [`Workspace`]; there a row has the same bits at
+//! any index of any such batch, which differ from those in small batches.
 
 use std::ops::Range;
 
@@ -23,34 +23,34 @@ use super::{F32, bytes, misfit};
 use crate::cpu::Input;
 use crate::cuda::device::{Device, DeviceError, Memory, Span};
 
-/// Memory of a device that operations need for themselves and keep for the next.
+/// Scratch memory, reused between operations.
 #[derive(Debug)]
 pub struct Workspace<D: Device> {
-    /// The input as integers.
+    /// Quantised input.
     input: Room<D>,
-    /// Inner vectors.
+    /// Outputs of factors.
     inner: Room<D>,
-    /// Each of them as integers.
+    /// Quantised outputs of factors.
     second: Vec<Room<D>>,
-    /// Zeros, by which launches count who has arrived.
+    /// Zeroed arrival counters.
     arrived: Option<D::Memory>,
-    /// Zeros, by which blocks of a launch meet.
+    /// Zeroed counters of the grid barrier.
     meeting: Option<D::Memory>,
-    /// How products of factors and of slots are launched.
+    /// Launch strategy for factors and projections.
     launches: Launches,
-    /// How rows of a batch are added up.
+    /// Summation order for batches.
     order: Order,
 }
 
-/// How products of factors and of slots are launched.
+/// Launch strategy for products of factors and projections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Launches {
-    /// Those of factors, and then those of slots.
+    /// One for factors, then one for projections.
     #[default]
     Two,
-    /// All in one, where that is possible.
+    /// A single launch, if possible.
     One,
-    /// One for each, as operations have it.
+    /// One launch per product.
     Apart,
 }
 
@@ -69,7 +69,7 @@ impl<D: Device> Default for Workspace<D> {
 }
 
 impl<D: Device> Workspace<D> {
-    /// One for products that are computed launch by launch, for tests: the numbers are the same.
+    /// Returns a workspace that launches each product separately, for tests. Results are identical.
     pub fn one_by_one() -> Self {
         Workspace {
             launches: Launches::Apart,
@@ -77,9 +77,10 @@ impl<D: Device> Workspace<D> {
         }
     }
 
-    /// One for products with the factors of slots and with the slots themselves in one launch, whose blocks meet in between, where
-    /// all are blocks of one format, at most four each time, of at most four vectors: the numbers are the same. Whether that is
-    /// faster than two is for a device to say.
+    /// Returns a workspace that runs factors and projections in a single launch with a grid barrier
+    /// in between, if all matrices are blocks of one format, with at most four factors, four
+    /// projections and four vectors. Results are identical; whether it is faster depends on the
+    /// device.
     pub fn in_one_launch() -> Self {
         Workspace {
             launches: Launches::One,
@@ -87,7 +88,8 @@ impl<D: Device> Workspace<D> {
         }
     }
 
-    /// Whether every row of the batches to come has the bits that it has in a batch of its own, however many there are.
+    /// Sets batch invariance: each row of later batches gets the same bits as alone, regardless of
+    /// the batch size.
     pub fn keep_apart(&mut self, apart: bool) {
         self.order = match apart {
             true => Order::OfOne,
@@ -96,7 +98,7 @@ impl<D: Device> Workspace<D> {
     }
 }
 
-/// So many zeros, and as many behind every launch that counts with them.
+/// Returns `count` zeroed counters; every launch that uses them resets them.
 fn zeros<'a, D: Device>(
     device: &D,
     memory: &'a mut Option<D::Memory>,
@@ -115,7 +117,7 @@ fn zeros<'a, D: Device>(
     Ok(memory.insert(kept))
 }
 
-/// An allocation that grows.
+/// A growing allocation.
 #[derive(Debug)]
 struct Room<D: Device>(Option<D::Memory>);
 
@@ -124,7 +126,7 @@ impl<D: Device> Room<D> {
         let kept = match self.0.take() {
             Some(memory) if memory.bytes() >= bytes => memory,
             other => {
-                // What is given back may be what the next is made of.
+                // Freed first, so that its memory can be reused.
                 drop(other);
                 device.allocate(bytes.checked_next_power_of_two().unwrap_or(bytes))?
             }
@@ -133,42 +135,43 @@ impl<D: Device> Room<D> {
     }
 }
 
-/// A matrix whose product with the input is an inner vector.
+/// First matrix of a low-rank factorisation; its product with the input is an inner vector.
 pub struct Factor<'a, D: Device> {
     /// The matrix.
     pub matrix: &'a DeviceMatrix<D>,
-    /// Leading rows of it that are computed.
+    /// Number of leading rows computed.
     pub rows: usize,
-    /// Components of the inner vector that count; those from here to `rows` are zero.
+    /// Rank: components of the inner vector in use; the rest up to `rows` are zero.
     pub rank: usize,
 }
 
-/// A linear slot, `y = W x`, or `y = W A x` with the matrix `A` of a [`Factor`].
+/// A linear projection, `y = W x`, or `y = W A x` with the matrix `A` of a [`Factor`].
 pub struct Slot<'a, D: Device> {
     /// `W`.
     pub matrix: &'a DeviceMatrix<D>,
-    /// Leading rows of it: numbers in a row of `y`.
+    /// Leading rows in use: elements per row of `y`.
     pub rows: usize,
-    /// Leading columns of it in use.
+    /// Leading columns in use.
     pub cols: usize,
-    /// What it is multiplied with.
+    /// Operand: the input or the output of a factor.
     pub input: Input,
-    /// `[n, rows]`.
+    /// Output `[n, rows]`.
     pub y: &'a D::Memory,
-    /// Whether products are added to what is there, with the bits of a sum of both.
+    /// Accumulates into `y`, with the bits of a separate sum.
     pub adds: bool,
 }
 
-/// Rows that a launch counts together where it rounds what it computes.
+/// Rows per arrival counter in a launch that quantises its output.
 const COUNTED: usize = 32;
 
-/// What allocations are aligned to.
+/// Alignment of allocations.
 const ALIGNED: usize = 256;
 
-/// `y [rows.len(), matrix.rows()]`, the products of a matrix with some rows of `x [n, matrix.cols()]`.
+/// Computes `y [rows.len(), matrix.rows()]`, the products of a matrix with a range of rows of `x
+/// [n, matrix.cols()]`.
 ///
 /// # Errors
-/// [`DeviceError::Range`] where an allocation is too short, or of the device.
+/// [`DeviceError::Range`] for a short allocation, or a device error.
 pub fn product<D: Device>(
     device: &D,
     rows: Range<usize>,
@@ -180,7 +183,7 @@ pub fn product<D: Device>(
     product_behind(device, None, rows, matrix, [x, y], workspace)
 }
 
-/// As [`product`], behind what has yet to be done to the rows, all of them.
+/// As [`product`], after a pending operation that produces all the rows.
 ///
 /// # Errors
 /// As [`product`].
@@ -209,11 +212,11 @@ pub fn product_behind<D: Device>(
     multiply(device, workspace.order, &[(vectors, all)])
 }
 
-/// Every slot, applied to every row of `x [n, in]`: those of [`Input::Vector`] to the row itself, others to the inner vector
-/// of their factor.
+/// Applies every projection to each row of `x [n, in]`: those with [`Input::Vector`] to the row,
+/// others to the inner vector of their factor.
 ///
 /// # Errors
-/// [`DeviceError::Range`] where shapes do not fit or an allocation is too short, or of the device.
+/// [`DeviceError::Range`] for mismatched shapes or a short allocation, or a device error.
 pub fn project<D: Device>(
     device: &D,
     n: usize,
@@ -225,7 +228,7 @@ pub fn project<D: Device>(
     project_behind(device, None, (n, x), factors, slots, workspace)
 }
 
-/// As [`project`], behind what has yet to be done to `x`.
+/// As [`project`], after a pending operation that produces `x`.
 ///
 /// # Errors
 /// As [`project`].
@@ -241,7 +244,7 @@ pub fn project_behind<D: Device>(
         return before.map_or(Ok(()), |before| before.finish(device));
     };
     let x = bytes(x, "x", 0, &[n, width], F32)?;
-    // A vector of each factor behind the other, each where an allocation may begin.
+    // Inner vectors of the factors, each aligned as an allocation.
     let mut end = 0_usize;
     let places: Vec<usize> = factors
         .iter()
@@ -263,7 +266,7 @@ pub fn project_behind<D: Device>(
     let mut counted = 0;
     let mut inner = Vec::with_capacity(factors.len());
     let mut done = Vec::with_capacity(factors.len());
-    // What reads the input: slots, and factors.
+    // Products of the input: projections and factors.
     let mut first = targets(n, slots, Input::Vector)?;
     let of_factors = factors
         .iter()
@@ -317,7 +320,7 @@ pub fn project_behind<D: Device>(
     of_launches.try_for_each(|groups| multiply(device, workspace.order, groups))
 }
 
-/// The matrices of slots that read `input`, and where their products go.
+/// Returns the matrices of projections that read `input`, and their outputs.
 fn targets<'a, D: Device>(
     n: usize,
     slots: &[Slot<'a, D>],
@@ -337,7 +340,7 @@ fn targets<'a, D: Device>(
     targets.collect()
 }
 
-/// The width of the input, once all shapes are known to fit; nothing where nobody reads it.
+/// Checks all shapes and returns the width of the input, or `None` if nothing reads it.
 fn width_of<D: Device>(
     factors: &[Factor<'_, D>],
     slots: &[Slot<'_, D>],

@@ -1,4 +1,4 @@
-//! Attention on coordinates, against attention on the keys and values that they stand for.
+//! Attention on coordinates, compared with reconstructed keys and values.
 
 use htc_kernels::cpu::{Cpu as Kernels, KvView, Scratch};
 use htc_kernels::reference;
@@ -14,20 +14,18 @@ const KINDS: [&str; 4] = [
     "static:0.28125",
 ];
 
-/// Positions of a prompt that one pass reads, and of a pass behind it.
 const PROMPT: usize = 400;
 const BEHIND: usize = 40;
 
-/// Both ways compute `Σ p U_v ṽ` and `qᵀ U_k k̃` from the same coordinates in float16, one as `U_v Σ p ṽ` and `(U_kᵀ q)ᵀ k̃`, the other
-/// row by row; neither rounds to less than float32 in between. What differs is the order of sums.
+/// `Σ p U_v ṽ` and `qᵀ U_k k̃` are computed as `U_v Σ p ṽ` and `(U_kᵀ q)ᵀ k̃`, or row by row: only
+/// the order of sums differs.
 const ATTENTION: f64 = 2e-6;
 
-/// Of logits, over the largest: of a single step, which reads nothing but what both hold to the bit, and of a pass, whose
-/// own keys and values are rounded to float16 behind those sums and may fall to the other side.
+/// Tolerance of logits relative to the largest: of a single step, and of a pass, whose own keys and
+/// values are rounded to float16 after those sums.
 const STEP: f64 = 2e-6;
 const PASS: f64 = 1e-4;
 
-/// The queries of every layer, of the last batch.
 struct Queries(Vec<Vec<f32>>);
 
 impl Tap for Queries {
@@ -40,7 +38,6 @@ impl Tap for Queries {
     }
 }
 
-/// A session that has read a prompt in one pass, behind which positions were compressed.
 fn compressed(bench: &Bench, kind: &str, reconstruct: bool) -> Session {
     let mut options = options(kind);
     options.reconstruct = reconstruct;
@@ -51,7 +48,6 @@ fn compressed(bench: &Bench, kind: &str, reconstruct: bool) -> Session {
     session
 }
 
-/// What a layer holds, as numbers: the same bits of the same coordinates, bases and rows in full.
 fn held(session: &Session, layer: usize) -> [Vec<f32>; 2] {
     let kernels = Kernels::with_threads(1).unwrap();
     let kv = session.kv();
@@ -61,7 +57,6 @@ fn held(session: &Session, layer: usize) -> [Vec<f32>; 2] {
         .unwrap()
 }
 
-/// The largest difference, over the largest number that is expected.
 fn apart(found: &[f32], expected: &[f32]) -> f64 {
     let largest =
         |numbers: &mut dyn Iterator<Item = f32>| numbers.fold(0.0_f32, |a, b| a.max(b.abs()));
@@ -69,9 +64,8 @@ fn apart(found: &[f32], expected: &[f32]) -> f64 {
     f64::from(largest(differences)) / f64::from(largest(&mut expected.iter().copied()))
 }
 
-/// Of the same coordinates of a text, whatever the instructions: both ways are as far from float64.
 #[test]
-fn attention_on_coordinates_is_that_on_what_they_stand_for() {
+fn attention_on_coordinates_equals_attention_on_reconstructed_rows() {
     let bench = Bench::new();
     let pool = Arc::new(Pool::new(2).unwrap());
     let mut scratch = Scratch::new();
@@ -100,8 +94,8 @@ fn attention_on_coordinates_is_that_on_what_they_stand_for() {
                 });
                 for (found, way) in found.iter().zip(["coordinates", "reconstructed"]) {
                     let apart = apart(found, &expected);
-                    let what = format!("{kind}, layer {layer}, {way}, {}", cpu.instruction_set());
-                    assert!(apart < ATTENTION, "{what}: {apart:.2e}");
+                    let label = format!("{kind}, layer {layer}, {way}, {}", cpu.instruction_set());
+                    assert!(apart < ATTENTION, "{label}: {apart:.2e}");
                 }
             }
         }
@@ -114,12 +108,10 @@ fn logits_are_the_same_either_way() {
     let vocabulary = bench.model.hyper().vocabulary;
     for kind in KINDS {
         let mut both = [false, true].map(|reconstruct| compressed(&bench, kind, reconstruct));
-        // One pass in front of which nothing was compressed: not a bit of what they hold tells them apart.
         for layer in 0..bench.model.hyper().layers {
             let [late, first] = both.each_ref().map(|session| held(session, layer));
             assert_eq!(late, first, "{kind}, layer {layer}");
         }
-        // A single step, which reads a matrix of queries row by row, and a pass of many.
         for (count, bound) in [(1, STEP), (BEHIND, PASS)] {
             let [late, first] = both.each_mut().map(|session| {
                 session.truncate(PROMPT).unwrap();

@@ -1,4 +1,4 @@
-//! Passes over what was foreseen, which have the bits of single steps or are refused.
+//! Verification passes: bit-identical to single steps, or refused.
 
 use super::sessions::{Bench, options};
 use super::*;
@@ -8,10 +8,9 @@ use crate::sampling::Sampler;
 use crate::speculate::{DraftLength, Speculator};
 use crate::{ExecError, Pool};
 
-/// A stretch of a step's positions ends within what was foreseen.
+/// An attention chunk of a step's positions ends within the drafted tokens.
 const PROMPT: usize = 252;
 const FORESEEN: usize = 9;
-/// Of these, the ones that are kept.
 const RIGHT: usize = 5;
 
 #[test]
@@ -33,7 +32,7 @@ fn every_row_has_the_bits_of_a_single_step() {
         for threads in [1, 3] {
             let pool = Arc::new(Pool::new(threads).unwrap());
             for (one, other) in Cpu::each(&pool).into_iter().zip(Cpu::each(&pool)) {
-                let what = format!(
+                let label = format!(
                     "{kind}, keep {keep:?}, {threads}, {}",
                     one.instruction_set()
                 );
@@ -47,23 +46,22 @@ fn every_row_has_the_bits_of_a_single_step() {
                 let logits = together.verify(&rest[..FORESEEN], &mut ()).unwrap();
                 for (row, token) in logits.chunks_exact(vocabulary).zip(rest) {
                     let step = alone.step(&[*token]).unwrap();
-                    assert!(row == step, "{what}");
+                    assert!(row == step, "{label}");
                 }
-                // What is kept has the bits of what never read more.
                 let kept = prompt.len() + RIGHT;
                 together.truncate(kept).unwrap();
                 alone.truncate(kept).unwrap();
                 let next = &rest[FORESEEN..][..1];
                 let found = together.step(next).unwrap().to_vec();
-                assert!(found == alone.step(next).unwrap(), "{what}");
-                assert_eq!(together.kv().evicted() > 0, keep.is_some(), "{what}");
+                assert!(found == alone.step(next).unwrap(), "{label}");
+                assert_eq!(together.kv().evicted() > 0, keep.is_some(), "{label}");
             }
         }
     }
 }
 
 #[test]
-fn kinds_that_compress_between_steps_check_nothing() {
+fn kinds_that_compress_between_steps_refuse_verification() {
     let bench = Bench::new();
     let tokenizer = bench.model.tokenizer().unwrap();
     for kind in ["static:0.5", "static-hybrid:0.5", "oja:0.5"] {
@@ -73,7 +71,6 @@ fn kinds_that_compress_between_steps_check_nothing() {
         let is_it = |error: &ExecError| matches!(error, ExecError::Kv(KvError::Foreseen { kind: found }) if found == kind);
         assert!(is_it(&error), "{error}");
         assert!(error.to_string().contains("q8_0"), "{error}");
-        // Before a prompt is read in vain.
         let mut greedy = Sampler::greedy();
         let length = DraftLength::Fixed(2);
         let mut draft = Speculator::own(Setting::FULL, length, &greedy).unwrap();
@@ -94,7 +91,6 @@ fn kinds_that_compress_between_steps_check_nothing() {
     }
 }
 
-/// A draft may lose what it likes, and drop positions behind the prompt as it was asked to.
 #[test]
 fn a_draft_of_any_kind_changes_no_token() {
     let bench = Bench::new();

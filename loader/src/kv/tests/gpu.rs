@@ -1,4 +1,4 @@
-//! Every kind on a GPU, or on one that the processor emulates, against float64.
+//! Every kind on a GPU, real or emulated, compared with float64.
 
 use htc_kernels::cuda::Device;
 
@@ -8,7 +8,6 @@ use super::*;
 use crate::backend::EmulatedDevice;
 use crate::backend::{Gpu, Reference};
 
-/// A prompt in passes, then single tokens: logits behind the prompt and behind each.
 fn read<B: Backend>(session: &mut Session<B>, tokens: &[u32], prompt: usize) -> Vec<Vec<f32>> {
     session.read_prompt(&tokens[..prompt]).unwrap();
     let mut found = vec![session.last_logits().unwrap().to_vec()];
@@ -74,22 +73,22 @@ fn agrees_on_every_kind<D: Device>(device: &D) {
 
 #[cfg(feature = "emulated")]
 #[test]
-fn what_is_foreseen_on_an_emulated_gpu_has_the_bits_of_single_steps() {
-    foreseen_has_the_bits_of_single_steps(&EmulatedDevice::new(6));
+fn verification_on_an_emulated_gpu_is_bit_identical_to_steps() {
+    check_verification_is_bit_identical(&EmulatedDevice::new(6));
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA GPU: make test-cuda"]
-fn what_is_foreseen_on_cuda_has_the_bits_of_single_steps() {
-    foreseen_has_the_bits_of_single_steps(
+fn verification_on_cuda_is_bit_identical_to_steps() {
+    check_verification_is_bit_identical(
         &crate::device::open_cuda(Default::default(), None).unwrap(),
     );
 }
 
-fn foreseen_has_the_bits_of_single_steps<D: Device>(device: &D) {
+fn check_verification_is_bit_identical<D: Device>(device: &D) {
     let model = load(&mut Gpu::new(device));
-    // Across the end of a piece of the context, which attention is split into; and within one.
+    // Across the end of a chunk of the context, and within one.
     for (kind, read) in [("f16", 253), ("q8_0-rotated", 30), ("f16", 34)] {
         let tokens = tokens(read + 5);
         let options = KvOptions::new(kind.parse::<KvKind>().unwrap());

@@ -1,5 +1,3 @@
-//! Names, ranks, plans and what is refused.
-
 use htc_kernels::reference::nearest_f16;
 
 use super::*;
@@ -16,7 +14,7 @@ fn parse(text: &str) -> Result<KvKind, KvError> {
 }
 
 #[test]
-fn kinds_are_spelt_as_they_are_read() {
+fn kind_names_round_trip() {
     for text in [
         "f32",
         "f16",
@@ -51,8 +49,8 @@ fn kinds_are_spelt_as_they_are_read() {
         "oja:0.5:1",
     ] {
         let error = parse(text).unwrap_err();
-        let said = error.to_string();
-        assert!(said.contains("static-hybrid:R"), "{text}: {said}");
+        let message = error.to_string();
+        assert!(message.contains("static-hybrid:R"), "{text}: {message}");
     }
     for text in [
         "oja:0",
@@ -89,7 +87,7 @@ fn bytes_of_a_position_are_exact() {
 }
 
 #[test]
-fn a_rank_by_energy_is_the_most_that_a_head_needs() {
+fn energy_rank_is_the_maximum_over_heads() {
     let shape = KvShape {
         layers: 2,
         kv_heads: 2,
@@ -116,7 +114,7 @@ fn a_rank_by_energy_is_the_most_that_a_head_needs() {
 }
 
 #[test]
-fn what_does_not_fit_a_model_is_refused() {
+fn options_that_do_not_fit_the_model_are_refused() {
     let mut random = Random(3);
     let bases = random_bases(&mut random, SHAPE);
     for (head_size, fits) in [(1, false), (24, false), (80, false), (32, true), (96, true)] {
@@ -215,7 +213,6 @@ fn damaged_bases_are_refused_with_their_head() {
     assert!(KvBases::new(huge, good.clone()).is_err());
 }
 
-/// As the reader of artifacts gives them: rounded to float16.
 fn stored(bases: &KvBases) -> kv_bases::KvBases {
     let (shape, sides) = (bases.shape(), bases.sides());
     let size = shape.head_size;
@@ -265,7 +262,7 @@ fn bases_of_an_artifact_become_orthonormal_again() {
             assert!(differences.fold(0.0, f32::max) < 2e-3);
         }
     }
-    // Another rounding of what energies are relative to, and the same ranks.
+    // Relative energies are rounded differently; the ranks are the same.
     let ranks = |bases: &KvBases| {
         let plan = KvPlan::new(SHAPE, &KvOptions::new(oja("e0.9")), Some(bases)).unwrap();
         (0..SHAPE.layers)
@@ -276,7 +273,7 @@ fn bases_of_an_artifact_become_orthonormal_again() {
 }
 
 #[test]
-fn bases_of_an_artifact_that_make_no_model_are_refused() {
+fn inconsistent_bases_of_an_artifact_are_refused() {
     let good = stored(&random_bases(&mut Random(6), SHAPE));
     let refused = |change: &dyn Fn(&mut kv_bases::KvBases)| {
         let mut stored = good.clone();
@@ -294,7 +291,6 @@ fn bases_of_an_artifact_that_make_no_model_are_refused() {
         ),
         "{ragged}"
     );
-    // As many numbers in all, and not of a head.
     let short = refused(&|stored| {
         let number = stored.layers[0][0].keys.components.pop().unwrap();
         stored.layers[0][1].keys.components.push(number);
@@ -305,7 +301,6 @@ fn bases_of_an_artifact_that_make_no_model_are_refused() {
     );
     let size = refused(&|stored| stored.head_size = usize::MAX);
     assert!(matches!(size, KvError::BasesShape { .. }), "{size}");
-    // Two of the same component have no decomposition.
     let twice = refused(&|stored| stored.layers[1][2].values.components[..64].fill(0.125));
     assert!(
         matches!(

@@ -1,4 +1,4 @@
-//! Kinds of KV cache against closed forms, against float64, and against each other.
+//! Kinds of KV cache compared with closed forms and float64.
 
 mod features;
 mod foreseen;
@@ -38,8 +38,7 @@ impl Random {
     }
 }
 
-/// Eigenvectors as rows and eigenvalues of a symmetric matrix `[size, size]`, the largest first, by
-/// cyclic Jacobi rotations.
+/// Eigenvectors as rows and eigenvalues, the largest first, by cyclic Jacobi rotations.
 pub(super) fn eigen(matrix: &[f64], size: usize) -> (Vec<f32>, Vec<f32>) {
     let mut a = matrix.to_vec();
     let mut rows: Vec<f64> = (0..size * size)
@@ -76,7 +75,6 @@ pub(super) fn eigen(matrix: &[f64], size: usize) -> (Vec<f32>, Vec<f32>) {
     (order.iter().flat_map(of_row).collect(), energies.collect())
 }
 
-/// Bases of random matrices, of decreasing energies.
 pub(super) fn random_bases(random: &mut Random, shape: KvShape) -> KvBases {
     let size = shape.head_size;
     let sides = [0, 1].map(|_| {
@@ -107,13 +105,11 @@ pub(super) fn demo() -> PathBuf {
     root.join("../assets/demo/reference-7m-f16.gguf")
 }
 
-/// The demo model for a backend.
 pub(super) fn load<B: Backend>(backend: &mut B) -> Arc<Model<B>> {
     let file = ModelFile::open(demo()).unwrap();
     Arc::new(Model::load(file, backend).unwrap())
 }
 
-/// Tokens of a text that the demo comes with.
 pub(super) fn tokens(count: usize) -> Vec<u32> {
     let folder = demo();
     let folder = folder.parent().unwrap();
@@ -160,7 +156,6 @@ impl Tap for Moments {
     }
 }
 
-/// Bases of the demo model, from these tokens.
 pub(super) fn calibrated(model: &Arc<Model>, tokens: &[u32]) -> Arc<KvBases> {
     let (hyper, shape) = (model.hyper(), KvShape::from(model.hyper()));
     let count = shape.layers * shape.kv_heads * shape.head_size * shape.head_size;
@@ -190,7 +185,7 @@ pub(super) fn calibrated(model: &Arc<Model>, tokens: &[u32]) -> Arc<KvBases> {
     Arc::new(KvBases::new(shape, sides).unwrap())
 }
 
-/// The largest difference, in standard deviations of what is expected.
+/// Largest difference, in standard deviations of the expected numbers.
 pub(super) fn difference(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let n = expected.len() as f64;

@@ -1,5 +1,3 @@
-//! Sessions of the demo model with every kind.
-
 use super::*;
 use crate::ExecError;
 use crate::backend::Reference;
@@ -20,7 +18,6 @@ pub(super) fn options(kind: &str) -> KvOptions {
     KvOptions::new(kind.parse::<KvKind>().unwrap())
 }
 
-/// Short exemptions, so that a short text is compressed.
 fn short(kind: &str) -> KvOptions {
     let mut options = options(kind);
     (options.start, options.recent, options.window) = (4, 8, 8);
@@ -54,7 +51,6 @@ impl Bench {
     }
 }
 
-/// A prompt in passes, then single tokens: logits behind the prompt and behind each.
 fn read<B: Backend>(session: &mut Session<B>, tokens: &[u32], prompt: usize) -> Vec<Vec<f32>> {
     session.read_prompt(&tokens[..prompt]).unwrap();
     let mut found = vec![session.last_logits().unwrap().to_vec()];
@@ -65,7 +61,7 @@ fn read<B: Backend>(session: &mut Session<B>, tokens: &[u32], prompt: usize) -> 
 }
 
 #[test]
-fn the_processor_and_the_oracle_agree_on_every_kind() {
+fn cpu_agrees_with_the_reference_on_every_kind() {
     let bench = Bench::new();
     let mut oracle = Reference;
     let reference = load(&mut oracle);
@@ -103,7 +99,7 @@ fn the_processor_and_the_oracle_agree_on_every_kind() {
 }
 
 #[test]
-fn kinds_round_as_they_should() {
+fn rounding_errors_of_kinds_are_ordered() {
     let bench = Bench::new();
     let exact = read(&mut bench.session(&options("f32"), 2), &bench.tokens, 400);
     let error = |kind: &str, change: fn(&mut KvOptions)| {
@@ -115,29 +111,26 @@ fn kinds_round_as_they_should() {
     };
     let half = error("f16", |_| ());
     assert!(half < 2e-2, "{half}");
-    // The whole rank is a rotation: float16 but for the rounding of other numbers.
     for kind in ["static:1", "static-hybrid:1", "oja:1"] {
         let whole = error(kind, |_| ());
         assert!(whole < 3e-2, "{kind}: {whole}");
     }
-    // Less is worse, in this order.
     let ordered = [
         error("q8_0", |_| ()),
         error("q4_0", |_| ()),
         error("static-hybrid:0.25", |_| ()),
     ];
     assert!(half < ordered[0] && ordered[0] < ordered[1] && ordered[1] < ordered[2]);
-    // Rotating alone changes nothing that rounding does not.
     let turned = error("q8_0-rotated", |_| ());
     assert!(turned < 3.0 * ordered[0], "{turned} {ordered:?}");
 }
 
 #[test]
-fn positions_that_are_exempt_are_those_of_float16() {
+fn exempt_positions_equal_those_of_float16() {
     let bench = Bench::new();
     let mut plain = bench.session(&options("f16"), 2);
     let mut hybrid = bench.session(&options("static-hybrid:0.5"), 2);
-    // As long as all are exempt, not a bit tells.
+    // While all positions are exempt, results are bit-identical.
     let (a, b) = (
         read(&mut plain, &bench.tokens[..64], 60),
         read(&mut hybrid, &bench.tokens[..64], 60),
@@ -148,7 +141,7 @@ fn positions_that_are_exempt_are_those_of_float16() {
         session.step(&bench.tokens[64..300]).unwrap();
         session.end_prompt().unwrap();
         let kv = session.kv();
-        // The keys and values of the first layer know nothing of attention.
+        // The first layer's keys and values do not depend on attention.
         let full = kv.layout().full(0);
         let cpu = htc_kernels::cpu::Cpu::with_threads(1).unwrap();
         let rows = kv.full_rows(&cpu, 0, 0..full).unwrap();
@@ -169,7 +162,7 @@ fn positions_that_are_exempt_are_those_of_float16() {
 }
 
 #[test]
-fn neither_threads_nor_what_was_read_before_tell() {
+fn logits_do_not_depend_on_threads_or_earlier_sequences() {
     let bench = Bench::new();
     for kind in KINDS {
         let mut options = short(kind);
@@ -183,7 +176,6 @@ fn neither_threads_nor_what_was_read_before_tell() {
             "{kind}"
         );
         assert_eq!(first.kv_usage().used, second.kv_usage().used);
-        // A sequence that was forgotten leaves nothing, not even bases that followed it.
         read(&mut second, &bench.tokens[100..400], 250);
         second.reset();
         assert_eq!(second.kv_counters(), &KvCounters::default());
@@ -203,7 +195,7 @@ fn neither_threads_nor_what_was_read_before_tell() {
 }
 
 #[test]
-fn what_is_cut_off_was_never_read() {
+fn truncation_equals_never_having_read() {
     let bench = Bench::new();
     for kind in KINDS {
         let mut options = short(kind);
@@ -212,7 +204,6 @@ fn what_is_cut_off_was_never_read() {
         let mut whole = bench.session(&options, 2);
         cut.read_prompt(&bench.tokens[..150]).unwrap();
         whole.read_prompt(&bench.tokens[..150]).unwrap();
-        // Within what is in full, nothing was compressed on the way.
         cut.step(&bench.tokens[300..303]).unwrap();
         cut.truncate(150).unwrap();
         let next = bench.tokens[150];
@@ -221,7 +212,6 @@ fn what_is_cut_off_was_never_read() {
             whole.step(&[next]).unwrap(),
         );
         assert!(difference(&a, b) < 0.05, "{kind}");
-        // Into what is in low rank, and into the front.
         for length in [151, 140, 60, 3] {
             cut.truncate(length).unwrap();
             let layout = cut.kv().layout();
@@ -237,7 +227,7 @@ fn what_is_cut_off_was_never_read() {
 }
 
 #[test]
-fn a_prompt_is_cut_to_what_is_kept() {
+fn prompt_is_cut_to_the_positions_to_keep() {
     let bench = Bench::new();
     for kind in KINDS {
         let mut options = short(kind);
@@ -260,9 +250,8 @@ fn a_prompt_is_cut_to_what_is_kept() {
             _ => exempt * usage.full_bytes_per_position + low * usage.bytes_per_position,
         };
         assert_eq!(usage.used, expected, "{kind}");
-        // Room for 64 positions each in full and in low rank, or for 64.
+        // Capacity for 64 positions each in full and in low rank, or for 64.
         assert!(usage.bytes <= 64 * (usage.full_bytes_per_position + usage.bytes_per_position));
-        // The sequence goes on, and may go back to its prompt but not into it.
         let logits = session.step(&bench.tokens[300..310]).unwrap();
         assert!(logits.iter().all(|x| x.is_finite()));
         session.truncate(300).unwrap();
@@ -272,13 +261,11 @@ fn a_prompt_is_cut_to_what_is_kept() {
             "{error}"
         );
         assert_eq!(session.position(), 300);
-        // A second prompt is cut together with the first.
         session.read_prompt(&bench.tokens[300..350]).unwrap();
         assert!((0..8).all(|layer| session.kv().layout().held(layer) == 60));
         session.reset();
         assert_eq!(session.kv_usage().evicted, 0);
     }
-    // A prompt that fits is not touched, and a pass that says nothing is not guessed about.
     let mut options = short("f16");
     options.keep = Some(60);
     let mut session = bench.session(&options, 1);
@@ -293,8 +280,7 @@ fn a_prompt_is_cut_to_what_is_kept() {
 }
 
 #[test]
-fn eviction_keeps_what_matters() {
-    // Of a text that says its beginning again, half of the positions tell nearly all.
+fn eviction_keeps_the_important_positions() {
     let bench = Bench::new();
     let prompt = [&bench.tokens[..120], &bench.tokens[..60]].concat();
     let logits = |keep: Option<usize>, first: usize| {
@@ -306,7 +292,6 @@ fn eviction_keeps_what_matters() {
     };
     let whole = logits(None, 0);
     let kept = difference(&logits(Some(120), 0), &whole);
-    // The last of them alone are worse.
     let last = difference(&logits(None, 60), &whole);
     assert!(kept < last, "{kept} {last}");
 }
@@ -342,7 +327,7 @@ fn layers_with_windows_keep_their_positions() {
 }
 
 #[test]
-fn bases_follow_the_text_and_say_how_far() {
+fn bases_adapt_to_the_text_and_report_their_drift() {
     let bench = Bench::new();
     let mut options = options("oja:0.5");
     options.step = Some(32);
@@ -350,7 +335,6 @@ fn bases_follow_the_text_and_say_how_far() {
     session.step(&bench.tokens[..480]).unwrap();
     session.end_prompt().unwrap();
     let counters = session.kv_counters();
-    // All but the first and the last 32, in updates of 32.
     assert_eq!(session.kv().compressed(), 8 * 416);
     assert_eq!((counters.updates, counters.drift.len()), (13, 13));
     assert!(counters.update_time > std::time::Duration::ZERO);
@@ -358,7 +342,7 @@ fn bases_follow_the_text_and_say_how_far() {
         assert!(pair[0][0] > 0.0 && pair[1][1] > 0.0);
     }
     assert!(counters.drift[12][0] > counters.drift[0][0]);
-    // ‖P_t − P_0‖² = 2 r (1 − overlap) for each head; the mean over heads of the distance is at most what that of its square says.
+    // ‖P_t − P_0‖² = 2 r (1 − overlap) for each head.
     assert_eq!(counters.overlap.len(), 13);
     let ranks = session.kv().layout().plan().ranks(0).unwrap();
     for (distance, overlap) in counters.drift.iter().zip(&counters.overlap) {
@@ -373,7 +357,6 @@ fn bases_follow_the_text_and_say_how_far() {
         (0.0..0.5).contains(&keys) && (0.0..0.9).contains(&values),
         "{keys} {values}"
     );
-    // The whole rank leaves nothing.
     options.kind = "oja:1".parse().unwrap();
     let mut session = bench.session(&options, 2);
     session.step(&bench.tokens[..200]).unwrap();
@@ -382,7 +365,7 @@ fn bases_follow_the_text_and_say_how_far() {
 }
 
 #[test]
-fn passes_are_as_short_as_was_asked_for() {
+fn passes_respect_the_step_option() {
     let bench = Bench::new();
     let mut options = options("oja:0.5");
     let session = bench.session(&options, 1);

@@ -1,5 +1,3 @@
-//! The store of the processor, against the oracle's.
-
 use htc_formats::DType;
 use htc_kernels::cpu::KvNumbers;
 use proptest::prelude::*;
@@ -22,13 +20,13 @@ fn full(kv_type: KvType) -> KvCache {
     KvCache::new(&KvPlan::full(SHAPE, kv_type).unwrap())
 }
 
-/// A float16 whose bits name layer, side, position, head and dimension.
+/// A float16 whose bits encode layer, side, position, head and dimension.
 fn number(layer: usize, side: usize, position: usize, head: usize, dimension: usize) -> u16 {
     ((((layer * 2 + side) * 1000 + position) * 2 + head) * 2 + dimension) as u16
 }
 
 #[test]
-fn what_is_appended_stays_where_it_is_when_the_cache_grows() {
+fn appended_rows_survive_growth() {
     let mut cache = full(KvType::F16);
     for n in [1, 3, 250, 1, 10, 300] {
         cache.reserve(n);
@@ -142,7 +140,6 @@ fn blocks_are_those_of_the_formats() {
             assert_eq!(keys[at..at + 64], expected);
             assert_eq!(values[at..at + 64], expected);
         }
-        // NaN and infinity have no code.
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             cache.reserve(3);
             let mut rows = vec![0.5; 3 * 128];
@@ -165,7 +162,7 @@ fn blocks_are_those_of_the_formats() {
 }
 
 #[test]
-fn a_coordinate_beyond_float16_is_refused_and_nothing_has_changed() {
+fn coordinate_beyond_float16_is_refused_without_side_effects() {
     let shape = KvShape {
         layers: 1,
         kv_heads: 1,
@@ -188,10 +185,10 @@ fn a_coordinate_beyond_float16_is_refused_and_nothing_has_changed() {
     let layer = Arc::new(bases.layer(0, [1, 1]));
     cache.set_bases(&cpu(), 0, &layer, None).unwrap();
     let error = cache.compress(&cpu(), 0, 0, 2).unwrap_err();
-    let said = error.to_string();
+    let message = error.to_string();
     assert!(
-        said.starts_with("layer 0: a number of the value at position 1 is 848"),
-        "{said}"
+        message.starts_with("layer 0: a number of the value at position 1 is 848"),
+        "{message}"
     );
     let [_, values] = cache.full_rows(&cpu(), 0, 0..3).unwrap();
     assert_eq!(values[..2], [1.0, 1.0]);
@@ -199,7 +196,7 @@ fn a_coordinate_beyond_float16_is_refused_and_nothing_has_changed() {
 }
 
 #[test]
-fn room_is_given_back() {
+fn unused_memory_is_freed() {
     let shape = KvShape {
         layers: 1,
         kv_heads: 1,
@@ -220,7 +217,6 @@ fn room_is_given_back() {
     cache.layout_mut().compress(0, 32, 436);
     cache.reserve(1);
     assert_eq!(cache.bytes(), 2 * (128 * 8 + 436 * 4) * 2);
-    // What was exempt is where it was.
     let [keys, _] = cache.full_rows(&cpu(), 0, 0..64).unwrap();
     for (row, key) in keys.chunks_exact(8).enumerate() {
         let position = if row < 32 { row } else { row + 436 };
@@ -237,7 +233,6 @@ fn room_is_given_back() {
 enum Move {
     Read(usize),
     Compress(usize),
-    /// Of how many rows one is kept.
     Keep(usize),
     Cut(usize),
 }
@@ -252,7 +247,6 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(one, 1..14)
 }
 
-/// A store of a backend that moves are made on.
 struct Runner<B: Backend> {
     backend: B,
     kv: B::Kv,
@@ -275,7 +269,6 @@ impl<B: Backend> Runner<B> {
         buffer
     }
 
-    /// What the queries of rows that were read last attend to.
     fn read(&mut self, n: usize, [q, keys, values]: [&[f32]; 3], shape: HeadShape) -> Vec<f32> {
         let [q, keys, values] = [q, keys, values].map(|x| self.buffer(x));
         let mut out = self.buffer(&vec![0.0; n * shape.heads * shape.size]);
@@ -294,9 +287,9 @@ impl<B: Backend> Runner<B> {
             .importance(shape, &q, kv, 0, &attention, n.min(3))
             .unwrap();
         kv.advance(n);
-        let mut room = vec![];
+        let mut scratch = vec![];
         let count = n * shape.heads * shape.size;
-        found.extend_from_slice(self.backend.read(&out, count, &mut room).unwrap());
+        found.extend_from_slice(self.backend.read(&out, count, &mut scratch).unwrap());
         found
     }
 
@@ -336,7 +329,7 @@ impl<B: Backend> Runner<B> {
                 self.kv.layout_mut().evict(0, low_rank, dropped);
             }
             Move::Cut(n) => {
-                // Only what was read since the last eviction, as sessions see to.
+                // Only positions since the last eviction, as sessions ensure.
                 let tail = full - layout.front(0);
                 let length = self.kv.len() - n.min(tail.saturating_sub(1));
                 self.kv.truncate(length);
@@ -349,7 +342,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_store_and_the_oracle_agree_whatever_happens(
+    fn cache_agrees_with_the_reference_after_any_moves(
         moves in moves(),
         kv_heads in 1..4_usize,
         group in 1..4_usize,

@@ -1,8 +1,7 @@
-//! Oja's rule: closed forms, convergence and the turning of coordinates.
+//! Oja's rule: closed forms and convergence.
 
 use super::*;
 
-/// Orthonormal rows `[rank, size]`.
 fn basis(random: &mut Random, rank: usize, size: usize) -> Vec<f32> {
     let shape = KvShape {
         layers: 1,
@@ -56,7 +55,8 @@ fn steps_converge_to_the_top_subspace_at_the_rate_of_the_gap() {
     let top: Vec<f32> = (0..rank * size)
         .map(|i| f32::from(u8::from(i % (size + 1) == 0)))
         .collect();
-    // Every step takes η r (λ_3 - λ_4) / (λ_1 + λ_2 + λ_3) off the slowest part of the distance, in the end.
+    // Asymptotically every step takes η r (λ_3 - λ_4) / (λ_1 + λ_2 + λ_3) off the slowest part of
+    // the distance.
     let expected = 1.0 - rate * 3.0 * (16.0 - 6.0) / (30.0 + 20.0 + 16.0);
     let mut slowest = 0.0_f64;
     for seed in 0..6 {
@@ -81,7 +81,7 @@ fn steps_converge_to_the_top_subspace_at_the_rate_of_the_gap() {
 }
 
 #[test]
-fn a_step_does_not_depend_on_scale_or_number_and_cannot_diverge() {
+fn step_is_invariant_to_scale_and_count_and_cannot_diverge() {
     let mut random = Random(10);
     let (size, rank) = (16, 5);
     let u = basis(&mut random, rank, size);
@@ -97,7 +97,6 @@ fn a_step_does_not_depend_on_scale_or_number_and_cannot_diverge() {
         let difference = found.iter().zip(&once).map(|(a, b)| (a - b).abs());
         assert!(difference.fold(0.0, f32::max) < 1e-6);
     }
-    // Orthonormal, and in the order they had: every column is nearest to its old self.
     let turn = oja::transition(&once, &u, size);
     for i in 0..rank {
         for j in 0..rank {
@@ -108,7 +107,6 @@ fn a_step_does_not_depend_on_scale_or_number_and_cannot_diverge() {
             assert!(i == j || turn[i * rank + j].abs() < turn[i * rank + i]);
         }
     }
-    // A single vector: the basis comes to hold it, and goes no further.
     for scale in [1e-15_f32, 1.0, 60_000.0] {
         let x: Vec<f32> = vectors[0].iter().map(|x| x * scale).collect();
         let next = oja::step(&u, size, &[&x], 1.0);
@@ -117,7 +115,6 @@ fn a_step_does_not_depend_on_scale_or_number_and_cannot_diverge() {
         let again = oja::step(&next, size, &[&x], 1.0);
         assert!(oja::distance(&again, &next, size) < 1e-5);
     }
-    // The largest steps on many vectors hold more and more of them.
     let held = |u: &[f32]| -> f64 {
         let coordinates = vectors.iter().flat_map(|x| {
             let product = |u: &[f32]| -> f32 { u.iter().zip(x).map(|(a, b)| a * b).sum() };
@@ -142,7 +139,6 @@ fn a_step_does_not_depend_on_scale_or_number_and_cannot_diverge() {
     assert!(held(&next) > 0.999 * most, "{} of {most}", held(&next));
     assert_eq!(oja::step(&u, size, &[], 1.0), u);
     assert_eq!(oja::step(&u, size, &[&vec![0.0; size]], 1.0), u);
-    // Vectors that the basis holds change nothing.
     let inside: Vec<f32> = u[..size].iter().map(|x| 3.0 * x).collect();
     let next = oja::step(&u, size, &[&inside], 1.0);
     assert!(oja::distance(&next, &u, size) < 1e-3);
@@ -150,7 +146,6 @@ fn a_step_does_not_depend_on_scale_or_number_and_cannot_diverge() {
 
 #[test]
 fn coordinates_are_turned_with_their_basis() {
-    // Keys and values lie in what two bases of rank 4 have in common, whose coordinates are mixed.
     let mut random = Random(11);
     let size = 8;
     let all = basis(&mut random, size, size);

@@ -1,25 +1,27 @@
-//! The parameters of a law, checked.
+//! Validated parameters of the control law.
 
 use thiserror::Error;
 
 use crate::live::sensor::{MAX_WATTS, PLAUSIBLE_TEMPERATURE};
 
-/// What a law is made of.
+/// Parameters of a control law.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LawOptions {
-    /// Whether the temperature limits anything (it does); else the thresholds and the hysteresis are not looked at.
+    /// Enables the temperature limit (default true); otherwise thresholds and hysteresis are
+    /// ignored.
     pub thermal: bool,
-    /// Temperature up to which all of the model is used, °C (65).
+    /// Temperature up to which the full model is used, °C (65).
     pub low: f64,
     /// Temperature from which the least fraction is used, °C (85).
     pub high: f64,
-    /// The least fraction, in (0, 1] (0.25).
+    /// Least fraction, in (0, 1] (0.25).
     pub least: f64,
-    /// By how much the device has to be cooler before the fraction rises, K (2).
+    /// Required decrease in temperature before the fraction rises, K (2).
     pub hysteresis: f64,
-    /// How fast the fraction rises at most, for each second (0.02: from a quarter to all in 37.5 s, as fast as coolers cool).
+    /// Maximum rise of the fraction per second (0.02: from a quarter to 1 in 37.5 s, similar to the
+    /// speed of coolers).
     pub recovery: f64,
-    /// Watts that the device is to stay below.
+    /// Power limit in watts.
     pub power_cap: Option<f64>,
 }
 
@@ -37,51 +39,51 @@ impl Default for LawOptions {
     }
 }
 
-/// A law with parameters that fit together.
+/// A control law with valid parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Law(LawOptions);
 
-/// Why parameters make no law.
+/// Error returned for invalid parameters of a law.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum LawError {
-    /// Thresholds that are no temperatures, or in the wrong order.
+    /// Implausible thresholds, or in the wrong order.
     #[error(
         "thermal thresholds are {low} and {high} °C, expected a lower and a higher temperature from {} to {}",
         PLAUSIBLE_TEMPERATURE.start(), PLAUSIBLE_TEMPERATURE.end()
     )]
     Thresholds {
-        /// The lower one.
+        /// Lower threshold.
         low: f64,
-        /// The upper one.
+        /// Upper threshold.
         high: f64,
     },
-    /// A least fraction that is none.
+    /// The least fraction is outside (0, 1].
     #[error("the least fraction is {0}, expected more than 0 and at most 1")]
     Least(f64),
-    /// A hysteresis that is negative or as wide as the law.
+    /// The hysteresis is negative or not less than the distance of the thresholds.
     #[error(
         "the hysteresis is {found} K, expected at least 0 and less than the {width} K between the thresholds"
     )]
     Hysteresis {
-        /// The value given.
+        /// Given value.
         found: f64,
-        /// Kelvin from the lower to the upper threshold.
+        /// Kelvin between the thresholds.
         width: f64,
     },
-    /// A recovery that never recovers, or is none.
+    /// The recovery rate is outside (0, 1].
     #[error("the recovery is {0} a second, expected more than 0 and at most 1")]
     Recovery(f64),
-    /// A cap that is no power.
+    /// The power cap is not positive or too large.
     #[error("the power cap is {0} W, expected more than 0 and at most {MAX_WATTS}")]
     PowerCap(f64),
 }
 
 impl Law {
-    /// Checks the parameters.
+    /// Validates the parameters.
     ///
     /// # Errors
-    /// [`LawError`] with what was expected.
+    /// [`LawError`] for an invalid parameter.
     pub fn new(options: LawOptions) -> Result<Law, LawError> {
         let LawOptions {
             thermal,
@@ -111,7 +113,7 @@ impl Law {
         }
     }
 
-    /// The same with another least fraction.
+    /// Returns the law with another least fraction.
     ///
     /// # Errors
     /// [`LawError::Least`].
@@ -122,7 +124,7 @@ impl Law {
         }
     }
 
-    /// r(T): the fraction at a temperature in °C, in [least, 1].
+    /// Returns r(T), the fraction at a temperature in °C, in [least, 1].
     pub fn fraction(&self, celsius: f64) -> f64 {
         let LawOptions {
             low, high, least, ..
@@ -130,7 +132,7 @@ impl Law {
         (1.0 - (1.0 - least) * (celsius - low) / (high - low)).clamp(least, 1.0)
     }
 
-    /// The parameters.
+    /// Returns the parameters.
     pub fn options(&self) -> LawOptions {
         self.0
     }
@@ -139,12 +141,12 @@ impl Law {
         self.0.thermal
     }
 
-    /// The upper threshold, °C.
+    /// Returns the upper threshold in °C.
     pub(super) fn high(&self) -> f64 {
         self.0.high
     }
 
-    /// The least fraction.
+    /// Returns the least fraction.
     pub fn least(&self) -> f64 {
         self.0.least
     }
@@ -157,7 +159,7 @@ impl Law {
         self.0.recovery
     }
 
-    /// Watts to stay below.
+    /// Returns the power limit in watts.
     pub fn power_cap(&self) -> Option<f64> {
         self.0.power_cap
     }

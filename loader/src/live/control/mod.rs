@@ -1,63 +1,60 @@
-//! From what a sensor says to the fraction of a model that is used.
+//! Control of the active fraction of a model by temperature and power.
 //!
 //! # The law
 //!
-//! With `r` the fraction, `r_min` the [least](LawOptions::least) one, and 1 the allocated rank (Adaptive Compression, section 4.1):
+//! With `r` the fraction, `r_min` the [least](LawOptions::least) one, and 1 the allocated rank
+//! (Adaptive Compression, section 4.1):
 //!
 //! ```text
 //! r(T) = clip(1 - (1 - r_min)(T - T_low) / (T_high - T_low), r_min, 1)
 //! ```
 //!
-//! A warmer device is followed at once. A cooler one is followed
+//! A rise in temperature takes effect immediately. A fall takes effect
 //!
-//! * only when it is cooler by the [hysteresis](LawOptions::hysteresis): the law is applied to `T'`, which is T pushed up by
-//!   readings and held while T stays within `T' - h` (a one-sided play), so that a sensor that flickers moves nothing;
-//! * and at a limited rate, [`LawOptions::recovery`] for each second.
+//! * only beyond the [hysteresis](LawOptions::hysteresis): the law is applied to `T'`, which is T pushed up by readings and held while T stays within `T' - h` (a one-sided play operator), so that sensor flicker has no effect;
+//! * and at a limited rate, [`LawOptions::recovery`] per second.
 //!
 //! Both make the fraction smaller than the law alone, never larger.
 //!
-//! # When the loop is stable
+//! # Stability
 //!
-//! Take a plant of one time constant, `C dT/dt = P - (T - T_a)/R` with `P = P₀ + ΔP r`, whose fraction is set every `τ` seconds. With
-//! `a = e^(-τ/RC)` and the loop's gain `L = R ΔP (1 - r_min)/(T_high - T_low)`, the law alone gives
+//! Take a first-order plant, `C dT/dt = P - (T - T_a)/R` with `P = P₀ + ΔP r`, whose fraction is
+//! set every `τ` seconds. With `a = e^(-τ/RC)` and the loop gain `L = R ΔP (1 - r_min)/(T_high -
+//! T_low)`, the law alone gives
 //!
 //! ```text
 //! T[n+1] = a T[n] + (1 - a)(T_a + R P₀ + R ΔP r(T[n])),    with the pole  z = a - (1 - a) L.
 //! ```
 //!
-//! It is stable while `z > -1`, which is `L < (1 + a)/(1 - a) = coth(τ/2RC)`, and approaches its end from one side while
-//! `z ≥ 0`, which is `L ≤ 1/(e^(τ/RC) - 1)`. For a slow plant (`τ ≪ RC`) the second is about `ΔP (1 - r_min) τ / C ≤ T_high - T_low`: what the
-//! device heats up by in one poll, on the power that can be saved, is at most the width of the law. For the defaults that
-//! is 53 °C a second. A sensor that lags counts like a longer `τ`.
+//! It is stable while `z > -1`, that is `L < (1 + a)/(1 - a) = coth(τ/2RC)`, and converges
+//! monotonically while `z ≥ 0`, that is `L ≤ 1/(e^(τ/RC) - 1)`. For a slow plant (`τ ≪ RC`) the
+//! second is about `ΔP (1 - r_min) τ / C ≤ T_high - T_low`: the heating per poll by the power that
+//! can be saved is at most the width of the law, 53 °C per second for the defaults. Sensor lag acts
+//! like a longer `τ`.
 //!
-//! *T never exceeds T_high* if that second condition holds, the least fraction can hold the device there (`T_a + R P(r_min) ≤ T_high`) and it was not
-//! warmer at the beginning: where `T[n] ≤ T_high`, the recursion with the unclipped line is nondecreasing in T\[n\] and maps T_high to at most T_high; the clipped
-//! law is below the line where T < T_low, and every smaller fraction gives a lower temperature. Between two readings T moves from the one towards an
-//! equilibrium without turning. So hysteresis and recovery leave the guarantee as it is.
+//! *T never exceeds T_high* if the second condition holds, the least fraction can hold the device there (`T_a + R P(r_min) ≤ T_high`) and it starts no warmer: for `T[n] ≤ T_high`, the recursion with the unclipped line is nondecreasing in T\[n\] and maps T_high to at most T_high; the clipped law is below the line for T < T_low, and smaller fractions give lower temperatures. Between two readings T moves monotonically towards an equilibrium. So hysteresis and recovery preserve the guarantee.
 //!
-//! *It does not oscillate*, whatever the gain: where the law alone has a limit cycle (`L > coth(τ/2RC)`), a fraction that went down comes up by at most
-//! `recovery · τ` a poll, so it meets the law from below in steps as small, and stays in the play. What is left of a cycle has that height. With a sensor that says whole degrees, as NVML does, it is at most the law's slope for
-//! one degree where the second condition holds, and for two where it does not (0.0375 and 0.075 for the defaults; so found on 60,000 plants with time
-//! constants from 2 s to 10 min), and the device may be warmer than T_high by the part of a degree that is not said. (A model
-//! that only knows some fractions goes back and forth between two of them where the law ends between, at the pace of the recovery.) Where the first condition is
-//! broken the device is too quick for any law that looks every `τ` seconds, and may be warmer than T_high for a while.
+//! *It does not oscillate* at any gain: if the law alone has a limit cycle (`L > coth(τ/2RC)`), a fraction that fell rises by at most `recovery · τ` per poll, so it meets the law from below in steps of that size and stays within the play. The remaining ripple has that height. With a sensor that reports whole degrees, like NVML, it is at most the slope of the law for one degree under the second condition, and for two otherwise (0.0375 and 0.075 for the defaults; confirmed on 60,000 plants with time constants from 2 s to 10 min), and T_high may be exceeded by the unreported fraction of a degree. (A model that supports only some fractions alternates between two of them, at the pace of the recovery, if the law ends in between.) If the first condition is violated, the device is too fast for any law polled every `τ` seconds, and may be warmer than T_high for a while.
 //!
 //! # The power cap
 //!
-//! Scaling by `P_budget / P` each time, as the method is usually written down, does not work in a closed loop, because P is drawn with the fraction
-//! that was set before: `r[n+1] = P_budget / P(r[n])` has the fixed point `r P(r) = P_budget`, at which `P > P_budget`, and its derivative there
-//! is `-r ΔP / P`; for a device without idle power that is -1, and it goes back and forth for ever. What is scaled has to be the fraction in
-//! use, that is, it has to be integrated:
+//! Scaling by `P_budget / P` each time, as the method is usually described, fails in a closed loop,
+//! because P results from the previous fraction: `r[n+1] = P_budget / P(r[n])` has the fixed point
+//! `r P(r) = P_budget`, at which `P > P_budget`, and its derivative there is `-r ΔP / P`; for a
+//! device without idle power that is -1, and it oscillates forever. The fraction in use must be
+//! scaled instead, that is, integrated:
 //!
 //! ```text
 //! c[n+1] = r[n] · (0.95 P_budget / P[n])^½    where P > 0.98 P_budget
 //! c[n+1] = c[n] + recovery · τ                where P < 0.92 P_budget,    else c[n];    r = min(r(T), c)
 //! ```
 //!
-//! With the exponent β, `log c` has the pole `1 - β r ΔP/P` with `0 < r ΔP/P ≤ 1`: it comes from one side for β ≤ 1. The exponent ½ is for drivers that average
-//! the power over about a second, twice the time between polls. Between 0.92 and 0.98 of the budget nothing moves, so that noise of some percent
-//! moves nothing either; the aim within is below the budget by more than that, because what only approaches a budget from above never is below it.
-//! A budget below `P(r_min)` cannot be met: the fraction is then the least, and [`Decision::beyond`] says so.
+//! With the exponent β, `log c` has the pole `1 - β r ΔP/P` with `0 < r ΔP/P ≤ 1`: it converges
+//! monotonically for β ≤ 1. The exponent ½ is for drivers that average the power over about a
+//! second, twice the polling interval. The dead band between 0.92 and 0.98 of the budget absorbs
+//! noise of some percent; the target inside it is below the budget by more than that, because a
+//! value that only approaches a budget from above never falls below it. A budget below `P(r_min)`
+//! cannot be met: the fraction is then the least, and [`Decision::beyond`] is set.
 
 mod law;
 
@@ -68,64 +65,65 @@ use serde::Serialize;
 
 use super::sensor::Reading;
 
-/// A fraction is rounded down to multiples of this, so that noise in the last place is no change.
+/// Quantum of the fraction, which is rounded down to multiples, so that noise causes no change.
 pub const STEP: f64 = 1.0 / 256.0;
 
-/// The cap is aimed at from above this part of the budget,
+/// Part of the budget above which the cap is lowered.
 const TOO_MUCH: f64 = 0.98;
-/// towards this part,
+/// Target part of the budget.
 const AIM: f64 = 0.95;
-/// and left alone down to this one.
+/// Part of the budget below which the cap recovers.
 const ENOUGH: f64 = 0.92;
 
-/// Longest time that one step recovers for: a device that is looked at rarely would jump.
+/// Maximum recovery time per step, which prevents jumps of rarely polled devices.
 const LONGEST_STEP: Duration = Duration::from_secs(2);
 
-/// What decides on a fraction.
+/// Reason for the current fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// Nothing limits it: it is the base.
+    /// No limit: full fraction.
     Base,
-    /// The temperature.
+    /// Temperature limit.
     Temperature,
-    /// The power cap.
+    /// Power cap.
     PowerCap,
-    /// There is no reading that would limit it: it is the base.
+    /// No usable reading: full fraction.
     NoReading,
 }
 
-/// What has become of a quantity since the reading before.
+/// Availability of a quantity, compared with the previous reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sense {
-    /// The law does not ask for it.
+    /// Not used by the law.
     Unused,
-    /// It is there.
+    /// Available.
     Here,
-    /// It was there, or is asked for the first time, and is not there now.
+    /// Missing for the first time.
     Lost,
-    /// It is still not there.
+    /// Still missing.
     Away,
-    /// It is there again.
+    /// Available again.
     Back,
 }
 
-/// The fraction to use from now on.
+/// Decision on the fraction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
-    /// In [least, 1], a multiple of [`STEP`] or the least itself.
+    /// Fraction in [least, 1], a multiple of [`STEP`] or the least itself.
     pub fraction: f64,
-    /// What limits it.
+    /// Limiting quantity.
     pub why: Why,
-    /// Whether it is the least, and the device is still warmer than the upper threshold or draws more than its cap: nothing is left to give.
+    /// The least fraction is in use, and the device is still above the upper threshold or its power
+    /// cap.
     pub beyond: bool,
-    /// The temperature; [`Sense::Unused`] where it limits nothing.
+    /// Status of the temperature; [`Sense::Unused`] if disabled.
     pub temperature: Sense,
-    /// The power; [`Sense::Unused`] without a cap.
+    /// Status of the power; [`Sense::Unused`] without a cap.
     pub power: Sense,
 }
 
-/// Follows readings by a [`Law`]. It has no clock: time is that of the readings.
+/// Applies a [`Law`] to readings. Uses the time of the readings, no clock.
 #[derive(Clone, Debug)]
 pub struct Controller {
     law: Law,
@@ -133,17 +131,17 @@ pub struct Controller {
     before: Option<Duration>,
     /// T', °C.
     held: Option<f64>,
-    /// What temperature and cap allow, before rounding.
+    /// Limits by temperature and by power cap, before rounding.
     thermal: f64,
     cap: f64,
-    /// What is in use.
+    /// Fraction in use.
     fraction: f64,
     has_temperature: bool,
     has_power: bool,
 }
 
 impl Controller {
-    /// At the base.
+    /// Creates a controller at fraction 1.
     pub fn new(law: Law) -> Controller {
         Controller {
             law,
@@ -157,12 +155,12 @@ impl Controller {
         }
     }
 
-    /// The law.
+    /// Returns the law.
     pub fn law(&self) -> &Law {
         &self.law
     }
 
-    /// Changes the least fraction, for instance to what a model can do. It takes effect with the next reading.
+    /// Changes the least fraction, e.g. to that supported by a model, from the next reading on.
     ///
     /// # Errors
     /// [`LawError`] outside (0, 1].
@@ -171,10 +169,10 @@ impl Controller {
         Ok(())
     }
 
-    /// Decides upon a reading. A quantity that it does not have, or that is not
-    /// [plausible](Reading::plausible_temperature), limits nothing: without any the fraction is 1, the base.
+    /// Returns the decision for a reading. Quantities that are missing or not
+    /// [plausible](Reading::plausible_temperature) impose no limit; without any the fraction is 1.
     ///
-    /// Readings whose time is not after that of the one before count, but no time passes for the recovery.
+    /// A reading with a time not after the previous one is applied without recovery.
     pub fn step(&mut self, reading: &Reading) -> Decision {
         let before = self.before.unwrap_or(reading.at);
         let passed = reading.at.saturating_sub(before).min(LONGEST_STEP);
@@ -223,7 +221,7 @@ impl Controller {
         }
     }
 
-    /// Decides where there is no reading at all, because the sensor failed.
+    /// Returns the decision for a failed reading.
     pub fn miss(&mut self, at: Duration) -> Decision {
         self.step(&Reading {
             at,
@@ -252,7 +250,8 @@ impl Controller {
             return;
         };
         let least = self.law.least();
-        // From the fraction that drew this power: from what a cap allows and nobody used, nothing follows.
+        // Scales the fraction that drew this power, because an unused allowance says nothing about
+        // power.
         self.cap = match watts / budget {
             part if part > TOO_MUCH => {
                 let scaled = self.fraction * (AIM / part).sqrt();

@@ -1,4 +1,4 @@
-//! The law against its formula, and the loop around simulated plants.
+//! Tests of the law against its formula, and of the loop with simulated plants.
 
 use proptest::prelude::*;
 
@@ -25,7 +25,7 @@ fn reading(seconds: f64, celsius: f64) -> Reading {
 }
 
 #[test]
-fn the_law_is_the_published_one() {
+fn law_matches_the_published_formula() {
     let law = usual();
     for (celsius, expected) in [
         (-40.0, 1.0),
@@ -39,7 +39,7 @@ fn the_law_is_the_published_one() {
         let decision = Controller::new(law).step(&reading(0.0, celsius));
         assert_eq!(decision.fraction, expected, "{celsius}");
     }
-    // All steps of a rank of 1024 between: 0.0375 for each degree.
+    // 0.0375 per degree between the thresholds.
     for tenth in 650..850 {
         let celsius = f64::from(tenth) / 10.0;
         let expected = 1.0 - 0.0375 * (celsius - 65.0);
@@ -50,7 +50,7 @@ fn the_law_is_the_published_one() {
 }
 
 #[test]
-fn parameters_that_make_no_law_are_refused() {
+fn invalid_parameters_are_rejected() {
     let usual = LawOptions::default();
     let refused = [
         LawOptions { low: 85.0, ..usual },
@@ -123,28 +123,28 @@ fn parameters_that_make_no_law_are_refused() {
     assert!(controller.set_least(0.0).is_err() && controller.set_least(f64::NAN).is_err());
     controller.set_least(0.5).unwrap();
     assert_eq!(controller.step(&reading(0.0, 100.0)).fraction, 0.5);
-    // A least fraction of 1 is a model that can do nothing else.
+    // A least fraction of 1 is a model without smaller fractions.
     controller.set_least(1.0).unwrap();
     assert_eq!(controller.step(&reading(1.0, 100.0)).fraction, 1.0);
 }
 
 #[test]
-fn warmth_is_followed_at_once_and_cold_late() {
+fn heating_acts_at_once_and_cooling_is_delayed() {
     let mut controller = Controller::new(usual());
     let mut at = |seconds, celsius| controller.step(&reading(seconds, celsius)).fraction;
     assert_eq!(at(0.0, 75.0), 0.625);
     assert_eq!(at(0.5, 85.0), 0.25);
-    // Two kelvin are no change.
+    // Within the hysteresis of two kelvin nothing changes.
     assert_eq!(at(1.0, 84.0), 0.25);
     assert_eq!(at(1.5, 83.0), 0.25);
-    // Behind them the play moves along, and the fraction at most by a hundredth in half a second, rounded down.
+    // Beyond it the fraction rises by at most a hundredth per half second, rounded down.
     assert_eq!(at(2.0, 75.0), (0.26 / STEP).floor() * STEP);
     let rising: Vec<f64> = (5..60)
         .map(|poll| at(f64::from(poll) / 2.0, 75.0))
         .collect();
     assert!(rising.is_sorted());
     assert_eq!(rising.last(), Some(&((0.55 / STEP).floor() * STEP)));
-    // A flicker within the play moves nothing.
+    // Flicker within the hysteresis has no effect.
     for poll in 60..80 {
         let celsius = 75.0 + f64::from(poll % 3);
         assert_eq!(at(f64::from(poll) / 2.0, celsius), rising[54]);
@@ -152,7 +152,7 @@ fn warmth_is_followed_at_once_and_cold_late() {
 }
 
 #[test]
-fn what_is_missing_limits_nothing_and_is_told_once() {
+fn missing_quantities_impose_no_limit_and_are_reported_once() {
     let mut controller = Controller::new(usual());
     let mut at = |seconds, celsius| controller.step(&reading(seconds, celsius));
     assert_eq!(at(0.0, 80.0).temperature, Sense::Here);
@@ -172,15 +172,15 @@ fn what_is_missing_limits_nothing_and_is_told_once() {
         controller.miss(Duration::from_secs(8)).temperature,
         Sense::Lost
     );
-    // One that never was there is lost as well.
+    // A quantity missing from the start is also lost.
     let first = Controller::new(usual()).step(&Reading::default());
     assert_eq!((first.temperature, first.fraction), (Sense::Lost, 1.0));
     assert_eq!(first.power, Sense::Unused);
 }
 
-/// A law of the power alone asks for no temperature, and is limited by none.
+/// A power-only law ignores the temperature.
 #[test]
-fn a_temperature_that_is_not_asked_for_limits_nothing() {
+fn unused_temperature_imposes_no_limit() {
     let mut controller = Controller::new(law(LawOptions {
         thermal: false,
         low: f64::NAN,
@@ -212,7 +212,7 @@ fn a_temperature_that_is_not_asked_for_limits_nothing() {
 }
 
 #[test]
-fn a_cap_works_without_a_temperature_and_the_other_way_round() {
+fn cap_and_temperature_work_independently() {
     let mut controller = Controller::new(law(LawOptions {
         power_cap: Some(50.0),
         ..LawOptions::default()
@@ -237,7 +237,7 @@ fn a_cap_works_without_a_temperature_and_the_other_way_round() {
     assert_eq!((warm.fraction, warm.why), (0.625, Why::Temperature));
     let blind = at(2, None, None);
     assert_eq!((blind.fraction, blind.power), (1.0, Sense::Away));
-    // What nothing can help against is said.
+    // A cap that cannot be met is reported.
     for second in 3..30 {
         at(second, Some(20.0), Some(100.0));
     }
@@ -247,21 +247,21 @@ fn a_cap_works_without_a_temperature_and_the_other_way_round() {
 }
 
 #[test]
-fn time_may_stand_still_and_go_back() {
+fn time_may_stand_still_or_go_back() {
     let mut controller = Controller::new(usual());
     let mut at = |seconds, celsius| controller.step(&reading(seconds, celsius)).fraction;
     assert_eq!(at(1e6, 85.0), 0.25);
-    // No time, no recovery; warmth counts all the same.
+    // Without elapsed time there is no recovery, but rises in temperature take effect.
     assert_eq!(at(1e6, 20.0), 0.25);
     assert_eq!(at(0.0, 20.0), 0.25);
     assert_eq!(at(10.0, 20.0), 0.25);
     assert!(at(1e6 + 1.0, 20.0) > 0.25);
-    // A day later is no reason to jump.
+    // A gap of a day does not cause a jump.
     assert!(at(2e6, 20.0) < 0.32);
     assert_eq!(at(5.0, 85.0), 0.25);
 }
 
-/// What a closed loop did.
+/// Trajectory of a closed loop.
 struct Run {
     fractions: Vec<f64>,
     /// At every poll, °C.
@@ -270,7 +270,7 @@ struct Run {
 }
 
 impl Run {
-    /// Height of what is left of oscillation in the last third.
+    /// Returns the range of the fraction in the last third.
     fn ripple(&self) -> f64 {
         let last = &self.fractions[self.fractions.len() * 2 / 3..];
         let (least, most) = last
@@ -286,18 +286,18 @@ impl Run {
     }
 }
 
-/// How a sensor distorts what it measures.
+/// Sensor distortions.
 #[derive(Clone, Copy, Debug, Default)]
 struct Distortion {
-    /// Whole degrees, as NVML says them.
+    /// Whole degrees, like NVML.
     whole: bool,
-    /// Time constant of the power's average, s.
+    /// Time constant of power averaging, s.
     average: f64,
-    /// Steps that a model's fraction really has, for a staircase of powers; 0 for any.
+    /// Number of fractions supported by the model; 0 for any.
     steps: u32,
 }
 
-/// A loop of a controller and a plant, for ten time constants and at least ten minutes.
+/// Runs a controller with a plant for ten time constants and at least ten minutes.
 fn run(
     mut decide: impl FnMut(&Reading) -> f64,
     mut plant: Plant,
@@ -348,14 +348,14 @@ fn controlled(law: Law, options: &SimOptions, distortion: Distortion) -> Run {
     )
 }
 
-/// Plants that stay in the range of temperatures that a sensor can say, at the least fraction of the default.
+/// Plants that stay within the sensor range at the default least fraction.
 fn plants() -> impl Strategy<Value = SimOptions> {
     let cold = |options: &SimOptions| options.plant().equilibrium(Some(0.25)) < 140.0;
     any_plants().prop_filter("beyond what sensors say", cold)
 }
 
 prop_compose! {
-    /// Time constants from 2 s to 10 min, powers from those of a small board to those of a server's accelerator.
+    /// Time constants from 2 s to 10 min, powers from small boards to server accelerators.
     fn any_plants()(
         time in (2.0_f64.ln()..600.0_f64.ln()).prop_map(f64::exp),
         ambient in 10.0..40.0,
@@ -375,7 +375,7 @@ prop_compose! {
     }
 }
 
-/// `L` and `1/(e^(τ/RC) - 1)` of the documentation.
+/// Returns `L` and `1/(e^(τ/RC) - 1)` of the documentation.
 fn gain(law: &Law, plant: &SimOptions) -> (f64, f64) {
     let LawOptions {
         low, high, least, ..
@@ -384,8 +384,8 @@ fn gain(law: &Law, plant: &SimOptions) -> (f64, f64) {
     (gain, 1.0 / ((POLL / plant.time).exp() - 1.0))
 }
 
-/// What may be left of a cycle: a poll's recovery, or the degrees that a sensor of whole ones goes back and forth
-/// between, which are 0.0375 of a fraction each; and a step of rounding.
+/// Returns the maximum ripple: the recovery of a poll, or for whole degrees 0.0375 per degree; plus
+/// one rounding step.
 fn ripple_bound(plant: &SimOptions, whole: bool) -> f64 {
     let (gain, most) = gain(&usual(), plant);
     STEP + match whole {
@@ -399,7 +399,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn no_plant_oscillates(options in plants(), whole: bool, average in 0.0..2.0) {
+    fn ripple_is_bounded_for_any_plant(options in plants(), whole: bool, average in 0.0..2.0) {
         let distortion = Distortion { whole, average, steps: 0 };
         let found = controlled(usual(), &options, distortion).ripple();
         let bound = ripple_bound(&options, whole);
@@ -407,7 +407,7 @@ proptest! {
     }
 
     #[test]
-    fn a_model_with_steps_goes_back_and_forth_between_two(options in plants(), steps in 4_u32..40, whole: bool) {
+    fn discrete_fractions_alternate_between_two(options in plants(), steps in 4_u32..40, whole: bool) {
         let (gain, most) = gain(&usual(), &options);
         prop_assume!(gain <= most);
         let distortion = Distortion { whole, average: 0.0, steps };
@@ -416,7 +416,7 @@ proptest! {
     }
 
     #[test]
-    fn the_upper_threshold_holds(options in plants(), least in 0.05..0.9) {
+    fn upper_threshold_is_never_exceeded(options in plants(), least in 0.05..0.9) {
         let law = law(LawOptions { least, ..LawOptions::default() });
         let (gain, most) = gain(&law, &options);
         let end = options.plant().equilibrium(Some(least));
@@ -426,9 +426,9 @@ proptest! {
     }
 
     #[test]
-    fn a_cap_that_can_be_kept_is_kept(options in plants(), part in 0.0..1.0, average in 0.0..2.0) {
+    fn reachable_cap_is_met(options in plants(), part in 0.0..1.0, average in 0.0..2.0) {
         let (least, most) = (options.plant().power(Some(0.25)), options.full);
-        // Reachable with the aim's margin.
+        // Reachable with the margin of the target.
         let budget = (least + part * (most - least)) / 0.94;
         let law = law(LawOptions { power_cap: Some(budget), ..LawOptions::default() });
         let distortion = Distortion { average, ..Distortion::default() };
@@ -436,14 +436,15 @@ proptest! {
         prop_assert!(run.ripple() <= 0.03, "{}", run.ripple());
         let last = &run.watts[run.watts.len() / 3..];
         prop_assert!(last.iter().all(|watts| *watts <= budget));
-        // It gives no more than it has to: the cap, the temperature or the base decides.
+        // It reduces no more than needed: the cap, the temperature or the full fraction is the
+        // limit.
         let (fraction, watts) = (run.fractions[run.fractions.len() - 1], last[last.len() - 1]);
         let warm = run.temperatures[run.temperatures.len() - 1] > 62.9;
         prop_assert!(fraction == 1.0 || warm || watts > 0.9 * budget, "{fraction} {watts} {budget}");
     }
 
     #[test]
-    fn the_fraction_is_never_above_the_law(
+    fn fraction_never_exceeds_the_law(
         celsius in proptest::collection::vec(0.0..120.0, 1..60), least in 0.01..1.0
     ) {
         let law = law(LawOptions { least, ..LawOptions::default() });
@@ -456,8 +457,9 @@ proptest! {
 }
 
 #[test]
-fn whole_degrees_leave_two_of_them_where_the_plant_is_quick() {
-    // L = 8.04 = coth(τ/2RC), where the law alone just does not settle, and more than twice what the second condition allows.
+fn whole_degrees_on_a_fast_plant_ripple_by_two_degrees() {
+    // L = 8.04 = coth(τ/2RC), the stability limit of the law alone, and more than twice the limit
+    // of the second condition.
     let quick = SimOptions {
         ambient: 14.0,
         idle: 1.0,
@@ -476,7 +478,7 @@ fn whole_degrees_leave_two_of_them_where_the_plant_is_quick() {
         };
         controlled(usual(), &quick, distortion).ripple()
     };
-    // More than one degree, and no more than two.
+    // More than one degree, at most two.
     let degrees = ripple(true);
     assert!(
         degrees > 0.0375 + STEP && degrees <= ripple_bound(&quick, true),
@@ -486,7 +488,7 @@ fn whole_degrees_leave_two_of_them_where_the_plant_is_quick() {
 }
 
 #[test]
-fn the_law_alone_oscillates_where_the_documentation_says_so() {
+fn law_alone_oscillates_as_documented() {
     // L = 5.6, coth(0.5) = 2.16: the pole is at -3.2, though the least fraction ends at 62.5 °C.
     let quick = SimOptions {
         time: 0.5,
@@ -501,7 +503,7 @@ fn the_law_alone_oscillates_where_the_documentation_says_so() {
     let found = controlled(law, &quick, Distortion::default());
     assert!(found.ripple() <= 0.03, "{}", found.ripple());
 
-    // The plain scale: for ever without idle power, and above the budget with it.
+    // Plain scaling oscillates forever without idle power, and exceeds the budget with it.
     let cool = SimOptions {
         idle: 0.0,
         full: 100.0,
@@ -517,7 +519,7 @@ fn the_law_alone_oscillates_where_the_documentation_says_so() {
 }
 
 #[test]
-fn a_plant_settles_where_plant_and_law_meet() {
+fn plant_settles_at_the_intersection_with_the_law() {
     // r = 1 - 0.0375 (T - 65) and T = 25 + 0.7 (15 + 90 r): r = 2.106 - 2.3625 r.
     let options = SimOptions::default();
     let run = controlled(usual(), &options, Distortion::default());

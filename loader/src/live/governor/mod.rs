@@ -1,4 +1,4 @@
-//! The thread that asks the sensor.
+//! Sensor polling thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,16 +13,17 @@ use super::event::{Event, Quantity, What};
 use super::sensor::{POLL, Reading, Sensor, SensorError};
 use super::{Clock, Follow};
 
-/// How a governor works.
+/// Options of a governor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GovernorOptions {
-    /// Time between readings, in seconds of the system (500 ms).
+    /// Time between readings, in system time (500 ms).
     pub interval: Duration,
-    /// Longest time between readings that the power is integrated over, on the sensor's clock (5 s).
+    /// Maximum time between readings for power integration, on the sensor's clock (5 s).
     pub longest_gap: Duration,
-    /// What the device draws when it idles, watts; else what is measured in [`Phase::Idle`].
+    /// Idle power in watts; by default measured in [`Phase::Idle`].
     pub idle_watts: Option<f64>,
-    /// How long [`enter`](Governor::enter) and [`stop`](Governor::stop) wait for a sensor that does not answer (2 s).
+    /// Timeout of [`enter`](Governor::enter) and [`stop`](Governor::stop) for a sensor that does
+    /// not respond (2 s).
     pub patience: Duration,
 }
 
@@ -38,8 +39,8 @@ impl Default for GovernorOptions {
 }
 
 impl GovernorOptions {
-    /// For a sensor whose clock goes so many times as fast as that of the system: readings that are one interval apart are
-    /// joined, however fast it is.
+    /// Returns options for a sensor whose clock runs `speed` times as fast as the system clock:
+    /// readings one interval apart are still integrated.
     pub fn with_speed(self, speed: f64) -> Self {
         GovernorOptions {
             longest_gap: self.longest_gap.mul_f64(speed.max(1.0)),
@@ -48,47 +49,48 @@ impl GovernorOptions {
     }
 }
 
-/// Why a model is not followed.
+/// Errors of a governor.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GovernorError {
-    /// Readings that are too close.
+    /// The interval is too short.
     #[error("{sensor} is read every {asked:?}, expected at least {least:?} between readings")]
     Interval {
-        /// The sensor.
+        /// Sensor name.
         sensor: String,
-        /// The time given.
+        /// Requested interval.
         asked: Duration,
-        /// What the sensor allows.
+        /// Shortest interval of the sensor.
         least: Duration,
     },
-    /// An idle power that is none.
+    /// The idle power is invalid.
     #[error("the idle power is {0} W, expected a finite number of at least 0")]
     IdleWatts(f64),
-    /// The system makes no thread.
+    /// The thread cannot be created.
     #[error("no thread for the sensor: {0}; end other programs, or allow more threads")]
     Thread(std::io::Error),
-    /// The sensor does not answer.
+    /// The sensor does not respond.
     #[error(
         "{sensor} has not answered for {patience:?}; its thread is left behind, check the device and its driver"
     )]
     Stuck {
-        /// The sensor.
+        /// Sensor name.
         sensor: String,
-        /// How long it was waited for.
+        /// Timeout.
         patience: Duration,
     },
-    /// The thread ended by a panic, of the sensor or of the function that takes events. The fraction is the base.
+    /// The thread panicked, in the sensor or the event callback. The fraction is 1.
     #[error("the thread that reads {sensor} ended by a panic; this is an error in the program")]
     Panicked {
-        /// The sensor.
+        /// Sensor name.
         sensor: String,
     },
 }
 
-/// Reads a sensor on a thread of its own, decides by a [`Law`], and counts joules.
+/// Polls a sensor on a separate thread, applies a [`Law`], and accumulates energy.
 ///
-/// While it lives the fraction in its [`Follow`] is what the device allows; afterwards it is 1, the base. Dropping it stops it.
+/// It controls the fraction of its [`Follow`], which is reset to 1 afterwards. Dropping it stops
+/// the thread.
 #[derive(Debug)]
 pub struct Governor {
     shared: Arc<Shared>,
@@ -98,11 +100,11 @@ pub struct Governor {
     patience: Duration,
 }
 
-/// What the governor and its thread share.
+/// State shared between the governor and its thread.
 #[derive(Debug)]
 struct Shared {
     orders: Mutex<Orders>,
-    /// Told of every change of the orders, by both sides.
+    /// Notified by both sides of every change of the orders.
     changed: Condvar,
     meter: Mutex<Meter>,
 }
@@ -111,10 +113,10 @@ struct Shared {
 struct Orders {
     stop: bool,
     law: Law,
-    /// The phase to enter, and how many were asked for.
+    /// Requested phase, and the number of requests.
     phase: Phase,
     asked: u64,
-    /// How many were entered.
+    /// Number of completed requests.
     entered: u64,
     end: Option<End>,
 }
@@ -127,7 +129,7 @@ enum End {
 
 impl Shared {
     fn orders(&self) -> MutexGuard<'_, Orders> {
-        // Whoever panicked left whole numbers behind.
+        // The fields are valid even after a panic.
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -137,7 +139,8 @@ impl Shared {
 }
 
 impl Governor {
-    /// Starts the thread, with a first reading at once. `on_event` is called on that thread and holds it up: it should not wait.
+    /// Starts the thread, with an immediate first reading. `on_event` is called on that thread and
+    /// must not block.
     ///
     /// # Errors
     /// [`GovernorError::Interval`], [`GovernorError::IdleWatts`], [`GovernorError::Thread`].
@@ -197,12 +200,12 @@ impl Governor {
         })
     }
 
-    /// Where the fraction is read.
+    /// Returns the shared fraction.
     pub fn follow(&self) -> &Arc<Follow> {
         &self.follow
     }
 
-    /// Changes the least fraction, for instance to what a model can do. It takes effect with the next reading.
+    /// Changes the least fraction, e.g. to that supported by a model, from the next reading on.
     ///
     /// # Errors
     /// [`LawError`] outside (0, 1].
@@ -212,11 +215,12 @@ impl Governor {
         Ok(())
     }
 
-    /// From now on the device does something else, as far as energy is concerned. It waits for a reading at this moment, beside those of every interval: call it where
-    /// work begins and ends, not for each token.
+    /// Changes the energy phase. It waits for an extra reading at this moment: call it at the
+    /// beginning and end of work, not per token.
     ///
     /// # Errors
-    /// [`GovernorError::Stuck`], [`GovernorError::Panicked`]; the phase is entered with the next reading then, if there is one.
+    /// [`GovernorError::Stuck`], [`GovernorError::Panicked`]; the phase then changes with the next
+    /// reading, if any.
     pub fn enter(&self, phase: Phase) -> Result<(), GovernorError> {
         let mut orders = self.shared.orders();
         orders.phase = phase;
@@ -227,16 +231,16 @@ impl Governor {
         waited.map(|_| ())
     }
 
-    /// What the work has taken so far; `None` where no power is known.
+    /// Returns the energy of the work so far; `None` without power.
     pub fn energy(&self) -> Option<Energy> {
         self.shared.meter().energy()
     }
 
-    /// Ends the thread, at once if it does not just read the sensor. What the work took; of work that was not ended by [`enter`](Governor::enter),
-    /// up to the latest reading.
+    /// Stops the thread, immediately unless it is reading the sensor. Returns the energy of the
+    /// work, up to the latest reading if its phase was not ended by [`enter`](Governor::enter).
     ///
     /// # Errors
-    /// [`GovernorError::Stuck`], [`GovernorError::Panicked`]; the fraction is the base in any case.
+    /// [`GovernorError::Stuck`], [`GovernorError::Panicked`]; the fraction is 1 in any case.
     pub fn stop(mut self) -> Result<Option<Energy>, GovernorError> {
         self.end()?;
         Ok(self.energy())
@@ -250,15 +254,15 @@ impl Governor {
         orders.stop = true;
         self.shared.changed.notify_all();
         let ended = self.wait(orders, |_| false);
-        // A thread that is left behind finds that it is to stop, and changes nothing any more.
+        // An abandoned thread sees the stop flag and changes nothing.
         self.follow.set(1.0);
         ended?;
-        // It has nothing left to do, and cannot panic any more.
+        // It is about to return and cannot panic.
         let _ = thread.join();
         Ok(())
     }
 
-    /// Waits until something is so or the thread has ended.
+    /// Waits until a condition holds or the thread has ended.
     fn wait(
         &self,
         orders: MutexGuard<'_, Orders>,
@@ -284,12 +288,12 @@ impl Governor {
 
 impl Drop for Governor {
     fn drop(&mut self) {
-        // Nobody is left to be told.
+        // A destructor cannot return the error.
         let _ = self.end();
     }
 }
 
-/// The thread's own.
+/// State of the thread.
 struct Watch<F> {
     sensor: Box<dyn Sensor>,
     clock: Clock,
@@ -303,9 +307,9 @@ struct Watch<F> {
 }
 
 impl<F: FnMut(&Event)> Watch<F> {
-    /// Works until it is to stop, and says how it ended.
+    /// Runs until stopped, and records the outcome.
     fn guarded(mut self, interval: Duration) {
-        // Nothing of it is looked at afterwards but what is replaced.
+        // After a panic only fields that are overwritten are used.
         let worked = catch_unwind(AssertUnwindSafe(|| self.work(interval)));
         self.follow.set(1.0);
         self.follow.set_busy(true);
@@ -337,7 +341,7 @@ impl<F: FnMut(&Event)> Watch<F> {
                 }
                 (orders.law, orders.phase, orders.asked)
             };
-            // It was checked when it was set.
+            // Already validated.
             if law != *self.controller.law() {
                 let _ = self.controller.set_least(law.least());
             }
@@ -362,7 +366,7 @@ impl<F: FnMut(&Event)> Watch<F> {
         self.tell(&end, What::Stop);
     }
 
-    /// One reading and what follows from it; its time.
+    /// Takes a reading, applies it, and returns its time.
     fn look(&mut self) -> Duration {
         let (reading, decision, error) = match self.sensor.read() {
             Ok(reading) => {
@@ -379,7 +383,7 @@ impl<F: FnMut(&Event)> Watch<F> {
             }
         };
         let before = self.follow.fraction();
-        // A reading that took so long that nobody waits for it any more decides nothing.
+        // A reading after the timeout has no effect.
         if !self.shared.orders().stop {
             self.follow.set(decision.fraction);
             self.report(&reading, &decision, before, error.as_ref());
@@ -429,7 +433,7 @@ impl<F: FnMut(&Event)> Watch<F> {
     }
 
     fn tell(&mut self, reading: &Reading, what: What) {
-        // Before 1970 there was no such clock.
+        // Zero for clocks before 1970.
         let unix = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         (self.on_event)(&Event {
             at: reading.at.as_secs_f64(),
@@ -442,7 +446,7 @@ impl<F: FnMut(&Event)> Watch<F> {
     }
 }
 
-/// What a sensor said in the place of what was lost.
+/// Describes the implausible values of lost quantities.
 fn said(reading: &Reading, lost: &[Quantity]) -> String {
     let said = |quantity: &Quantity| {
         let (value, name) = match quantity {

@@ -1,4 +1,4 @@
-//! The thread: events, faults of sensors, and how it ends.
+//! Tests of the thread: events, sensor faults and termination.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,16 +21,16 @@ fn quick() -> GovernorOptions {
     }
 }
 
-/// What a scripted sensor does when it is read.
+/// Behaviour of a scripted sensor.
 enum Act {
     Say(f64),
     Fail,
     Panic,
-    /// It answers when the other end is gone.
+    /// Blocks until the other end is dropped.
     Hang(Receiver<()>),
 }
 
-/// A sensor that does one thing after the other, a second apart, and then repeats the last.
+/// A sensor that plays a script at one-second steps and repeats the last entry.
 struct Script {
     acts: VecDeque<Act>,
     clock: Clock,
@@ -100,7 +100,7 @@ fn next(events: &Receiver<Event>) -> Event {
 }
 
 #[test]
-fn a_sensor_that_comes_and_goes_is_told_in_order() {
+fn lost_and_restored_sensor_is_reported_in_order() {
     let wrong = [f64::NAN, 255.0, -1.0].map(Act::Say);
     let acts = [Act::Say(85.0)].into_iter().chain(wrong).chain([
         Act::Say(85.0),
@@ -125,7 +125,7 @@ fn a_sensor_that_comes_and_goes_is_told_in_order() {
         "{lost:?}"
     );
     assert_eq!(lost.fraction, 1.0);
-    // One warning and one change, however long it lasts.
+    // One warning and one change, regardless of duration.
     assert_eq!(
         next(&events).what,
         What::Change {
@@ -148,7 +148,7 @@ fn a_sensor_that_comes_and_goes_is_told_in_order() {
 }
 
 #[test]
-fn what_cannot_be_held_is_told_once() {
+fn unreachable_limit_is_reported_once() {
     let acts = [90.0, 91.0, 92.0, 80.0, 95.0].map(Act::Say);
     let (governor, events) = start(Script::boxed(acts), quick());
     next(&events);
@@ -170,7 +170,7 @@ fn what_cannot_be_held_is_told_once() {
 }
 
 #[test]
-fn stopping_does_not_wait_for_the_next_reading() {
+fn stop_does_not_wait_for_the_next_reading() {
     let hour = GovernorOptions {
         interval: Duration::from_secs(3600),
         ..GovernorOptions::default()
@@ -179,7 +179,7 @@ fn stopping_does_not_wait_for_the_next_reading() {
     next(&events);
     assert_eq!(next(&events).fraction, 0.625);
     let (begun, follow) = (Instant::now(), Arc::clone(governor.follow()));
-    // A phase has its reading at once, too.
+    // A phase gets an immediate reading.
     governor.enter(Phase::Work).unwrap();
     governor.enter(Phase::Other).unwrap();
     let energy = governor.stop().unwrap().unwrap();
@@ -193,7 +193,7 @@ fn stopping_does_not_wait_for_the_next_reading() {
 }
 
 #[test]
-fn a_sensor_that_hangs_holds_nobody_up() {
+fn hanging_sensor_times_out() {
     let (hold, until) = channel();
     let options = GovernorOptions {
         patience: Duration::from_millis(50),
@@ -212,7 +212,7 @@ fn a_sensor_that_hangs_holds_nobody_up() {
     assert!(stuck.to_string().contains("script"), "{stuck}");
     assert!(begun.elapsed() < Duration::from_secs(10));
     assert_eq!(follow.fraction(), 1.0);
-    // When it answers at last, it changes nothing any more.
+    // A late response has no effect.
     drop(hold);
     assert_eq!(next(&events).what, What::Stop);
     assert!(events.recv().is_err());
@@ -220,7 +220,7 @@ fn a_sensor_that_hangs_holds_nobody_up() {
 }
 
 #[test]
-fn a_panic_ends_at_the_base_and_is_told() {
+fn panic_resets_the_fraction_and_is_reported() {
     let (governor, events) = start(Script::boxed([Act::Say(85.0), Act::Panic]), quick());
     next(&events);
     assert_eq!(next(&events).fraction, 0.25);
@@ -235,7 +235,7 @@ fn a_panic_ends_at_the_base_and_is_told() {
         Err(GovernorError::Panicked { .. })
     ));
     assert_eq!(follow.fraction(), 1.0);
-    // So does one of the function that takes events.
+    // The same for a panic of the event callback.
     let follow = Follow::new();
     let bad = |_: &Event| panic!("on purpose");
     let governor = Governor::start(
@@ -252,7 +252,7 @@ fn a_panic_ends_at_the_base_and_is_told() {
 }
 
 #[test]
-fn options_are_checked_and_the_least_may_change() {
+fn options_are_validated_and_least_can_change() {
     struct Slow(Script);
     impl Sensor for Slow {
         fn name(&self) -> String {
@@ -299,7 +299,7 @@ fn options_are_checked_and_the_least_may_change() {
 }
 
 #[test]
-fn a_plant_is_held_and_its_joules_are_counted() {
+fn plant_is_controlled_and_energy_is_counted() {
     let options: SimOptions = "start=80,time=20".parse().unwrap();
     let (follow, clock) = (Follow::new(), Clock::manual());
     let plant = Simulated::new(options.plant(), Arc::clone(&follow), clock.clone());
@@ -308,7 +308,7 @@ fn a_plant_is_held_and_its_joules_are_counted() {
         ..GovernorOptions::default()
     };
     let governor = Governor::start(Box::new(plant), law(), hour, &follow, |_| {}).unwrap();
-    // Every phase has a reading, so that virtual time passes between them and nowhere else.
+    // Every phase has a reading, and virtual time passes only between them.
     governor.enter(Phase::Idle).unwrap();
     clock.advance(Duration::from_secs(10));
     governor.enter(Phase::Work).unwrap();
@@ -317,7 +317,7 @@ fn a_plant_is_held_and_its_joules_are_counted() {
         clock.advance(Duration::from_millis(500));
         governor.enter(Phase::Work).unwrap();
     }
-    // Ten seconds without a reading are no reason to recover for more than two.
+    // Recovery is limited to two seconds even after ten without a reading.
     assert!((cooled - 0.4775).abs() < 1.0 / 256.0, "{cooled}");
     assert!(
         (follow.fraction() - 0.626).abs() < 0.01,

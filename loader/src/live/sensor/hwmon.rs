@@ -1,5 +1,5 @@
-//! The processor of a Linux machine: its temperature by the kernel's drivers (`/sys/class/hwmon`), and its power by its energy
-//! counters ([`rapl`](super::rapl)).
+//! The processor of a Linux machine: temperature from kernel drivers (`/sys/class/hwmon`), power
+//! from energy counters ([`rapl`](super::rapl)).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,23 +8,24 @@ use super::rapl::Rapl;
 use super::{POLL, Reading, Sensor, SensorError, folders, number, short_text};
 use crate::live::Clock;
 
-/// Where Linux shows its sensors.
+/// Root of the Linux sensor drivers.
 pub const ROOT: &str = "/sys/class/hwmon";
 
-/// Drivers of processors' temperatures: Intel, AMD, AMD by another driver, and processors of small boards.
+/// Processor temperature drivers: Intel, AMD, an alternative AMD driver, and single-board
+/// computers.
 pub const DRIVERS: [&str; 4] = ["coretemp", "k10temp", "zenpower", "cpu_thermal"];
 
-/// Labels of the value that stands for a processor, best first: Intel's package, AMD's die, and AMD's control temperature, which older
-/// processors offset for their fans. Cores are parts of it.
+/// Labels of the processor temperature, best first: Intel's package, AMD's die, and AMD's control
+/// temperature, which has an offset on older processors. Core values are ignored.
 const LABELS: [&str; 4] = ["Package id", "Physical id", "Tdie", "Tctl"];
 
-/// Values of one driver, which numbers them from 1: one for each core, and some.
+/// Maximum number of values of a driver, which counts them from 1.
 const MOST: usize = 1024;
 
-/// The processors of the machine: the warmest one's temperature, the power of all.
+/// All processors of the machine: the highest temperature, and the total power.
 #[derive(Debug)]
 pub struct Hwmon {
-    /// In thousandths of a degree.
+    /// Files with thousandths of a degree.
     temperatures: Vec<PathBuf>,
     name: String,
     counters: Option<Rapl>,
@@ -33,11 +34,13 @@ pub struct Hwmon {
 }
 
 impl Hwmon {
-    /// The processors that drivers below `root` ([`ROOT`]) know, and the counters below `powercap` ([`rapl::ROOT`](super::rapl::ROOT)). Without counters there is
-    /// a temperature alone, and a [note](Sensor::notes) that says why.
+    /// Opens the processors of drivers below `root` ([`ROOT`]) and the counters below `powercap`
+    /// ([`rapl::ROOT`](super::rapl::ROOT)). Without counters there is only a temperature, and a
+    /// [note](Sensor::notes) with the reason.
     ///
     /// # Errors
-    /// [`SensorError::NoProcessor`] where no driver knows one, and [`SensorError`] where what is there cannot be read.
+    /// [`SensorError::NoProcessor`] without a driver, or another [`SensorError`] if files cannot be
+    /// read.
     pub fn open(root: &Path, powercap: &Path, clock: Clock) -> Result<Hwmon, SensorError> {
         let (mut temperatures, mut known, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let drivers = match root.is_dir() {
@@ -45,7 +48,7 @@ impl Hwmon {
             false => Vec::new(),
         };
         for folder in drivers {
-            // A driver without a name is none of a processor.
+            // Drivers without a name are not for processors.
             let Ok(driver) = short_text(&folder.join("name")) else {
                 continue;
             };
@@ -78,7 +81,7 @@ impl Hwmon {
             Ok(Some(counters)) => {
                 hwmon.name += &format!("; power of {}", counters.names());
                 hwmon.counters = Some(counters);
-                // Counters have to move before there is a power.
+                // A power value requires counters at two different times.
                 hwmon.clock.wait(Rapl::shortest());
             }
             Ok(None) => hwmon.notes.push(format!(
@@ -90,13 +93,13 @@ impl Hwmon {
                  counters to root, who can show them to others (chmod a+r .../energy_uj)"
             )),
         }
-        // What cannot be read now is not there.
+        // Fails early if the sensor cannot be read.
         hwmon.read()?;
         Ok(hwmon)
     }
 }
 
-/// The value of a driver that stands for the processor, with its label.
+/// Returns the file of the processor value of a driver, and its label.
 fn value_of(folder: &Path) -> Result<(PathBuf, Option<String>), SensorError> {
     let mut labels = Vec::new();
     for place in 1..MOST {
@@ -104,7 +107,7 @@ fn value_of(folder: &Path) -> Result<(PathBuf, Option<String>), SensorError> {
             folder.join(format!("temp{place}_input")),
             folder.join(format!("temp{place}_label")),
         );
-        // Numbers have gaps, where a core is switched off.
+        // Numbers have gaps for disabled cores.
         if input.exists() && label.exists() {
             labels.push((input, short_text(&label)?));
         }
@@ -160,7 +163,7 @@ mod tests {
     use super::super::rapl::tests::counter;
     use super::*;
 
-    /// A driver's folder, as Linux has it.
+    /// Creates a driver folder as on Linux.
     fn driver(root: &Path, place: &str, name: &str, values: &[(usize, &str, i64)]) {
         let folder = root.join(place);
         fs::create_dir_all(&folder).unwrap();
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_warmest_processor_counts() {
+    fn highest_processor_temperature_is_used() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("hwmon");
         driver(&root, "hwmon0", "nvme", &[(1, "Composite", 90_000)]);
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn drivers_have_their_labels() {
+    fn labels_select_the_processor_value() {
         for (name, values, label, celsius) in [
             (
                 "k10temp",
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn power_is_that_of_the_counters() {
+    fn power_comes_from_the_counters() {
         let folder = tempfile::tempdir().unwrap();
         driver(
             &folder.path().join("hwmon"),
@@ -263,7 +266,7 @@ mod tests {
         set(1_000_000);
         let mut sensor = open(folder.path()).unwrap();
         assert_eq!(sensor.name(), "coretemp Package id 0; power of package-0");
-        // There is a power from the first reading on.
+        // A power is available from the first reading on.
         assert_eq!(sensor.read().unwrap().power, Some(0.0));
         set(31_000_000);
         sensor.clock().advance(Duration::from_secs(2));
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_nobody_may_read_leave_a_temperature() {
+    fn unreadable_counters_leave_the_temperature() {
         let folder = tempfile::tempdir().unwrap();
         driver(
             &folder.path().join("hwmon"),
@@ -283,7 +286,7 @@ mod tests {
         );
         let powercap = folder.path().join("powercap");
         counter(&powercap, "intel-rapl:0", "package-0", 1);
-        // As unreadable to root as to others.
+        // Unreadable even for root.
         let path = powercap.join("intel-rapl:0/energy_uj");
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
@@ -298,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_sensor_says_what_it_has() {
+    fn missing_sensor_error_lists_drivers() {
         let folder = tempfile::tempdir().unwrap();
         let none = open(folder.path()).unwrap_err().to_string();
         assert!(
@@ -313,7 +316,7 @@ mod tests {
         );
         let other = open(folder.path()).unwrap_err().to_string();
         assert!(other.contains("acpitz"), "{other}");
-        // A sensor that vanishes, or holds something else.
+        // A sensor that vanishes, or has invalid content.
         let root = folder.path().join("hwmon");
         driver(&root, "hwmon1", "coretemp", &[(1, "Package id 0", 50_000)]);
         let mut sensor = open(folder.path()).unwrap();
@@ -321,7 +324,7 @@ mod tests {
         assert!(matches!(sensor.read(), Err(SensorError::Number { .. })));
         fs::remove_file(root.join("hwmon1/temp1_input")).unwrap();
         assert!(matches!(sensor.read(), Err(SensorError::Open(_))));
-        // It is not waited for a pipe in a value's place.
+        // A pipe instead of a value does not block.
         #[cfg(unix)]
         {
             let pipe = std::process::Command::new("mkfifo");

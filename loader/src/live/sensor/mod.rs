@@ -1,4 +1,4 @@
-//! Where temperature and power come from.
+//! Temperature and power sensors.
 
 pub mod hwmon;
 pub mod nvml;
@@ -20,155 +20,155 @@ use thiserror::Error;
 use super::{Clock, Follow};
 pub use spec::{Gpu, SensorSpec, SpecError};
 
-/// Degrees Celsius that a working sensor of a processor can show.
+/// Plausible temperatures of a processor in °C.
 pub const PLAUSIBLE_TEMPERATURE: std::ops::RangeInclusive<f64> = -40.0..=150.0;
 
-/// Watts that a device can draw: a rack draws as much.
+/// Maximum plausible power in watts, that of a rack.
 pub const MAX_WATTS: f64 = 1e5;
 
-/// How often a device is asked at most, if nobody says otherwise: asking more often costs calls of the driver and tells nothing, since
-/// temperatures follow in seconds and drivers average the power.
+/// Default polling interval. Faster polling costs driver calls without new information, because
+/// temperatures change over seconds and drivers average the power.
 pub const POLL: Duration = Duration::from_millis(500);
 
-/// What a sensor says at a moment; `None` is what it does not say.
+/// A sensor reading; missing values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// When, on the sensor's own [`Clock`].
+    /// Time on the sensor's [`Clock`].
     pub at: Duration,
-    /// Degrees Celsius.
+    /// Temperature in °C.
     pub temperature: Option<f64>,
-    /// Watts.
+    /// Power in watts.
     pub power: Option<f64>,
-    /// Joules since some moment: only differences count.
+    /// Energy counter in joules with an arbitrary origin.
     pub energy: Option<f64>,
 }
 
 impl Reading {
-    /// The temperature, where it is one: neither NaN nor -1 or 255, which sensors say in their errors' place, nor outside
-    /// [`PLAUSIBLE_TEMPERATURE`].
+    /// Returns the temperature if plausible: not NaN, not an error value such as -1 or 255, and
+    /// within [`PLAUSIBLE_TEMPERATURE`].
     pub fn plausible_temperature(&self) -> Option<f64> {
         self.temperature
             .filter(|celsius| PLAUSIBLE_TEMPERATURE.contains(celsius) && *celsius != -1.0)
     }
 
-    /// The power, where it is one: neither NaN nor negative nor above [`MAX_WATTS`].
+    /// Returns the power if plausible: not NaN, not negative, at most [`MAX_WATTS`].
     pub fn plausible_power(&self) -> Option<f64> {
         self.power.filter(|watts| (0.0..=MAX_WATTS).contains(watts))
     }
 
-    /// The counter, where it is a finite number of at least 0.
+    /// Returns the energy counter if finite and not negative.
     pub fn plausible_energy(&self) -> Option<f64> {
         self.energy
             .filter(|joules| joules.is_finite() && *joules >= 0.0)
     }
 }
 
-/// Measures a device.
+/// A sensor of a device.
 pub trait Sensor: Send {
-    /// What it is, for people.
+    /// Returns a name for messages.
     fn name(&self) -> String;
 
-    /// Measures.
+    /// Takes a reading.
     ///
     /// # Errors
-    /// [`SensorError`] where there is nothing to say at the moment; asking again may succeed.
+    /// [`SensorError`] if no value is available; a later call may succeed.
     fn read(&mut self) -> Result<Reading, SensorError>;
 
-    /// The clock that readings are of.
+    /// Returns the clock of the readings.
     fn clock(&self) -> Clock;
 
-    /// The least time from one reading to the next, in seconds of the system.
+    /// Returns the shortest interval between readings, in system time.
     fn lowest_interval(&self) -> Duration;
 
-    /// What people should know about it: what it cannot measure, and what would help.
+    /// Returns notes for users: limitations and remedies.
     fn notes(&self) -> &[String] {
         &[]
     }
 }
 
-/// Why there is no sensor, or no reading.
+/// Errors of sensors.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SensorError {
     /// A file cannot be opened.
     #[error(transparent)]
     Open(#[from] MapError),
-    /// A file or a folder cannot be read.
+    /// A file or folder cannot be read.
     #[error("{}: cannot be read: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A file of the system holds something else than a number.
+    /// A system file does not contain an integer.
     #[error("{}: expected a whole number, found `{}`", path.display(), escaped(found))]
     Number {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it holds, its beginning.
+        /// Beginning of its content.
         found: String,
     },
-    /// No driver that measures a processor's temperature.
+    /// No driver of a processor temperature.
     #[error(
         "{}: no temperature of a processor: expected a driver of {}, found {}; load the processor's driver (modprobe \
          coretemp or k10temp), or choose another sensor",
         root.display(), hwmon::DRIVERS.join(", "), listed(found)
     )]
     NoProcessor {
-        /// The folder with the drivers' folders.
+        /// Root folder of the drivers.
         root: PathBuf,
-        /// Names of the drivers that are there.
+        /// Names of the existing drivers.
         found: Vec<String>,
     },
-    /// A trace that cannot be used.
+    /// A trace is invalid.
     #[error("{}: line {line}: {what}", path.display())]
     Trace {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong, with what was expected.
+        /// Problem and expected content.
         what: String,
     },
-    /// A trace is at its end.
+    /// The trace has ended.
     #[error("{}: the trace ended after {seconds:.1} s", path.display())]
     Ended {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Its length.
         seconds: f64,
     },
-    /// NVIDIA's management library is not there or does not work.
+    /// NVML is missing or does not work.
     #[error(
         "NVML cannot be used: {reason}; it comes with NVIDIA's driver (libnvidia-ml.so.1, nvml.dll): check that nvidia-smi \
          works, or choose another sensor"
     )]
     NoNvml {
-        /// What the library or the loader says.
+        /// Message of the library or loader.
         reason: String,
     },
-    /// A GPU that is not there.
+    /// The GPU does not exist.
     #[error("there is no GPU {asked}: {reason}; `nvidia-smi -L` lists them with their UUIDs")]
     NoGpu {
-        /// What was asked for.
+        /// Requested GPU.
         asked: Gpu,
-        /// What the library says.
+        /// Message of the library.
         reason: String,
     },
-    /// A GPU does not answer.
+    /// A GPU value cannot be read.
     #[error("GPU {uuid}: its {what} cannot be read: {reason}")]
     Gpu {
-        /// The GPU.
+        /// UUID of the GPU.
         uuid: String,
-        /// What was asked for.
+        /// Name of the value.
         what: &'static str,
-        /// What the library says.
+        /// Message of the library.
         reason: String,
     },
 }
 
-/// Names for a message, some of them where there are many.
+/// Joins names for a message, truncated if there are many.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let shown: Vec<_> = names.iter().take(SHOWN).map(|name| escaped(name)).collect();
@@ -179,10 +179,10 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// Opens the sensor that a specification names. A simulated plant is driven with the fraction in `follow`.
+/// Opens a sensor. A simulated plant is driven by the fraction in `follow`.
 ///
 /// # Errors
-/// [`SensorError`] where it is not there.
+/// [`SensorError`] if it is not available.
 pub fn open(spec: &SensorSpec, follow: &Arc<Follow>) -> Result<Box<dyn Sensor>, SensorError> {
     let clock = Clock::system();
     Ok(match spec {
@@ -207,7 +207,7 @@ pub fn open(spec: &SensorSpec, follow: &Arc<Follow>) -> Result<Box<dyn Sensor>, 
     })
 }
 
-/// A short text of a file of the system, such as sysfs has one for each value, without its line's end.
+/// Reads a short system file, such as a sysfs value, without the line end.
 fn short_text(path: &Path) -> Result<String, SensorError> {
     const LONGEST: u64 = 128;
     let mut bytes = Vec::new();
@@ -220,7 +220,7 @@ fn short_text(path: &Path) -> Result<String, SensorError> {
     Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
 }
 
-/// The whole number that a file of the system holds.
+/// Reads an integer from a system file.
 fn number<T: std::str::FromStr>(path: &Path) -> Result<T, SensorError> {
     let found = short_text(path)?;
     found.parse().map_err(|_| SensorError::Number {
@@ -229,9 +229,9 @@ fn number<T: std::str::FromStr>(path: &Path) -> Result<T, SensorError> {
     })
 }
 
-/// Folders in a folder of the system, sorted by name, so that the same machine is always read in the same order.
+/// Returns the subfolders of a system folder, sorted by name for a reproducible order.
 fn folders(root: &Path) -> Result<Vec<PathBuf>, SensorError> {
-    // Machines have some dozens.
+    // Machines have a few dozen.
     const MOST: usize = 4096;
     let failed = |source| SensorError::Read {
         path: root.into(),
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_sensors_say_in_their_errors_place_is_no_reading() {
+    fn error_values_of_sensors_are_implausible() {
         let of = |value| Reading {
             temperature: Some(value),
             power: Some(value),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_the_system_are_short_and_whole() {
+    fn system_numbers_must_be_short_integers() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("value");
         for (text, expected) in [

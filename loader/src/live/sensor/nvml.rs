@@ -1,8 +1,8 @@
-//! GPUs by NVIDIA's management library (NVML), which is looked for when a sensor of it is opened: a program that never opens one runs
-//! where there is none.
+//! NVIDIA GPUs through the management library (NVML), loaded when a sensor is opened, so the
+//! program also runs without it.
 //!
-//! NVML says the temperature of the die in whole degrees, the power of the whole board (averaged over a second on cards since Ampere),
-//! and on cards since Volta the energy that it has drawn since the driver was loaded.
+//! NVML reports the die temperature in whole degrees, the board power (averaged over a second since
+//! Ampere), and since Volta the energy since the driver was loaded.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use nvml_wrapper::{Device, Nvml};
 use super::{Gpu, POLL, Reading, Sensor, SensorError};
 use crate::live::Clock;
 
-/// A GPU.
+/// A GPU sensor.
 #[derive(Debug)]
 pub struct NvmlSensor {
     library: Nvml,
-    /// It is asked for by its own name each time, as its place in the list may change.
+    /// Used for lookup on each reading, because the index may change.
     uuid: String,
     name: String,
     notes: Vec<String>,
@@ -29,12 +29,13 @@ impl NvmlSensor {
     /// Loads the library and finds a GPU.
     ///
     /// # Errors
-    /// [`SensorError::NoNvml`] where the library is not there or refuses, [`SensorError::NoGpu`] where the GPU is not.
+    /// [`SensorError::NoNvml`] if the library is missing or fails, [`SensorError::NoGpu`] for an
+    /// unknown GPU.
     pub fn open(gpu: &Gpu, clock: Clock) -> Result<NvmlSensor, SensorError> {
         NvmlSensor::with_library(None, gpu, clock)
     }
 
-    /// As [`open`](NvmlSensor::open), with a library in another place.
+    /// As [`open`](NvmlSensor::open), with an explicit library path.
     fn with_library(
         path: Option<&OsStr>,
         gpu: &Gpu,
@@ -79,7 +80,7 @@ impl NvmlSensor {
         Ok(sensor)
     }
 
-    /// A value of the GPU; `None` where this GPU does not have it.
+    /// Returns a value of the GPU; `None` if not supported.
     fn value<T>(
         &self,
         what: &'static str,
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_without_the_library_is_told_so() {
+    fn missing_library_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let absent = folder.path().join("libnvidia-ml.so.1");
         let none = folder.path().join("text.so");
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_a_library_a_gpu_that_is_not_there_is_named() {
+    fn missing_gpu_is_named_in_the_error() {
         let gpu = Gpu::Index(u32::MAX);
         match NvmlSensor::open(&gpu, Clock::manual()) {
             Err(SensorError::NoNvml { .. }) => eprintln!("skipped: there is no NVML here"),

@@ -1,29 +1,30 @@
-//! Energy counters of processors: Intel's RAPL (running average power limit), which AMD's processors have as well, as Linux shows
-//! them in `/sys/class/powercap`.
+//! Energy counters of processors: RAPL (running average power limit) of Intel and AMD, in
+//! `/sys/class/powercap` on Linux.
 //!
-//! Counted are the packages and, where a package has it, its memory (`dram`, which a package does not contain). Parts that a
-//! package contains (`core`, `uncore`) and the whole system (`psys`, which contains packages) are not, since that would count twice.
+//! Packages are counted, and their memory (`dram`, not included in a package) if present. Parts of
+//! a package (`core`, `uncore`) and the whole system (`psys`, which includes packages) are excluded
+//! to avoid double counting.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{SensorError, folders, number, short_text};
 
-/// Where Linux shows them.
+/// Root of the counters on Linux.
 pub const ROOT: &str = "/sys/class/powercap";
 
-/// What folders of Intel's and AMD's counters begin with. `intel-rapl-mmio:` is the same by another way.
+/// Folder prefix of Intel and AMD counters. `intel-rapl-mmio:` duplicates them.
 const PREFIX: &str = "intel-rapl:";
 
-/// Readings nearer than this to each other say nothing of the power: counters move about once in a millisecond.
+/// Shortest time between readings for a power value: counters advance about every millisecond.
 const SHORTEST: Duration = Duration::from_millis(20);
 
-/// Counters of all of a machine's processors.
+/// Energy counters of all processors.
 #[derive(Debug)]
 pub struct Rapl {
     domains: Vec<Domain>,
     microjoules: u128,
-    /// When the power was computed last, the sum then, and the power.
+    /// Time and sum of the last power computation, and the power.
     before: (Duration, u128),
     power: Option<f64>,
 }
@@ -32,16 +33,16 @@ pub struct Rapl {
 struct Domain {
     name: String,
     counter: PathBuf,
-    /// What the counter starts again after, µJ.
+    /// Wrap-around value of the counter, µJ.
     range: u64,
     before: u64,
 }
 
 impl Rapl {
-    /// The counters below a folder, from `now` on; `None` where there are none.
+    /// Opens the counters below a folder at time `now`; `None` if there are none.
     ///
     /// # Errors
-    /// [`SensorError`] where a counter cannot be read, which Linux leaves to root.
+    /// [`SensorError`] if a counter cannot be read; Linux restricts them to root.
     pub fn open(root: &Path, now: Duration) -> Result<Option<Rapl>, SensorError> {
         let mut domains = Vec::new();
         if !root.is_dir() {
@@ -69,17 +70,17 @@ impl Rapl {
         }))
     }
 
-    /// The names of what is counted.
+    /// Returns the names of the counted domains.
     pub fn names(&self) -> String {
         let names: Vec<_> = self.domains.iter().map(|of| of.name.as_str()).collect();
         names.join(", ")
     }
 
-    /// Joules since the opening, and the power since the reading before, in watts; `None` in the first moments, in which counters
-    /// do not move.
+    /// Returns joules since opening, and the power since the previous reading in watts; `None`
+    /// shortly after opening.
     ///
     /// # Errors
-    /// [`SensorError`] where a counter cannot be read any more.
+    /// [`SensorError`] if a counter cannot be read any more.
     pub fn read(&mut self, now: Duration) -> Result<(f64, Option<f64>), SensorError> {
         for domain in &mut self.domains {
             self.microjoules += u128::from(domain.passed()?);
@@ -94,7 +95,7 @@ impl Rapl {
         Ok((joules(self.microjoules), self.power))
     }
 
-    /// The least time after the opening for a power.
+    /// Returns the shortest time after opening for a power value.
     pub(super) const fn shortest() -> Duration {
         SHORTEST
     }
@@ -111,8 +112,9 @@ impl Domain {
         })
     }
 
-    /// µJ since the reading before. A counter goes up to its range and starts again at 0; at 300 W that is some quarter of an hour for the usual
-    /// range. A value above the range is no place in it, so that nothing is known but that it is the new beginning.
+    /// Returns the µJ since the previous reading. A counter wraps to 0 after its range, about every
+    /// quarter of an hour at 300 W for the usual range. A value above the range is invalid and only
+    /// sets a new starting point.
     fn passed(&mut self) -> Result<u64, SensorError> {
         let now: u64 = number(&self.counter)?;
         let before = std::mem::replace(&mut self.before, now);
@@ -129,7 +131,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A folder with a counter, as Linux has it.
+    /// Creates a counter folder as on Linux.
     pub(in crate::live::sensor) fn counter(root: &Path, place: &str, name: &str, microjoules: u64) {
         let folder = root.join(place);
         fs::create_dir_all(&folder).unwrap();
@@ -143,7 +145,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn packages_and_their_memory_are_counted_once() {
+    fn packages_and_memory_are_counted_once() {
         let root = tempfile::tempdir().unwrap();
         let set = |place: &str, name: &str, value| counter(root.path(), place, name, value);
         let all = |value| {
@@ -160,21 +162,21 @@ pub(super) mod tests {
         assert_eq!(rapl.read(seconds(1)).unwrap(), (0.0, None));
         all(25_000_000);
         assert_eq!(rapl.read(seconds(3)).unwrap(), (60.0, Some(30.0)));
-        // Nothing new in no time: the power stays.
+        // Without elapsed time the power is unchanged.
         assert_eq!(rapl.read(seconds(3)).unwrap(), (60.0, Some(30.0)));
-        // A clock that goes back divides by nothing.
+        // A clock that goes back causes no division by zero.
         assert_eq!(rapl.read(seconds(2)).unwrap(), (60.0, Some(30.0)));
     }
 
     #[test]
-    fn a_counter_starts_again_after_its_range() {
+    fn counter_wraps_after_its_range() {
         let root = tempfile::tempdir().unwrap();
         let set = |value| counter(root.path(), "intel-rapl:0", "package-0", value);
         set(999_000_000);
         let mut rapl = Rapl::open(root.path(), seconds(0)).unwrap().unwrap();
         set(4_000_000);
         assert_eq!(rapl.read(seconds(1)).unwrap(), (5.0, Some(5.0)));
-        // A value that is no place in the range.
+        // A value above the range.
         set(2_000_000_000);
         rapl.read(seconds(2)).unwrap();
         set(0);
@@ -185,7 +187,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn unreadable_counter_is_named() {
         let root = tempfile::tempdir().unwrap();
         assert!(Rapl::open(root.path(), seconds(0)).unwrap().is_none());
         let absent = Rapl::open(&root.path().join("absent"), seconds(0));

@@ -1,15 +1,16 @@
 //! A simulated thermal plant.
 //!
-//! A device and its cooler as one body of heat capacity `C` that gives its heat to the room through a resistance `R`
-//! (first-order RC, the lumped-capacity model of heat transfer):
+//! A device and its cooler as one body of heat capacity `C` with the thermal resistance `R` to the
+//! room (first-order RC, the lumped-capacity model of heat transfer):
 //!
 //! ```text
 //! C dT/dt = P - (T - T_ambient) / R,    P = idle + (full - idle) · (1 - share + share · fraction)
 //! ```
 //!
-//! While P is constant this has the solution `T(t) = T∞ + (T₀ - T∞) e^(-t/RC)` with `T∞ = T_ambient + R P`, which is
-//! what is computed: no step is too long for it. Real coolers have several time constants (the published trace rises by 12 °C in the first second and
-//! by 20 °C in the next minute); the slow one is what a controller that asks twice a second can do something about.
+//! For constant P this has the exact solution `T(t) = T∞ + (T₀ - T∞) e^(-t/RC)` with `T∞ =
+//! T_ambient + R P`, which is used for steps of any length. Real coolers have several time
+//! constants (the published trace rises by 12 °C in the first second and by 20 °C in the next
+//! minute); the slow one matters for a controller that polls twice a second.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,25 +23,26 @@ use super::spec::speed_of;
 use super::{MAX_WATTS, Reading, Sensor, SensorError};
 use crate::live::{Clock, Follow};
 
-/// The parameters of `sim:KEY=VALUE,...`.
+/// Parameters of `sim:KEY=VALUE,...`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimOptions {
-    /// `ambient`: the room, °C (25).
+    /// `ambient`: room temperature, °C (25).
     pub ambient: f64,
-    /// `idle`: what the device draws when it does nothing, watts (15).
+    /// `idle`: idle power, watts (15).
     pub idle: f64,
-    /// `full`: what it draws at fraction 1, watts (105, as in the published trace under load).
+    /// `full`: power at fraction 1, watts (105, as in the published trace under load).
     pub full: f64,
-    /// `share`: the part of `full - idle` that follows the fraction, in [0, 1] (1). A loop that decodes as fast as it can has a
-    /// smaller one: it turns what it saves into more tokens.
+    /// `share`: part of `full - idle` that follows the fraction, in [0, 1] (1). It is smaller for a
+    /// loop that decodes as fast as possible, which converts savings into more tokens.
     pub share: f64,
-    /// `resistance`: thermal resistance to the room, kelvin for each watt (0.7: at fraction 1 the device ends at 98.5 °C).
+    /// `resistance`: thermal resistance to the room, K/W (0.7: at fraction 1 the device settles at
+    /// 98.5 °C).
     pub resistance: f64,
-    /// `time`: the time constant R C, seconds (42).
+    /// `time`: time constant R C, seconds (42).
     pub time: f64,
-    /// `start`: temperature at the beginning, °C; where it is not given, that of an idle device.
+    /// `start`: initial temperature, °C; by default that of an idle device.
     pub start: Option<f64>,
-    /// `speed`: seconds of the plant in a second (1).
+    /// `speed`: seconds of the plant per second (1).
     pub speed: f64,
 }
 
@@ -71,7 +73,7 @@ const KEYS: [&str; 8] = [
 ];
 
 impl SimOptions {
-    /// The plant at its beginning.
+    /// Returns the plant in its initial state.
     pub fn plant(&self) -> Plant {
         let mut plant = Plant {
             options: *self,
@@ -81,7 +83,7 @@ impl SimOptions {
         plant
     }
 
-    /// Sets one parameter. The bounds keep every number that follows finite.
+    /// Sets a parameter. The bounds keep all derived values finite.
     fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
         let within = |least: f64, most: f64| match text.parse::<f64>() {
             Ok(value) if (least..=most).contains(&value) => Ok(value),
@@ -137,7 +139,7 @@ impl FromStr for SimOptions {
     }
 }
 
-/// What differs from the defaults.
+/// Formats the parameters that differ from the defaults.
 impl fmt::Display for SimOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values = |of: &SimOptions| {
@@ -172,12 +174,12 @@ pub struct Plant {
 }
 
 impl Plant {
-    /// Degrees Celsius.
+    /// Returns the temperature in °C.
     pub fn temperature(&self) -> f64 {
         self.temperature
     }
 
-    /// Watts at a fraction; `None` for a device that idles.
+    /// Returns the power at a fraction in watts; `None` for an idle device.
     pub fn power(&self, fraction: Option<f64>) -> f64 {
         let SimOptions {
             idle, full, share, ..
@@ -188,12 +190,12 @@ impl Plant {
         }
     }
 
-    /// The temperature that it comes to at a fraction, °C.
+    /// Returns the steady-state temperature at a fraction, °C.
     pub fn equilibrium(&self, fraction: Option<f64>) -> f64 {
         self.options.ambient + self.options.resistance * self.power(fraction)
     }
 
-    /// Lets time pass at a fraction; joules that were drawn.
+    /// Advances time at a fraction and returns the joules drawn.
     pub fn step(&mut self, fraction: Option<f64>, time: Duration) -> f64 {
         let (seconds, end) = (time.as_secs_f64(), self.equilibrium(fraction));
         let rest = (-seconds / self.options.time).exp();
@@ -202,7 +204,7 @@ impl Plant {
     }
 }
 
-/// A plant as a sensor, driven with the fraction that is in use.
+/// A plant as a sensor, driven by the active fraction.
 #[derive(Debug)]
 pub struct Simulated {
     plant: Plant,
@@ -213,7 +215,7 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// A plant that is driven with what `follow` says, from now on.
+    /// Creates a plant driven by `follow` from now on.
     pub fn new(plant: Plant, follow: Arc<Follow>, clock: Clock) -> Simulated {
         Simulated {
             before: clock.now(),
@@ -233,7 +235,7 @@ impl Sensor for Simulated {
         }
     }
 
-    /// The power is that since the reading before, as drivers average it.
+    /// Reports the average power since the previous reading, as drivers do.
     fn read(&mut self) -> Result<Reading, SensorError> {
         let (at, load) = (self.clock.now(), self.follow.load());
         let passed = at.saturating_sub(self.before);
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_comes_to_where_it_gives_what_it_gets() {
+    fn plant_converges_to_its_equilibrium() {
         let mut body = plant("start=25");
         assert_eq!(body.equilibrium(Some(1.0)), 98.5);
         assert_eq!(body.equilibrium(None), 35.5);
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn it_obeys_its_differential_equation() {
+    fn plant_solves_its_differential_equation() {
         // Against Euler's method with small steps, float64.
         let (mut body, mut euler, dt) = (plant("start=30,time=10,share=0.6"), 30.0, 1e-4);
         let capacity = 10.0 / 0.7;
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sensor_follows_the_fraction_and_counts() {
+    fn sensor_follows_the_fraction_and_counts_energy() {
         let (follow, clock) = (Follow::new(), Clock::manual());
         let mut sensor = Simulated::new(plant(""), Arc::clone(&follow), clock.clone().times(2.0));
         let first = sensor.read().unwrap();
@@ -313,7 +315,7 @@ mod tests {
         follow.set_busy(false);
         clock.advance(Duration::from_secs(1));
         assert_eq!(sensor.read().unwrap().energy, Some(390.0));
-        // No time, no energy.
+        // Without elapsed time no energy is drawn.
         assert_eq!(sensor.read().unwrap().energy, Some(390.0));
     }
 }

@@ -1,4 +1,4 @@
-//! How a sensor is named: `nvml:0`, `hwmon`, `trace:FILE`, `sim:full=105`.
+//! Sensor specifications: `nvml:0`, `hwmon`, `trace:FILE`, `sim:full=105`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,36 +9,35 @@ use thiserror::Error;
 
 use super::sim::SimOptions;
 
-/// Which sensor is meant.
+/// A sensor specification.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SensorSpec {
-    /// A GPU by NVIDIA's management library: `nvml`, `nvml:INDEX`, `nvml:UUID`.
+    /// A GPU through NVML: `nvml`, `nvml:INDEX`, `nvml:UUID`.
     Nvml(Gpu),
-    /// The processor by Linux' own drivers, with its energy counters where they may be read: `hwmon`.
+    /// The processor through Linux drivers, with energy counters if readable: `hwmon`.
     Hwmon,
-    /// A recorded trace, from its first row on: `trace:FILE`, `trace:FILE,speed=K`.
+    /// A recorded trace: `trace:FILE`, `trace:FILE,speed=K`.
     Trace {
-        /// The CSV file.
+        /// Path of the CSV file.
         path: PathBuf,
-        /// Seconds of the trace in a second.
+        /// Seconds of the trace per second.
         speed: f64,
     },
     /// A simulated plant: `sim`, `sim:KEY=VALUE,...`, with the keys of [`SimOptions`].
     Sim(SimOptions),
 }
 
-/// A GPU.
+/// Selects a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gpu {
-    /// By its place in the driver's list, from 0. It may change from one start of the machine to the next, and the
-    /// variable CUDA_VISIBLE_DEVICES does not change it.
+    /// NVML index, from 0. It may change on reboot, and is not affected by CUDA_VISIBLE_DEVICES.
     Index(u32),
-    /// By its own name, `GPU-` and hexadecimal digits.
+    /// UUID, `GPU-` and hexadecimal digits.
     Uuid(String),
 }
 
 impl SensorSpec {
-    /// Seconds of the sensor's clock in a second.
+    /// Returns the seconds of the sensor's clock per second.
     pub fn speed(&self) -> f64 {
         match self {
             SensorSpec::Trace { speed, .. } => *speed,
@@ -48,20 +47,20 @@ impl SensorSpec {
     }
 }
 
-/// Why a text names no sensor.
+/// Error returned for an invalid sensor specification.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[error("`{}` names no sensor: {reason}", escaped(asked))]
 pub struct SpecError {
-    /// The text.
+    /// The specification.
     pub asked: String,
-    /// What is wrong with it and what is allowed.
+    /// Problem and allowed values.
     pub reason: String,
 }
 
-/// Longest UUID of a GPU; the library's own bound.
+/// Maximum length of a GPU UUID, as in NVML.
 const MAX_UUID: usize = 96;
 
-/// Most that time may be sped up by.
+/// Maximum speed factor.
 pub(super) const MAX_SPEED: f64 = 1e4;
 
 const KINDS: &str =
@@ -106,7 +105,7 @@ fn trace(rest: &str) -> Result<SensorSpec, String> {
     }
 }
 
-/// A factor of time.
+/// Parses a speed factor.
 pub(super) fn speed_of(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(speed) if speed > 0.0 && speed <= MAX_SPEED => Ok(speed),
@@ -127,7 +126,7 @@ impl FromStr for Gpu {
             !digits.is_empty() && digits.chars().all(plain) && text.len() < MAX_UUID
         };
         match text.parse() {
-            // `+1` is a number to the standard library.
+            // The standard library also parses `+1`.
             Ok(index) if !text.starts_with('+') => Ok(Gpu::Index(index)),
             _ if is_uuid(text) => Ok(Gpu::Uuid(text.to_owned())),
             _ => Err(
@@ -171,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_specification_reads_as_it_is_written() {
+    fn specifications_round_trip() {
         for (text, written) in [
             ("nvml", "nvml:0"),
             ("nvml:3", "nvml:3"),
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_is_said() {
+    fn errors_list_the_allowed_values() {
         for (text, said) in [
             ("", "trace:FILE"),
             ("nmvl", "hwmon"),
@@ -226,7 +225,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_text_is_misread(text in "(nvml|hwmon|trace|sim)?[:,=a-zA-Z0-9. -]{0,40}") {
+        fn accepted_specifications_round_trip(text in "(nvml|hwmon|trace|sim)?[:,=a-zA-Z0-9. -]{0,40}") {
             if let Ok(spec) = text.parse::<SensorSpec>() {
                 let written = spec.to_string();
                 proptest::prop_assert_eq!(written.parse(), Ok(spec));

@@ -1,17 +1,19 @@
-//! Recorded traces: CSV as `nvidia-smi --query-gpu=timestamp,temperature.gpu,power.draw --format=csv` and common loggers write it.
+//! Recorded traces: CSV as written by `nvidia-smi --query-gpu=timestamp,temperature.gpu,power.draw
+//! --format=csv` and common loggers.
 //!
-//! The first line names the columns; those that are known are read, others are left alone. Each row is a moment, and time does not go back.
+//! The first line names the columns; unknown ones are ignored. Each row is a moment, and time does
+//! not decrease.
 //!
 //! | Column | Names | Values |
 //! |---|---|---|
-//! | time, needed | `ts`, `time`, `timestamp`, `seconds` | seconds, or a date with a time of day |
+//! | time, required | `ts`, `time`, `timestamp`, `seconds` | seconds, or date and time |
 //! | temperature | `gpu_C`, `temperature`, `temperature_C`, `temperature.gpu` | °C |
 //! | power | `power_W`, `power`, `power.draw` | watts |
-//! | counter | `energy_J`, `energy` | joules since some moment |
+//! | counter | `energy_J`, `energy` | joules with an arbitrary origin |
 //!
-//! One of temperature and power is needed. A unit in brackets behind a name (`power.draw [W]`) and behind a value (`88.2 W`) is
-//! left off. An empty cell, `N/A` and `[N/A]` are moments at which the sensor said nothing; anything else that is no number is
-//! an error with its line.
+//! Temperature or power is required. A unit in brackets after a name (`power.draw [W]`) and after a
+//! value (`88.2 W`) is ignored. Empty cells, `N/A` and `[N/A]` are missing values; anything else
+//! that is not a number is an error with its line.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -24,16 +26,16 @@ use htc_formats::open;
 use super::{Reading, Sensor, SensorError};
 use crate::live::Clock;
 
-/// Bytes of a line: loggers with all of a GPU's numbers write some hundreds.
+/// Maximum bytes of a line; loggers with all values of a GPU write some hundreds.
 pub const MAX_LINE: usize = 4096;
 
-/// Rows: twelve days at one each second, 64 MB in memory.
+/// Maximum rows: twelve days at one per second, 64 MB in memory.
 pub const MAX_ROWS: usize = 1 << 20;
 
-/// Columns: `nvidia-smi` knows some hundred.
+/// Maximum columns; `nvidia-smi` knows about a hundred.
 const MAX_COLUMNS: usize = 512;
 
-/// Most seconds of a time: those since the year 0 are fewer.
+/// Limit of a time in seconds, more than since the year 0.
 const MAX_SECONDS: f64 = 1e11;
 
 /// A recorded trace.
@@ -43,7 +45,7 @@ pub struct Trace {
     readings: Vec<Reading>,
 }
 
-/// Which column holds what.
+/// Column indices.
 #[derive(Clone, Copy, Debug)]
 struct Columns {
     count: usize,
@@ -54,10 +56,12 @@ struct Columns {
 }
 
 impl Trace {
-    /// Reads a trace, all of it: a regular file, in lines of at most [`MAX_LINE`] bytes, at most [`MAX_ROWS`] of them.
+    /// Reads a whole trace from a regular file with lines of at most [`MAX_LINE`] bytes and at most
+    /// [`MAX_ROWS`] rows.
     ///
     /// # Errors
-    /// [`SensorError::Open`], [`SensorError::Read`], and [`SensorError::Trace`] with the line and what was expected.
+    /// [`SensorError::Open`], [`SensorError::Read`], or [`SensorError::Trace`] with the line and
+    /// the expected content.
     pub fn read(path: &Path) -> Result<Trace, SensorError> {
         let mut lines = Lines {
             from: BufReader::new(open::regular(path)?),
@@ -81,7 +85,7 @@ impl Trace {
                 )));
             }
             before = seconds;
-            // Both are finite and far below what a Duration holds.
+            // Both are finite and far below the limit of Duration.
             let passed = seconds - *first.get_or_insert(seconds);
             reading.at = Duration::try_from_secs_f64(passed).unwrap_or(Duration::MAX);
             readings.push(reading);
@@ -95,17 +99,18 @@ impl Trace {
         }
     }
 
-    /// The rows, by their time since the first.
+    /// Returns the rows, with times relative to the first.
     pub fn readings(&self) -> &[Reading] {
         &self.readings
     }
 
-    /// Time from the first row to the last.
+    /// Returns the time from the first row to the last.
     pub fn length(&self) -> Duration {
         self.readings.last().map_or(Duration::ZERO, |last| last.at)
     }
 
-    /// How long a row stands if none follows: as long as rows are apart on average, for a single one a second.
+    /// Returns the validity of the last row: the mean distance of rows, or one second for a single
+    /// row.
     fn spacing(&self) -> Duration {
         match u32::try_from(self.readings.len() - 1) {
             Ok(gaps) if gaps > 0 && self.length() > Duration::ZERO => self.length() / gaps,
@@ -113,7 +118,7 @@ impl Trace {
         }
     }
 
-    /// The row that stands at a time since the first.
+    /// Returns the row valid at a time since the first.
     fn at(&self, time: Duration) -> Option<Reading> {
         let next = self.readings.partition_point(|row| row.at <= time);
         let row = self.readings.get(next.checked_sub(1)?)?;
@@ -131,7 +136,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// The next line without its end; `None` behind the last.
+    /// Returns the next line without its end; `None` at the end of the file.
     fn next(&mut self) -> Result<Option<String>, SensorError> {
         self.line += 1;
         let mut bytes = Vec::new();
@@ -204,7 +209,7 @@ impl Columns {
         }
     }
 
-    /// A row: its time in seconds, and what it says.
+    /// Parses a row and returns its time in seconds and its reading.
     fn row(&self, line: &str) -> Result<(f64, Reading), String> {
         let cells: Vec<&str> = line
             .split(',')
@@ -221,7 +226,7 @@ impl Columns {
         let value = |place: Option<usize>, what: &str| match place.map(|place| cells[place]) {
             None | Some("" | "N/A" | "[N/A]" | "[Not Supported]") => Ok(None),
             Some(cell) => {
-                // A unit behind the number.
+                // Ignores a unit after the number.
                 let number = cell.split_once(' ').map_or(cell, |(number, _)| number);
                 let value = number.parse::<f64>();
                 value.map(Some).map_err(|_| {
@@ -249,14 +254,15 @@ impl Columns {
     }
 }
 
-/// The name of a column, without a unit in brackets.
+/// Returns the name of a column without a unit in brackets.
 fn name(cell: &str) -> String {
     let name = cell.split_once('[').map_or(cell, |(name, _)| name);
     name.trim().to_ascii_lowercase()
 }
 
-/// Seconds from a number of them, or from a date with a time of day: `YYYY/MM/DD HH:MM:SS.fff`, with `-` for `/` and `T` or nothing
-/// for the space, as the published trace has it. Since the year 0, in the Gregorian calendar.
+/// Parses seconds, or a date and time in the Gregorian calendar, returned as seconds since the year
+/// 0: `YYYY/MM/DD HH:MM:SS.fff`, with `-` for `/` and `T` or nothing for the space, as in the
+/// published trace.
 fn seconds(text: &str) -> Option<f64> {
     if let Ok(seconds) = text.parse::<f64>() {
         return (seconds.abs() <= MAX_SECONDS).then_some(seconds);
@@ -281,12 +287,12 @@ fn seconds(text: &str) -> Option<f64> {
         let value = text.parse::<f64>().ok().filter(|_| plain)?;
         (value < most).then_some(value)
     };
-    // A second of a minute may be the 60th.
+    // Allows leap seconds.
     let of_day = part(hour, 24.0)? * 3600.0 + part(minute, 60.0)? * 60.0 + part(second, 61.0)?;
     if parts.next().is_some() || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Days of the months before, counted from March so that the day that years may have is their last.
+    // Days of the previous months, counted from March so that a leap day is the last.
     let (year, month) = match month < 3 {
         true => (year - 1, month + 9),
         false => (year, month - 3),
@@ -296,8 +302,8 @@ fn seconds(text: &str) -> Option<f64> {
     Some(days as f64 * 86400.0 + of_day)
 }
 
-/// A trace as a sensor: each row stands until the next one's time has come, on a clock that starts with the first reading. Behind the end there is
-/// no sensor any more.
+/// Plays a trace as a sensor: each row is valid until the time of the next, on a clock that starts
+/// with the first reading. After the end, readings fail.
 #[derive(Debug)]
 pub struct TraceSensor {
     trace: Trace,
@@ -306,7 +312,7 @@ pub struct TraceSensor {
 }
 
 impl TraceSensor {
-    /// Plays a trace by a clock.
+    /// Creates a sensor that plays a trace by a clock.
     pub fn new(trace: Trace, clock: Clock) -> TraceSensor {
         TraceSensor {
             trace,
@@ -354,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_seconds() {
+    fn dates_are_converted_to_seconds() {
         let between = |a: &str, b: &str| seconds(b).unwrap() - seconds(a).unwrap();
         for (a, b, expected) in [
             ("2026/04/2823:41:52.500", "2026/04/28 23:41:53.75", 1.25),
@@ -415,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_its_line() {
+    fn errors_name_the_line() {
         let long = [b"time,power\n1,2\n".to_vec(), vec![b'9'; MAX_LINE + 1]].concat();
         let wide = ["time,power"]
             .iter()
@@ -452,7 +458,7 @@ mod tests {
                 other => panic!("{other}"),
             }
         }
-        // No line end, ever: refused after its first bytes.
+        // Without any line end it fails after the first bytes.
         let fault = trace(&vec![b'1'; 1 << 24]).unwrap_err().to_string();
         assert!(fault.contains("line 1") && fault.len() < 300, "{fault}");
         let fault = trace(b"time,power\n1,\x1b[2J\n").unwrap_err().to_string();
@@ -461,7 +467,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_is_no_file_is_refused_and_not_waited_for() {
+    fn non_regular_files_are_rejected_without_blocking() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe.csv");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
@@ -485,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_stands_until_the_next_and_at_last_there_is_none() {
+    fn rows_are_valid_until_the_next_and_the_trace_ends() {
         let played = trace(b"time,temperature\n100,40\n102,60\n104,50\n").unwrap();
         let clock = Clock::manual();
         clock.advance(Duration::from_secs(7));
@@ -502,7 +508,7 @@ mod tests {
             matches!(ended, SensorError::Ended { seconds: 4.0, .. }),
             "{ended}"
         );
-        // A single row stands for a second.
+        // A single row is valid for a second.
         let mut single = TraceSensor::new(trace(b"time,power\n0,1\n").unwrap(), clock.clone());
         assert_eq!(single.read().unwrap().power, Some(1.0));
         clock.advance(Duration::from_millis(1001));
@@ -511,7 +517,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_end_the_reader(text in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+        fn reader_never_panics(text in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
             let _ = trace(&text);
             let _ = trace(&[b"time,power,temperature\n", &text[..]].concat());
         }

@@ -1,4 +1,4 @@
-//! Artifacts that are damaged, of another version, or lie.
+//! Artifacts that are damaged, of another version, or inconsistent.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,6 @@ impl Bad {
         }
     }
 
-    /// Every command that opens artifacts refuses these bytes.
     #[track_caller]
     fn refused_by_all(&self, bytes: &[u8], words: &[&str]) {
         let path = self.scratch.file("bad.htz", bytes);
@@ -52,7 +51,6 @@ impl Bad {
         assert!(!output.exists());
     }
 
-    /// The artifact with another manifest, all digests and lengths as they should be.
     fn with_manifest(&self, change: impl FnOnce(&mut Value)) -> Vec<u8> {
         let place = self.artifact.manifest_place();
         let mut bytes = self.artifact.bytes.clone();
@@ -65,7 +63,7 @@ impl Bad {
         self.sealed(bytes)
     }
 
-    /// Both digests of the header made anew.
+    /// Recomputes both digests of the header.
     fn sealed(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         let manifest = Digest::of(&bytes[self.artifact.manifest_place()]);
         bytes[40..72].copy_from_slice(&manifest.0);
@@ -103,7 +101,6 @@ fn flipped_bit_in_the_manifest() {
     }
 }
 
-/// Opening reads no tensor; `verify` reads them all.
 #[test]
 fn flipped_bit_in_the_data() {
     let bad = Bad::new();
@@ -163,7 +160,7 @@ fn truncated_anywhere() {
 }
 
 #[test]
-fn bytes_behind_the_end() {
+fn bytes_after_the_end() {
     let bad = Bad::new();
     let mut bytes = bad.artifact.bytes.clone();
     bytes.push(0);
@@ -199,7 +196,7 @@ fn feature_of_a_newer_version() {
     bad.refused_by_all(&bytes, &["telepathy", "update"]);
 }
 
-/// The format allows it, for models whose tokenizer nobody supports yet; what needs text refuses.
+/// The format allows it for unsupported tokenizers; commands that need text refuse.
 #[test]
 fn absent_tokenizer() {
     let bad = Bad::new();
@@ -219,9 +216,8 @@ fn absent_tokenizer() {
     }
 }
 
-/// A manifest that is what its digest says, but not what a manifest may be.
 #[test]
-fn manifest_that_lies() {
+fn inconsistent_manifest() {
     let bad = Bad::new();
     type Change = fn(&mut Value);
     let changes: [(Change, &[&str]); 13] = [
@@ -266,7 +262,7 @@ fn manifest_that_lies() {
 }
 
 #[test]
-fn manifest_that_is_no_json() {
+fn manifest_that_is_not_json() {
     let bad = Bad::new();
     let place = bad.artifact.manifest_place();
     let nested = "[".repeat(place.len());
@@ -292,7 +288,6 @@ fn absurd_lengths_in_the_header() {
     }
 }
 
-/// The decoded tokenizer announced as larger than memory.
 #[test]
 fn absurd_length_of_a_section() {
     let bad = Bad::new();

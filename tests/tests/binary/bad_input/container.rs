@@ -1,4 +1,4 @@
-//! Files that are no valid GGUF.
+//! Files that are not valid GGUF.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,6 @@ use htc_tests::{Scratch, TinyModel, htc};
 
 use super::{BadModel, refused};
 
-/// 2^60, and how it is written.
 const ABSURD: (u64, &str) = (1 << 60, "1152921504606846976");
 
 fn tiny() -> Vec<u8> {
@@ -29,7 +28,6 @@ fn missing() {
     refused(htc!["verify", &bad.model], 1, &words);
     refused(htc!["plan", &bad.model, "--ratio", "0.5"], 1, &words);
     refused(htc!["analyse", &bad.model], 1, &words);
-    // What a file stands in the way of is not there either.
     let below = bad.scratch.path("text.txt").join("model.htz");
     let words = ["model.htz: no such file or folder; check the path"];
     refused(htc!["inspect", below], 1, &words);
@@ -65,7 +63,7 @@ fn a_folder() {
     refused(htc!["verify", &folder], 1, &["model.gguf", "no digests"]);
 }
 
-/// Opening a pipe would wait for a writer for ever.
+/// Opening a pipe would wait forever for a writer.
 #[test]
 fn a_pipe() {
     let scratch = Scratch::new();
@@ -141,7 +139,6 @@ fn truncated_at_some_bytes() {
     BadModel::new(&bytes[..length / 2]).is_refused_by_all(&["truncated", "copy or download"]);
 }
 
-/// One command only, but many places: the head byte by byte where the structure is dense.
 #[test]
 fn truncated_anywhere() {
     let bytes = tiny();
@@ -163,7 +160,6 @@ fn absurd_count_of_tensors() {
     BadModel::new(bytes).is_refused_by_all(&["tensors", "18446744073709551615"]);
 }
 
-/// As many tensors as are allowed, but not as many as the file can hold.
 #[test]
 fn more_tensors_than_bytes() {
     let bytes = RawGguf::new(3, 1 << 20, 0).zeros(1000).bytes;
@@ -278,10 +274,10 @@ fn overlapping_tensors() {
 }
 
 #[test]
-fn alignment_that_is_none() {
+fn invalid_alignment() {
     for alignment in [0, 3, 48, 1 << 30] {
         let tiny = TinyModel::default();
-        // 64 is written as metadata, and then replaced by what no writer would write.
+        // Another key is written, and then renamed to bypass the writer's checks.
         let tiny = tiny.with("general.alignment2", Value::U32(alignment));
         let mut bytes = tiny.bytes();
         let at = tensor_row(&bytes, "general.alignment2").dimensions;
@@ -332,7 +328,6 @@ fn too_many_dimensions() {
     }
 }
 
-/// Names from a file end up in messages: whole, escaped, and on one line.
 #[test]
 fn names_with_line_ends_and_control_characters() {
     let raw = RawGguf::new(3, 0, 1)
@@ -357,7 +352,6 @@ fn names_with_line_ends_and_control_characters() {
     bad.tokenize().refused(1, &["tokenizer"]);
 }
 
-/// Paths are shown as they are typed, but on one line.
 #[test]
 fn a_path_with_a_line_end() {
     let scratch = Scratch::new();
@@ -367,7 +361,6 @@ fn a_path_with_a_line_end() {
     refused(htc!["run", &missing, "-p", "the"], 1, &["such.gguf"]);
 }
 
-/// A name of 60 kB does not fill the terminal.
 #[test]
 fn messages_have_a_bounded_length() {
     let long = "x".repeat(60_000);

@@ -1,6 +1,5 @@
-//! Bad input, one test per fault, named after it. Whatever is wrong: one line that names the
-//! file, the tensor or the option, and the remedy; no panic, nothing left behind, and no more
-//! memory than a small file deserves.
+//! Bad input, one test per fault, named after it. Each error is a single line that names the file,
+//! the tensor or the option, and the remedy. No panic, no leftover files, and no excessive memory.
 
 mod artifact;
 mod container;
@@ -15,10 +14,9 @@ use std::path::PathBuf;
 use htc_tests::material::words;
 use htc_tests::{Htc, Outcome, Scratch, htc};
 
-/// The bound on memory is for few threads, however many cores there are.
+/// The memory limit assumes few threads, however many cores there are.
 const THREADS: [&str; 2] = ["--threads", "2"];
 
-/// A folder with a model file that is bad in some way.
 struct BadModel {
     scratch: Scratch,
     model: PathBuf,
@@ -70,7 +68,6 @@ impl BadModel {
         outcome
     }
 
-    /// The commands that need the model itself refuse it.
     #[track_caller]
     fn is_no_model(&self, words: &[&str]) {
         let words = [&["model.gguf"], words].concat();
@@ -79,7 +76,6 @@ impl BadModel {
         self.compile().refused(1, &words);
     }
 
-    /// Every command refuses it.
     #[track_caller]
     fn is_refused_by_all(&self, words: &[&str]) {
         self.is_no_model(words);
@@ -93,7 +89,6 @@ impl BadModel {
     }
 }
 
-/// Asserts that a run fails with the exit code and says what is asked for.
 #[track_caller]
 fn refused(run: Htc, code: i32, words: &[&str]) {
     run.hostile().run().refused(code, words);

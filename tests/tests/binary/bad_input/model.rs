@@ -1,4 +1,4 @@
-//! Valid GGUF files that hold no model that can be executed or compiled.
+//! Valid GGUF files whose model cannot be executed or compiled.
 
 use htc_formats::DType;
 use htc_formats::gguf::{Array, Value};
@@ -12,7 +12,6 @@ fn text(text: &str) -> Value {
     Value::String(text.to_owned())
 }
 
-/// A model with its tensors changed.
 fn with_tensors(tiny: &TinyModel, change: impl FnOnce(&mut Vec<Tensor>)) -> BadModel {
     let mut tensors = tiny.tensors();
     change(&mut tensors);
@@ -37,7 +36,6 @@ fn nan_weights() {
         ("blk.1.attn_v.weight", &["--method", "gp"][..]),
         ("blk.1.attn_v.weight", &["--method", "grc"]),
         ("blk.0.ffn_down.weight", &["--method", "gp"]),
-        // Passed through.
         ("blk.0.ffn_down.weight", &["--method", "grc"]),
         ("blk.1.ffn_norm.weight", &[]),
         ("token_embd.weight", &[]),
@@ -74,7 +72,6 @@ fn infinite_weights() {
     }
 }
 
-/// The scale of a block is a number too.
 #[test]
 fn nan_scales_of_blocks() {
     let tiny = TinyModel {
@@ -95,7 +92,6 @@ fn nan_scales_of_blocks() {
     }
 }
 
-/// Finite numbers whose factors are beyond what the factor type can hold.
 #[test]
 fn weights_too_large_for_the_factor_type() {
     let tiny = TinyModel::default();
@@ -118,7 +114,6 @@ fn unsupported_tensor_type() {
     put_u32(&mut bytes, row.kind, 40);
     let bad = BadModel::new(bytes);
     bad.is_no_model(&["blk.1.attn_k.weight", "NVFP4", "q8_0", "q4_k"]);
-    // It can be looked at all the same.
     assert!(bad.inspect().ok().stderr.contains("NVFP4"));
 }
 
@@ -303,7 +298,6 @@ fn superfluous_tensor() {
 
 #[test]
 fn tensor_of_another_shape() {
-    // Transposed: as many numbers, but other ones.
     let mut bytes = TinyModel::default().bytes();
     let row = tensor_row(&bytes, "blk.0.ffn_gate.weight");
     put_u64(&mut bytes, row.dims, 172);

@@ -1,5 +1,4 @@
-//! Options that only the model shows to be impossible. The command line is the cause: exit
-//! code 2.
+//! Options that only the model shows to be invalid. They are usage errors: exit code 2.
 
 use std::path::PathBuf;
 
@@ -22,7 +21,6 @@ fn rank_zero() {
     scratch.holds_only(&["model.gguf"]);
 }
 
-/// The error says the largest rank, and that one is accepted.
 #[test]
 fn rank_larger_than_the_slot() {
     let (scratch, model) = model();
@@ -55,7 +53,6 @@ fn ratio_out_of_range() {
     scratch.holds_only(&["model.gguf"]);
 }
 
-/// A ratio that no rank reaches: the error names the smallest possible one, which then works.
 #[test]
 fn ratio_impossibly_small() {
     let (scratch, model) = model();

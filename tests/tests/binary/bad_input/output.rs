@@ -1,4 +1,4 @@
-//! Where the artifact cannot be written: nothing is left under its name or beside it.
+//! Outputs that cannot be written: nothing is left under their name or next to it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -33,7 +33,7 @@ fn output_folder_is_a_file() {
     scratch.holds_only(&["model.gguf"]);
 }
 
-/// Nobody may create files in /proc and /sys, root neither.
+/// Even root cannot create files in /proc and /sys.
 #[test]
 fn output_folder_of_the_system() {
     let scratch = Scratch::new();
@@ -57,7 +57,7 @@ fn output_folder_not_writable() {
     mode(&target, 0o555);
     let output = target.path("out.htz");
     let run = htc!["compile", &model, "-o", &output];
-    // Permissions do not bind root, who may act as somebody whom they do bind.
+    // Permissions do not restrict root, who can run as an unprivileged user instead.
     let root = fs::File::create(target.path("probe")).is_ok();
     let run = match root {
         true => run.as_user(65534),
@@ -79,7 +79,7 @@ fn output_folder_not_writable() {
     source.holds_only(&["model.gguf"]);
 }
 
-/// A limit on the length of files: writing fails in the middle, as on a full disk.
+/// A limit on the size of files: writing fails midway, as on a full disk.
 #[test]
 fn writing_fails_in_the_middle() {
     let scratch = Scratch::new();
@@ -89,7 +89,6 @@ fn writing_fails_in_the_middle() {
         let run = htc!["compile", &model, "-o", &output, "--rank", "16"];
         let outcome = run.file_blocks(blocks).run();
         outcome.refused(1, &["out.htz"]);
-        // What is finished stays, and only then is it said.
         if outcome.stderr.contains("kept in") {
             scratch.holds_only(&[".out.htz.htc-work", "model.gguf"]);
         } else {
@@ -98,8 +97,8 @@ fn writing_fails_in_the_middle() {
     }
 }
 
-/// A file system of 128 kB, where the system allows to make one: what does not fit is refused before
-/// the work, in a dry run too.
+/// A file system of 128 kB, if one can be mounted: an artifact that does not fit is refused before
+/// the work, also in a dry run.
 #[test]
 fn disk_full() {
     for more in [None, Some("--dry-run")] {
@@ -163,7 +162,6 @@ fn output_exists() {
     scratch.holds_only(&["model.gguf", "out.htz"]);
 }
 
-/// A compilation that fails leaves what `--force` would have replaced.
 #[test]
 fn failing_with_force_keeps_the_old_output() {
     let scratch = Scratch::new();
@@ -205,7 +203,6 @@ fn output_equal_to_input() {
     scratch.holds_only(&["folder", "link.htz", "model.gguf"]);
 }
 
-/// No file of a model in several files is written over, neither by the artifact nor by the report.
 #[test]
 fn output_is_a_file_of_the_model() {
     let scratch = Scratch::new();
@@ -257,7 +254,6 @@ fn output_is_a_device() {
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
 }
 
-/// A name alone means the current folder.
 #[test]
 fn output_in_the_current_folder() {
     let scratch = Scratch::new();
@@ -267,7 +263,6 @@ fn output_in_the_current_folder() {
     scratch.holds_only(&["model.gguf", "out.htz"]);
 }
 
-/// As long as a name may be: what is written first must not need a longer one.
 #[test]
 fn output_name_of_the_greatest_length() {
     let scratch = Scratch::new();
@@ -283,7 +278,6 @@ fn output_name_of_the_greatest_length() {
     scratch.holds_only(&["model.gguf", &longest]);
 }
 
-/// The report is written beside a complete artifact or refused before there is one.
 #[test]
 fn report_that_cannot_be_written() {
     let scratch = Scratch::new();
@@ -302,7 +296,6 @@ fn report_that_cannot_be_written() {
     }
 }
 
-/// A slip of the hand must not cost the source model.
 #[test]
 fn report_equal_to_input_or_output() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! What a stranger can put into a model's folder or a file: numbers out of proportion, pipes in place
-//! of files, links to files elsewhere, and files that change under the program.
+//! Hostile models: excessive numbers, pipes instead of files, links to files elsewhere, and files
+//! that change while they are used.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,7 +19,6 @@ fn pipe(path: &Path) {
     assert!(made.success());
 }
 
-/// A folder in Hugging Face's layout that `htc tokenize` reads.
 fn folder(scratch: &Scratch) -> PathBuf {
     let folder = scratch.path("model");
     fs::create_dir(&folder).unwrap();
@@ -30,10 +29,10 @@ fn folder(scratch: &Scratch) -> PathBuf {
     folder
 }
 
-/// A list of empty strings takes 24 bytes of memory for each eight of the file, and of a sparse file
-/// those cost nothing.
+/// A list of empty strings takes 24 bytes of memory per eight bytes of the file, which are free in
+/// a sparse file.
 #[test]
-fn a_sparse_file_with_one_list_of_strings() {
+fn sparse_file_with_a_huge_list_of_strings() {
     const LENGTH: u64 = 2_200_000_000;
     let scratch = Scratch::new();
     let raw = RawGguf::new(3, 0, 1).text("list");
@@ -53,7 +52,7 @@ fn a_sparse_file_with_one_list_of_strings() {
 }
 
 #[test]
-fn a_head_that_is_wider_than_any_model_has() {
+fn excessive_head_size() {
     let scratch = Scratch::new();
     let wide = Value::U32(1 << 20);
     let tiny = TinyModel::default()
@@ -135,7 +134,6 @@ fn pipes_for_texts_plans_and_reports() {
     scratch.holds_only(&["model.gguf", "pipe"]);
 }
 
-/// What a shell hands over open is read as ever: `<(command)`, and standard input by its name.
 #[test]
 fn pipes_that_are_open_are_read() {
     let scratch = Scratch::new();
@@ -190,7 +188,6 @@ fn links_out_of_a_folder() {
     );
 }
 
-/// The parts of a model in several files are beside the one that is named.
 #[test]
 fn links_in_place_of_a_part() {
     let scratch = Scratch::new();
@@ -211,7 +208,7 @@ fn links_in_place_of_a_part() {
     refused(run, 1, &["m-00002-of-00002.gguf", "leads out of"]);
 }
 
-/// As the tools of the Hugging Face hub lay a download out.
+/// The layout of downloads from the Hugging Face hub.
 #[test]
 fn links_within_a_cache() {
     let scratch = Scratch::new();
@@ -234,10 +231,9 @@ fn links_within_a_cache() {
     assert_eq!(run.stdout, expected.stdout);
 }
 
-/// A file that shrinks while it is mapped ends the program with a line that names it.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_model_that_shrinks() {
+fn model_that_shrinks_while_mapped() {
     let scratch = Scratch::new();
     let model = scratch.file("shrinks.gguf", TinyModel::default().bytes());
     let mut child = Command::new(binary::path())
@@ -259,7 +255,7 @@ fn a_model_that_shrinks() {
         assert!(started.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Norms are read at opening, which takes a moment more.
+    // Norms are read at opening, which takes a moment longer.
     std::thread::sleep(Duration::from_millis(500));
     File::options()
         .write(true)
@@ -278,9 +274,9 @@ fn a_model_that_shrinks() {
     );
 }
 
-/// The sums of a layer of this width take 275 GB, more than the machine has; the file has 25 MB.
+/// The sums of a layer of this width take 275 GB; the file has 25 MB.
 #[test]
-fn a_feed_forward_network_that_is_too_wide_to_calibrate() {
+fn ffn_too_wide_to_calibrate() {
     let scratch = Scratch::new();
     let tiny = TinyModel {
         layers: 1,

@@ -14,7 +14,6 @@ fn model() -> (Scratch, PathBuf) {
     (scratch, model)
 }
 
-/// Every command that reads a text, on this one.
 fn readers(model: &PathBuf, text: &PathBuf) -> [Htc; 3] {
     [
         htc!["eval", model, "--text", text, "--context", "16"],
@@ -76,11 +75,10 @@ fn text_that_is_not_utf8() {
     refused(run, 1, &["standard input", "UTF-8", "3"]);
 }
 
-/// A text without end is refused before it fills the memory.
 #[test]
 fn text_without_end() {
     let (_scratch, model) = model();
-    // Devices are none, but standard input may be anything.
+    // Devices are refused, but standard input may be anything.
     let limited = "ulimit -v 4194304 && exec \"$0\" tokenize \"$1\" --text /dev/stdin </dev/zero";
     let outcome = Command::new("sh")
         .args(["-c", limited])

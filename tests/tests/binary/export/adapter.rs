@@ -1,4 +1,4 @@
-//! Factors as an adapter beside a base.
+//! Factors as an adapter next to a base.
 
 use htc_formats::block;
 use htc_formats::gguf::{Gguf, Value};
@@ -24,10 +24,8 @@ fn matrix(gguf: &Gguf, name: &str) -> Matrix {
     Matrix::new(tensor.rows(), tensor.cols(), &values)
 }
 
-/// Base plus product is the matrix of the artifact; factors and the bases of residuals are as they are
-/// stored, and what stands for factors alone is zero.
 #[test]
-fn base_and_adapter_are_the_artifact() {
+fn base_plus_adapter_equals_the_artifact() {
     let scratch = Scratch::new();
     let tiny = TinyModel {
         ffn: 192,
@@ -49,7 +47,7 @@ fn base_and_adapter_are_the_artifact() {
     ] {
         assert_eq!(lora.get(key), Some(&Value::String(value.to_owned())));
     }
-    // Products count as they are, at any rank.
+    // Products are not scaled by the rank.
     assert_eq!(lora.get("adapter.lora.alpha"), Some(&Value::F32(0.0)));
     assert_eq!(lora.tensors().len(), 6);
     for (name, layer, slot, zero) in [
@@ -73,6 +71,9 @@ fn base_and_adapter_are_the_artifact() {
     let q = stored(&base, "blk.0.attn_q.weight");
     assert!(q == artifact.stored("layers.0.q.weight"));
     let notes = list(&report, "/notes");
-    let told = notes[0].as_str().unwrap();
-    assert!(told.starts_with("2 matrices are zeros"), "{told}");
+    let first_note = notes[0].as_str().unwrap();
+    assert!(
+        first_note.starts_with("2 matrices are zeros"),
+        "{first_note}"
+    );
 }

@@ -1,4 +1,4 @@
-//! What the containers say beside the weights.
+//! Metadata of the containers.
 
 use std::fs;
 
@@ -12,9 +12,8 @@ fn json(path: &std::path::Path) -> Json {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// A folder has what transformers looks for, and a text has the same tokens by it.
 #[test]
-fn a_folder_is_complete() {
+fn folder_is_complete() {
     let scratch = Scratch::new();
     let written = scratch.file("text.txt", "the white rabbit  ran\n\nand the cat sat ");
     for name in ARCHITECTURES {
@@ -57,9 +56,8 @@ fn a_folder_is_complete() {
     }
 }
 
-/// Scalings of the rotary embedding come back as the ones that they were.
 #[test]
-fn scalings_are_stated_as_published() {
+fn rope_scalings_keep_their_published_form() {
     let scratch = Scratch::new();
     for (name, kind) in [
         ("llama3-rope", "llama3"),
@@ -78,9 +76,8 @@ fn scalings_are_stated_as_published() {
     }
 }
 
-/// Templates, ends of turns and flags are in both containers.
 #[test]
-fn the_tokenizer_is_complete() {
+fn tokenizer_is_complete() {
     let scratch = Scratch::new();
     let tiny = TinyModel::default()
         .with(
@@ -104,10 +101,8 @@ fn the_tokenizer_is_complete() {
     assert_eq!(generation["eos_token_id"], serde_json::json!([2, 298]));
 }
 
-/// A correction by biases needs a model that has such: in a folder of Llama all of a kind, which are zero
-/// where none is stored.
 #[test]
-fn biases_are_filled_up_or_refused() {
+fn missing_biases_are_zero_or_refused() {
     let scratch = Scratch::new();
     let words = scratch.file("words.txt", htc_tests::material::words(4000));
     let cache = scratch.path("cache");
@@ -152,7 +147,6 @@ fn biases_are_filled_up_or_refused() {
         let difference = super::difference(exported, &artifact, &tokens);
         assert!(difference < 1e-4, "{difference:.2e}");
     }
-    // Gemma has none.
     let gemma = fixture("gemma2").join("model.gguf");
     let text = scratch.file("text.txt", "the white rabbit ran away ".repeat(200));
     let artifact = compiled(&gemma, &biased(&text, "32"));

@@ -1,4 +1,4 @@
-//! `htc export`: artifacts as files of other programs, and what is read out of those.
+//! `htc export`: artifacts as files of other programs, read back and compared.
 
 mod adapter;
 mod containers;
@@ -20,7 +20,6 @@ use serde_json::Value;
 
 use super::{compile, eval, list, number, text};
 
-/// The models of every architecture, of which each is a folder and a GGUF.
 const ARCHITECTURES: [&str; 9] = [
     "llama",
     "llama-linear-rope",
@@ -38,20 +37,17 @@ fn fixture(name: &str) -> PathBuf {
     root.join("fixtures/architectures").join(name)
 }
 
-/// A plan that leaves everything as it is in the source.
 const AS_IT_IS: &str = r#"{
   "format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32",
   "units": [{"layer": 0, "slots": ["v"], "form": "dense"}]
 }"#;
 
-/// An artifact that holds the source's tensors byte for byte.
 fn as_it_is(scratch: &Scratch, model: &Path, name: &str) -> PathBuf {
     let plan = scratch.file("as-it-is.json", AS_IT_IS);
     let options = ["--plan", plan.to_str().unwrap(), "--force"];
     compile(scratch, model, name, &options).0
 }
 
-/// Exports an artifact, and gives what is said of it as JSON.
 #[track_caller]
 fn export(artifact: &Path, options: &[&str]) -> Value {
     let run = htc!["export", artifact, "--json"].args(options);
@@ -74,12 +70,10 @@ fn to_folder(scratch: &Scratch, artifact: &Path, name: &str, options: &[&str]) -
     path
 }
 
-/// Logits at some positions.
 fn logits(model: &Path, tokens: &[u32], positions: &[usize]) -> [Vec<f32>; 2] {
     at_positions(&Arc::new(Model::open(model).unwrap()), tokens, positions, 2)
 }
 
-/// The largest difference of the logits of two models in standard deviations.
 fn difference(model: &Path, other: &Path, tokens: &[u32]) -> f64 {
     let positions: Vec<usize> = (0..tokens.len()).step_by(5).collect();
     let (found, expected) = (
@@ -92,9 +86,8 @@ fn difference(model: &Path, other: &Path, tokens: &[u32]) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// Every architecture, from both containers and into both, in every form: the same logits.
 #[test]
-fn every_architecture_and_form_goes_there_and_back() {
+fn exports_preserve_logits_for_every_architecture_and_form() {
     let scratch = Scratch::new();
     let plan = scratch.file("as-it-is.json", AS_IT_IS);
     for name in ARCHITECTURES {
@@ -131,17 +124,17 @@ fn every_architecture_and_form_goes_there_and_back() {
                 let out = to_folder(&scratch, &artifact, "out", &as_f32);
                 for exported in [&gguf, &out] {
                     let difference = difference(exported, &artifact, &tokens);
-                    let what = format!("{name} {source} {form} {}", exported.display());
-                    assert!(difference < 1e-4, "{what}: {difference:.2e}");
+                    let label = format!("{name} {source} {form} {}", exported.display());
+                    assert!(difference < 1e-4, "{label}: {difference:.2e}");
                 }
             }
         }
     }
 }
 
-/// Another program wrote the fixtures' GGUF and folders: what is exported from one is the other.
+/// The fixtures' GGUF and folders come from other programs; exporting either gives the other.
 #[test]
-fn an_export_is_what_the_converter_makes() {
+fn export_equals_the_reference_converter() {
     let scratch = Scratch::new();
     for name in ARCHITECTURES {
         let folder = fixture(name);
@@ -164,7 +157,7 @@ fn an_export_is_what_the_converter_makes() {
             assert!(same, "{name}: {} has other bytes", tensor.name);
         }
         assert_eq!(found.tensors().len(), expected.tensors().len(), "{name}");
-        // All that the converter says of it, but for its name.
+        // All metadata of the converter except the name.
         for (key, value) in expected.metadata() {
             let said = key == "general.name" || found.get(key) == Some(value);
             assert!(said, "{name}: {key} is {:?}", found.get(key));
@@ -192,9 +185,8 @@ fn numbers(file: &ModelFile, tensor: &htc_formats::source::ModelTensor) -> Vec<f
     values
 }
 
-/// Matrices that GGUF can hold stay block for block, vocabulary and template with them.
 #[test]
-fn what_is_stored_in_types_of_gguf_stays_as_it_is() {
+fn gguf_types_are_copied_unchanged() {
     let scratch = Scratch::new();
     for (dtype, output) in [
         (htc_formats::DType::Q8_0, false),
@@ -221,7 +213,6 @@ fn what_is_stored_in_types_of_gguf_stays_as_it_is() {
                 tensor.name
             );
         }
-        // A head that is the embedding stays so.
         assert_eq!(found.tensor("output.weight").is_some(), output);
         let vocabulary = |gguf: &Gguf| htc_formats::vocab::Vocabulary::from_gguf(gguf).unwrap();
         assert!(vocabulary(&found) == vocabulary(&expected));
@@ -236,9 +227,8 @@ fn what_is_stored_in_types_of_gguf_stays_as_it_is() {
     }
 }
 
-/// The bytes do not depend on the number of threads, and nothing is left beside the output.
 #[test]
-fn the_same_artifact_gives_the_same_bytes() {
+fn same_artifact_gives_identical_bytes() {
     let (source, scratch) = (Scratch::new(), Scratch::new());
     let model = source.file("model.gguf", TinyModel::default().bytes());
     let (artifact, _) = compile(&source, &model, "model.htz", &["--rank", "8"]);
@@ -252,11 +242,10 @@ fn the_same_artifact_gives_the_same_bytes() {
     scratch.holds_only(&["1.gguf", "2.gguf", "5.gguf"]);
 }
 
-/// A row that is no whole number of blocks gets the nearest type that fits, and it is said.
 #[test]
-fn a_width_that_does_not_fit_is_told() {
+fn fallback_types_are_reported() {
     let scratch = Scratch::new();
-    // 64 wide, and 172 in the feed-forward network.
+    // Width 64, and 172 in the feed-forward network.
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let options = ["--rank", "8", "--slots", "q,k,v,o,gate,up,down"];
     let (artifact, _) = compile(&scratch, &model, "model.htz", &options);
@@ -284,7 +273,6 @@ fn a_width_that_does_not_fit_is_told() {
     );
 }
 
-/// A model of many layers is exported in the memory of its largest tensor, whether its numbers are copied or decoded.
 #[test]
 fn memory_stays_at_the_largest_tensor() {
     let scratch = Scratch::new();
@@ -309,7 +297,6 @@ fn memory_stays_at_the_largest_tensor() {
     }
 }
 
-/// Bytes of a file, or of the files of a folder.
 fn size_of(path: &Path) -> u64 {
     let bytes = |path: &Path| fs::metadata(path).unwrap().len();
     match path.is_dir() {

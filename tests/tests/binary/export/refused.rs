@@ -1,4 +1,4 @@
-//! What is not exported, and what is left then: nothing.
+//! Refused and interrupted exports, which leave no files.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use htc_tests::{Scratch, TinyModel, htc};
 use super::{as_it_is, compile};
 
 #[test]
-fn bad_command_lines_are_wrong_usage() {
+fn invalid_command_lines_are_usage_errors() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let artifact = as_it_is(&scratch, &model, "model.htz");
@@ -57,7 +57,7 @@ fn bad_command_lines_are_wrong_usage() {
 }
 
 #[test]
-fn what_exists_is_kept_without_force() {
+fn existing_outputs_are_kept_without_force() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let artifact = as_it_is(&scratch, &model, "model.htz");
@@ -77,7 +77,6 @@ fn what_exists_is_kept_without_force() {
     let again = || htc!["export", &artifact, "--to-safetensors", &folder];
     again().run().refused(1, &["out", "not empty", "--force"]);
     again().arg("--force").run().ok();
-    // Another file is nobody's to remove.
     fs::write(folder.join("thesis.txt"), "mine").unwrap();
     again().arg("--force").run().refused(1, &["thesis.txt"]);
     assert_eq!(fs::read(folder.join("thesis.txt")).unwrap(), b"mine");
@@ -125,9 +124,8 @@ fn damage_and_other_files_are_refused() {
     assert_eq!(scratch.names(), before);
 }
 
-/// A number beyond float16 is told, and with it what to ask for.
 #[test]
-fn what_is_beyond_a_type_is_refused() {
+fn values_out_of_range_are_refused() {
     let scratch = Scratch::new();
     let mut tensors = TinyModel::default().tensors();
     for tensor in &mut tensors {
@@ -147,9 +145,8 @@ fn what_is_beyond_a_type_is_refused() {
         .ok();
 }
 
-/// Ctrl-C in the middle leaves nothing, neither of a file nor of a folder.
 #[test]
-fn an_interrupted_export_leaves_nothing() {
+fn interrupted_export_leaves_no_files() {
     let (source, target) = (Scratch::new(), Scratch::new());
     let tiny = TinyModel {
         layers: 2,

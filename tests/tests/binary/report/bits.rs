@@ -1,4 +1,4 @@
-//! What codes take and cost, on the page and in what `htc inspect` says.
+//! Bits and costs of codes, on the page and in `htc inspect`.
 
 use std::path::Path;
 
@@ -9,9 +9,8 @@ use serde_json::Value;
 use super::super::{compile, list, number, text};
 use super::{is_sound, page, sections};
 
-/// A map of bits with what is said of each cell, and expected beside measured divergence.
 #[test]
-fn bits_and_what_they_cost() {
+fn bits_and_costs_are_shown() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let said = scratch.file("words.txt", words(1200));
@@ -59,7 +58,6 @@ fn bits_and_what_they_cost() {
     inspected(&artifact, &report);
 }
 
-/// Bits of the file and of every matrix, the divergence with its interval, the limit.
 fn inspected(artifact: &Path, report: &Value) {
     let shown = htc!["inspect", artifact].run().ok().stderr;
     for word in ["bits for each", "bits   error", "KL divergence", "95 %"] {

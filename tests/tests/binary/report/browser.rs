@@ -1,4 +1,4 @@
-//! The page in a browser: headless Chromium, light and dark, wide and narrow.
+//! The page in headless Chromium: light and dark, wide and narrow.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 
 use super::{made, page};
 
-/// The browser, where there is one.
 fn chromium() -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     let found = std::env::split_paths(&folders)
@@ -20,7 +19,6 @@ fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// Runs it on a file with a profile of its own; what it writes, and what it complains of.
 fn run(browser: &Path, profile: &Path, options: &[&str], file: &Path) -> (String, String) {
     let output = Command::new(browser)
         .args([
@@ -45,8 +43,8 @@ fn run(browser: &Path, profile: &Path, options: &[&str], file: &Path) -> (String
     (text(output.stdout), text(output.stderr))
 }
 
-/// What the browser finds out about a page in a frame of a width: a page around it asks.
-fn asked(browser: &Path, folder: &Path, html: &Path, width: u32) -> serde_json::Value {
+/// Returns measurements of a page in a frame of the given width, taken by a page around it.
+fn measure_page(browser: &Path, folder: &Path, html: &Path, width: u32) -> serde_json::Value {
     let wrapper = folder.join(format!("wrapper-{width}.html"));
     let name = html.file_name().unwrap().to_str().unwrap();
     fs::write(
@@ -88,14 +86,14 @@ fn asked(browser: &Path, folder: &Path, html: &Path, width: u32) -> serde_json::
 }
 
 #[test]
-fn the_page_fits_every_screen_and_asks_for_nothing() {
+fn page_fits_every_screen_and_loads_no_resources() {
     let Some(browser) = chromium() else { return };
     let made = made("model");
     let inputs: Vec<&Path> = made.inputs.iter().map(PathBuf::as_path).collect();
     page(&made.scratch, &inputs, "page.html");
     let (folder, html) = (made.scratch.folder(), made.scratch.path("page.html"));
     for width in [1200, 768, 360] {
-        let found = asked(&browser, folder, &html, width);
+        let found = measure_page(&browser, folder, &html, width);
         let number = |key: &str| found[key].as_f64().unwrap();
         assert!(
             number("width") <= number("client"),
@@ -119,9 +117,9 @@ fn the_page_fits_every_screen_and_asks_for_nothing() {
     }
 }
 
-/// Where the two are the same, or where a colour is not known, the page is not dark.
+/// Identical pictures would mean that the dark scheme has no effect.
 #[test]
-fn the_page_is_drawn_light_and_dark_without_complaints() {
+fn page_renders_light_and_dark_without_errors() {
     let Some(browser) = chromium() else { return };
     let made = made("model");
     let inputs: Vec<&Path> = made.inputs.iter().map(PathBuf::as_path).collect();

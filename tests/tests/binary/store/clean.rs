@@ -1,4 +1,4 @@
-//! `htc clean`: what earlier runs left goes, and nothing else.
+//! `htc clean`: removes leftovers of earlier runs, and nothing else.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -22,10 +22,9 @@ fn clean(subject: &Subject, options: &[&str]) -> Htc {
 }
 
 #[test]
-fn work_and_statistics_of_an_age() {
+fn old_work_and_statistics_are_removed() {
     let subject = Subject::new();
     let precious = Precious::new(&subject.scratch);
-    // Nothing there, and no cache.
     let said = clean(&subject, &[]).run().ok().stderr;
     assert!(said.contains("nothing is 30 days old"), "{said}");
     subject.calibrated().run().ok();
@@ -35,7 +34,6 @@ fn work_and_statistics_of_an_age() {
     let file = File::create(subject.scratch.path(unfinished)).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(7200))
         .unwrap();
-    // Links with names of ours lead to folders of others.
     let link = subject.scratch.path(".link.htc-work");
     std::os::unix::fs::symlink(&precious.0, &link).unwrap();
     set_age(&subject.scratch.path(WORK), 10);
@@ -59,7 +57,6 @@ fn work_and_statistics_of_an_age() {
         fs::read_dir(subject.scratch.path("cache")).unwrap().count(),
         0
     );
-    // Whoever works holds a lock.
     let lock = File::open(subject.scratch.path(WORK).join("lock")).unwrap();
     lock.lock().unwrap();
     let said = clean(&subject, &["--older-than", "0"]).run().ok().stderr;
@@ -79,7 +76,7 @@ fn work_and_statistics_of_an_age() {
 }
 
 #[test]
-fn a_folder_that_is_not_there() {
+fn missing_folder_is_an_error() {
     let subject = Subject::new();
     let run = htc!["clean", subject.scratch.path("no"), "--older-than", "0"];
     run.run().refused(1, &["/no"]);

@@ -1,4 +1,4 @@
-//! Work that is finished stays, whatever ends the run, and only the same command goes on with it.
+//! Finished work survives every kind of end, and only the same command resumes from it.
 
 use std::fs::{self, File};
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -10,15 +10,13 @@ use htc_tests::{Scratch, TinyModel, htc};
 
 use super::{SOON, Subject, WORK, fail_halfway};
 
-/// Any error, here a disk that is full in the middle.
 #[test]
-fn an_error_keeps_what_is_finished() {
+fn errors_keep_finished_work() {
     let subject = Subject::new();
     let expected = subject.expected(Subject::compile);
     let blocks = subject.fail_halfway(|| subject.compile());
     let journal = fs::read(subject.left("journal")).unwrap();
     assert!(!journal.is_empty());
-    // Again, and a little further.
     let further = subject.compile().file_blocks(blocks + 1).run();
     further.refused(1, &["same command goes on", WORK]);
     assert!(
@@ -31,9 +29,9 @@ fn an_error_keeps_what_is_finished() {
     subject.scratch.holds_only(&["model.gguf", "out.htz"]);
 }
 
-/// Without a place for a secret nothing could be told from what somebody else wrote.
+/// Without a folder for the secret, the program could not recognise its own work.
 #[test]
-fn without_a_state_folder_nothing_is_gone_on_with() {
+fn without_a_state_folder_work_is_not_resumed() {
     let subject = Subject::new();
     let expected = subject.expected(Subject::compile);
     let without = || {
@@ -56,9 +54,8 @@ fn without_a_state_folder_nothing_is_gone_on_with() {
     subject.is_complete(&expected);
 }
 
-/// What is sealed is what lies in the folder now.
 #[test]
-fn a_file_that_was_edited_meanwhile() {
+fn edited_model_files_are_read_again() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures/llama");
     let scratch = Scratch::new();
     let folder = scratch.path("model");
@@ -91,9 +88,8 @@ fn a_file_that_was_edited_meanwhile() {
     assert!(fs::read(&again).unwrap() != resumed);
 }
 
-/// What is of record must be what was read.
 #[test]
-fn a_source_that_is_written_to_meanwhile() {
+fn source_changed_during_compilation_is_refused() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::large().bytes());
     let output = scratch.path("out.htz");
@@ -132,12 +128,11 @@ fn a_source_that_is_written_to_meanwhile() {
     std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains("model.gguf: it changed while"), "{said}");
-    // Nor is anything gone on with that was made of both.
     scratch.holds_only(&["model.gguf"]);
 }
 
 #[test]
-fn work_that_nobody_goes_on_with_is_swept() {
+fn abandoned_work_is_removed() {
     let subject = Subject::new();
     subject.fail_halfway(|| subject.compile());
     let month = Duration::from_secs(31 * 24 * 60 * 60);

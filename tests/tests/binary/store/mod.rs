@@ -1,5 +1,5 @@
-//! What is kept from one run to the next: nothing that a stranger laid there is believed, followed or
-//! waited for, and no work is lost.
+//! State kept between runs: files planted by others are not trusted, followed or waited for, and no
+//! work is lost.
 
 mod clean;
 mod kept;
@@ -15,10 +15,8 @@ use std::time::Duration;
 use htc_tests::material::words;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 
-/// The work folder of `out.htz`.
 const WORK: &str = ".out.htz.htc-work";
 
-/// Whatever hangs is found out within this.
 const SOON: Duration = Duration::from_secs(30);
 
 fn pipe(path: &Path) {
@@ -26,7 +24,6 @@ fn pipe(path: &Path) {
     assert!(made.success());
 }
 
-/// A model, and the command that makes `out.htz` of it.
 struct Subject {
     scratch: Scratch,
     model: PathBuf,
@@ -50,7 +47,6 @@ impl Subject {
         run.deadline(SOON)
     }
 
-    /// The same on a text, with a cache in the folder.
     fn calibrated(&self) -> Htc {
         let text = self.scratch.file("text.txt", words(200));
         let run = self.compile().args(["--context", "16", "--calibration"]);
@@ -58,14 +54,12 @@ impl Subject {
         run.args(["--gauge", "activation", "--bias", "off"])
     }
 
-    /// Fails with something finished.
     fn fail_halfway(&self, run: impl Fn() -> Htc) -> u64 {
         let blocks = fail_halfway(run);
         assert!(!self.output.exists());
         blocks
     }
 
-    /// The artifact of an undisturbed run.
     fn expected(&self, run: impl Fn(&Subject) -> Htc) -> Vec<u8> {
         run(self).run().ok();
         let bytes = fs::read(&self.output).unwrap();
@@ -73,7 +67,6 @@ impl Subject {
         bytes
     }
 
-    /// The file in the work folder with this extension.
     fn left(&self, extension: &str) -> PathBuf {
         let entries = fs::read_dir(self.scratch.path(WORK)).unwrap();
         let mut paths = entries.map(|entry| entry.unwrap().path());
@@ -81,7 +74,6 @@ impl Subject {
         found.unwrap_or_else(|| panic!("no {extension}"))
     }
 
-    /// The only calibration in the cache.
     fn entry(&self) -> PathBuf {
         let mut found = fs::read_dir(self.scratch.path("cache")).unwrap();
         let one = found.next().unwrap().unwrap().path();
@@ -94,10 +86,9 @@ impl Subject {
     }
 }
 
-/// Fails in the middle of writing, as on a full disk, with something finished; and how many blocks a file
-/// might have.
+/// Fails midway, as on a full disk, after some work is finished; returns the limit in blocks.
 fn fail_halfway(run: impl Fn() -> Htc) -> u64 {
-    // What stands first may be large, and shells count blocks differently.
+    // The first tensor may be large, and shells count blocks differently.
     let mut blocks: u64 = 10;
     while blocks < 4000 {
         let outcome = run().file_blocks(blocks).run();
@@ -110,7 +101,6 @@ fn fail_halfway(run: impl Fn() -> Htc) -> u64 {
     panic!("nothing was finished");
 }
 
-/// A folder of somebody else, with files that have the names of ours.
 struct Precious(PathBuf);
 
 impl Precious {
@@ -136,7 +126,6 @@ impl Precious {
         self.0.join("file")
     }
 
-    /// Asserts that nothing was written, made or removed.
     #[track_caller]
     fn is_untouched(&self) {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Files that are written for people and programs: complete or not there.
+//! Output files are either complete or absent.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -10,9 +10,8 @@ use htc_tests::{Scratch, TinyModel, htc};
 
 use super::Subject;
 
-/// A full disk leaves no empty file that would stop the next run.
 #[test]
-fn plans_and_analyses_are_complete_or_not_there() {
+fn plans_and_analyses_are_complete_or_absent() {
     let subject = Subject::new();
     let output = subject.scratch.path("out.json");
     for command in ["plan", "analyse"] {
@@ -30,9 +29,8 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// What only its owner may read stays so.
 #[test]
-fn what_is_replaced_passes_its_permissions_on() {
+fn replaced_files_keep_their_permissions() {
     let subject = Subject::new();
     let report = subject.scratch.file("report.json", "old");
     let plan = subject.scratch.file("plan.json", "old");
@@ -52,7 +50,6 @@ fn what_is_replaced_passes_its_permissions_on() {
         assert_eq!(mode(path), 0o600, "{}", path.display());
         assert!(fs::metadata(path).unwrap().len() > 3);
     }
-    // A new file has the permissions of any.
     let other = subject.scratch.path("other.htz");
     let any = subject.scratch.file("any", "");
     htc!["compile", &subject.model, "-o", &other, "--rank", "8"]
@@ -61,9 +58,8 @@ fn what_is_replaced_passes_its_permissions_on() {
     assert_eq!(mode(&other), mode(&any));
 }
 
-/// A name that file systems do not take is found before the work; one that they do needs no room.
 #[test]
-fn names_of_reports() {
+fn long_report_names_are_accepted_or_refused_early() {
     let subject = Subject::new();
     let longest = subject.scratch.path(&"r".repeat(255));
     subject.compile().arg("--report").arg(&longest).run().ok();
@@ -77,9 +73,8 @@ fn names_of_reports() {
     assert!(!subject.output.exists());
 }
 
-/// Nobody reads it.
 #[test]
-fn a_pipe_in_place_of_a_report() {
+fn pipe_in_place_of_a_report_is_refused() {
     let subject = Subject::new();
     let report = subject.scratch.path("report");
     super::pipe(&report);
@@ -93,9 +88,8 @@ fn a_pipe_in_place_of_a_report() {
     htc!["verify", &subject.output].run().ok();
 }
 
-/// An artifact can be made in a folder whose names may not be read.
 #[test]
-fn a_folder_that_may_be_written_and_not_read() {
+fn unreadable_output_folder_works() {
     let (source, target) = (Scratch::new(), Scratch::new());
     let model = source.file("model.gguf", TinyModel::default().bytes());
     fs::set_permissions(source.folder(), fs::Permissions::from_mode(0o755)).unwrap();

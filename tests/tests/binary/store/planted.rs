@@ -1,4 +1,4 @@
-//! Links, pipes and forgeries in the place of what the program itself keeps.
+//! Links, pipes and forgeries in place of the program's own files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{Precious, SOON, Subject, WORK, pipe};
 
 #[test]
-fn a_link_in_place_of_a_folder() {
+fn link_in_place_of_a_folder_is_refused() {
     let subject = Subject::new();
     let precious = Precious::new(&subject.scratch);
     subject.calibrated().run().ok();
@@ -26,24 +26,22 @@ fn a_link_in_place_of_a_folder() {
     assert!(!subject.output.exists());
 }
 
-/// Whatever is opened to be written to: a link is not followed, a file that has another name elsewhere
-/// is not touched, and a pipe is not waited for.
 #[test]
-fn links_and_pipes_in_place_of_files() {
+fn links_and_pipes_in_place_of_files_are_refused() {
     let subject = Subject::new();
     let precious = Precious::new(&subject.scratch);
-    let plant = |place: &Path, what: usize| {
+    let plant = |place: &Path, kind: usize| {
         let _ = fs::remove_file(place);
-        match what {
+        match kind {
             0 => symlink(precious.file(), place).unwrap(),
             1 => fs::hard_link(precious.file(), place).unwrap(),
             _ => pipe(place),
         }
     };
     for extension in ["journal", "partial"] {
-        for what in 0..3 {
+        for kind in 0..3 {
             subject.fail_halfway(|| subject.compile());
-            plant(&subject.left(extension), what);
+            plant(&subject.left(extension), kind);
             let refused = subject.compile().run();
             refused.refused(1, &[extension, "remove"]);
             precious.is_untouched();
@@ -52,8 +50,8 @@ fn links_and_pipes_in_place_of_files() {
     }
     subject.fail_halfway(|| subject.compile());
     let lock = subject.scratch.path(WORK).join("lock");
-    for what in 0..3 {
-        plant(&lock, what);
+    for kind in 0..3 {
+        plant(&lock, kind);
         subject.compile().run().refused(1, &["lock", "remove"]);
         precious.is_untouched();
     }
@@ -63,15 +61,14 @@ fn links_and_pipes_in_place_of_files() {
     fs::remove_file(&subject.output).unwrap();
     let expected = subject.expected(Subject::calibrated);
     let lock = subject.entry().join("lock");
-    for what in 0..3 {
-        plant(&lock, what);
+    for kind in 0..3 {
+        plant(&lock, kind);
         subject.calibrated().run().refused(1, &["lock", "remove"]);
         precious.is_untouched();
     }
     fs::remove_file(&lock).unwrap();
-    // Statistics are told of and made again; a second name of a file is as good as the first.
-    for what in [0, 2] {
-        plant(&subject.entry().join("layer-0001"), what);
+    for kind in [0, 2] {
+        plant(&subject.entry().join("layer-0001"), kind);
         let outcome = subject.calibrated().deadline(SOON).run().ok();
         assert!(outcome.stderr.contains("layer-0001"), "{}", outcome.stderr);
         precious.is_untouched();
@@ -80,10 +77,8 @@ fn links_and_pipes_in_place_of_files() {
     }
 }
 
-/// A whole work folder, consistent in itself, as another user's program made it of this very model: an
-/// archive that is unpacked could hold one.
 #[test]
-fn a_work_folder_of_somebody_else() {
+fn foreign_work_folder_is_not_resumed() {
     let subject = Subject::new();
     let expected = subject.expected(Subject::compile);
     let elsewhere = subject.scratch.path("state");
@@ -96,7 +91,6 @@ fn a_work_folder_of_somebody_else() {
         "{said}"
     );
     subject.is_complete(&expected);
-    // With the secret that it was sealed with it is gone on with, and nothing is to be said.
     fs::remove_file(&subject.output).unwrap();
     subject.fail_halfway(theirs);
     let outcome = theirs().run().ok();
@@ -104,9 +98,8 @@ fn a_work_folder_of_somebody_else() {
     subject.is_complete(&expected);
 }
 
-/// An artifact that is complete and undamaged, under the name of the one that is to be made.
 #[test]
-fn a_complete_artifact_of_somebody_else() {
+fn foreign_artifact_is_not_used() {
     let subject = Subject::new();
     let expected = subject.expected(Subject::compile);
     let other = subject.compile().args(["--slots", "q"]);
@@ -124,9 +117,8 @@ fn a_complete_artifact_of_somebody_else() {
     }
 }
 
-/// The tensors that a journal names, replaced by others.
 #[test]
-fn tensors_of_somebody_else() {
+fn replaced_tensors_are_not_used() {
     let subject = Subject::new();
     let expected = subject.expected(Subject::compile);
     subject.fail_halfway(|| subject.compile());

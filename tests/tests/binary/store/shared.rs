@@ -1,13 +1,12 @@
-//! Caches that several users or processes share.
+//! Caches shared by several users or processes.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 
 use super::Subject;
 
-/// A process that holds the lock and does not let go.
 #[test]
-fn a_lock_that_is_held_is_waited_for_as_long_as_was_said() {
+fn lock_timeout_limits_the_wait() {
     let subject = Subject::new();
     subject.calibrated().run().ok();
     fs::remove_file(&subject.output).unwrap();
@@ -33,9 +32,8 @@ fn a_lock_that_is_held_is_waited_for_as_long_as_was_said() {
     subject.calibrated().run().ok();
 }
 
-/// Statistics decide about every factor: whoever writes them decides with.
 #[test]
-fn statistics_of_another_user_are_taken_only_where_that_is_said() {
+fn statistics_of_another_user_require_trust_cache() {
     let subject = Subject::new();
     let expected = subject.expected(Subject::calibrated);
     let entry = subject.entry();
@@ -50,7 +48,6 @@ fn statistics_of_another_user_are_taken_only_where_that_is_said() {
     subject.calibrated().args(["--trust-cache"]).run().ok();
     subject.is_complete(&expected);
     fs::remove_file(&subject.output).unwrap();
-    // A file of theirs in a folder of ours.
     chown(&entry, Some(0), None).unwrap();
     let outcome = subject.calibrated().run().ok();
     let said = outcome.stderr;
@@ -61,9 +58,8 @@ fn statistics_of_another_user_are_taken_only_where_that_is_said() {
     subject.is_complete(&expected);
 }
 
-/// Folders that others could write to are closed to them.
 #[test]
-fn folders_are_for_their_user_alone() {
+fn folders_are_private() {
     let subject = Subject::new();
     subject.calibrated().run().ok();
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;

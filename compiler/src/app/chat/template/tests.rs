@@ -1,8 +1,7 @@
-//! The expected texts are those of Python's jinja2 with the settings of `transformers`.
+//! The expected texts come from Python's jinja2 with the settings of `transformers`.
 
 use super::*;
 
-/// Name, template, and the text of a conversation without and with a system message.
 type Case = (&'static str, &'static str, [&'static str; 2]);
 
 #[rustfmt::skip]
@@ -167,7 +166,7 @@ fn conversation(template: &str, system: bool) -> Conversation {
 }
 
 #[test]
-fn templates_give_the_texts_of_jinja2() {
+fn templates_match_jinja2() {
     for (name, template, expected) in CASES {
         for (expected, system) in expected.into_iter().zip([false, true]) {
             let found = render(&conversation(template, system)).unwrap();
@@ -177,7 +176,7 @@ fn templates_give_the_texts_of_jinja2() {
 }
 
 #[test]
-fn what_a_template_says_is_wrong_is_said() {
+fn template_exceptions_are_reported() {
     let template = "{{ bos_token }}\n{{ raise_exception('only one ' + 'turn') }}";
     let error = render(&conversation(template, false)).unwrap_err();
     assert_eq!(error, "line 2: invalid operation: only one turn");
@@ -196,7 +195,7 @@ fn what_a_template_says_is_wrong_is_said() {
 }
 
 #[test]
-fn loops_and_long_texts_end() {
+fn loops_and_long_texts_are_bounded() {
     let forever = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
     let error = render(&conversation(forever, false)).unwrap_err();
     assert!(error.contains("steps"), "{error}");
@@ -209,7 +208,7 @@ fn loops_and_long_texts_end() {
 }
 
 #[test]
-fn what_transformers_defines_is_defined() {
+fn transformers_functions_are_defined() {
     let text = |template: &str| render(&conversation(template, false)).unwrap();
     assert_eq!(
         text("{% if tools is not none or documents is not none %}x{% endif %}"),

@@ -1,4 +1,4 @@
-//! What is measured, wherever it is executed.
+//! Measurements of a benchmark on any device.
 
 use std::sync::Arc;
 
@@ -25,22 +25,19 @@ use crate::measure::{self, EvaluateError, Execution};
 use crate::system::show::name_of;
 use crate::system::{memory, text};
 
-/// A measurement that is about to happen, on whichever device.
 pub(super) struct Measuring<'b, 'a> {
     bench: &'b mut Bench<'a>,
     sensor: Option<&'b mut Metered>,
 }
 
-/// The subject, and what it was held against.
 type Both = (Measuree, Option<Measuree>);
 
-/// What was measured, and of what.
 pub(super) struct Found {
     pub measured: Measured,
     pub both: Both,
-    /// What executed models of this process.
+    /// Device of the models in this process.
     pub device: String,
-    /// What they took of its own memory.
+    /// Device memory of the models.
     pub device_bytes: Option<u64>,
     pub load: Option<Load>,
     pub quality: Option<Quality>,
@@ -62,7 +59,7 @@ impl Work for Measuring<'_, '_> {
             kind,
         };
         match args.text {
-            // llama.cpp's model is executed here to be compared with.
+            // llama.cpp's model is also executed here, for comparison.
             Some(_) => bench.models().map(|of| planned(&*of.model)).collect(),
             None => bench.executed().map(|of| planned(&*of.model)).collect(),
         }
@@ -92,7 +89,6 @@ impl<'b, 'a> Measuring<'b, 'a> {
         Measuring { bench, sensor }
     }
 
-    /// Makes sure that both have memory at the same time.
     fn check_room(&self) -> Result<(), Failure> {
         let (bench, args) = (&self.bench, self.bench.args);
         let own = bench.models().map(|loaded| {
@@ -108,7 +104,6 @@ impl<'b, 'a> Measuring<'b, 'a> {
         check_room(&bench.subject.path, needed)
     }
 
-    /// A model in this process.
     fn own<E: Executor>(
         &self,
         executor: &E,
@@ -122,7 +117,6 @@ impl<'b, 'a> Measuring<'b, 'a> {
         Ok(Own::new(name, &model, tokenizer, executor.backend(), how)?)
     }
 
-    /// Measures; gives what both are as well, and the bytes that they took of memory that the device has for itself.
     fn measure<E: Executor>(
         &mut self,
         executor: &E,
@@ -203,7 +197,6 @@ impl<'b, 'a> Measuring<'b, 'a> {
         Ok((found, (of_subject, of_baseline), taken))
     }
 
-    /// Says in what llama.cpp is measured otherwise.
     fn note_of(&mut self, peer: &LlamaCpp, executor: &impl Executor) {
         let notes = &mut self.bench.notes;
         if !peer.has_depth() {
@@ -226,7 +219,7 @@ impl<'b, 'a> Measuring<'b, 'a> {
         }
     }
 
-    /// Perplexity of the subject over the baseline's, where a text is given.
+    /// Returns the perplexity of the subject over the baseline's, if a text is given.
     fn quality<E: Executor>(&self, executor: &E) -> Result<Option<Quality>, Failure> {
         let (Some(path), Some((baseline, _))) = (&self.bench.args.text, &self.bench.baseline)
         else {
@@ -276,7 +269,6 @@ impl<'b, 'a> Measuring<'b, 'a> {
     }
 }
 
-/// Who the subject is measured beside.
 enum Other<B: Backend> {
     None,
     Own(Box<Own<B>>),

@@ -1,4 +1,4 @@
-//! Which model writes, and which one drafts for it.
+//! Models of a run: target and draft.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,22 +16,19 @@ use super::super::{Failure, open_model, setting_of, source_of};
 use crate::app::cli::{AdaptArg, Beside, Drafter, RunArgs};
 use crate::system::disk;
 
-/// The models of a run.
 pub(super) struct Models {
-    /// What writes.
+    /// Target model.
     pub path: PathBuf,
     pub model: Arc<Model>,
-    /// How much of it.
+    /// Active fraction of the target.
     pub fraction: Option<Fraction>,
     pub draft: Option<Draft>,
 }
 
-/// What drafts.
 pub(super) struct Draft {
     pub path: PathBuf,
-    /// `None` where the model drafts for itself.
+    /// `None` if the model drafts for itself.
     pub model: Option<Arc<Model>>,
-    /// How much of it.
     setting: Setting,
 }
 
@@ -62,13 +59,12 @@ impl Models {
         })
     }
 
-    /// What writes, and what drafts where it is another.
+    /// Returns the target, and the draft if it is another model.
     pub fn all(&self) -> impl Iterator<Item = &Model> {
         let draft = self.draft.as_ref().and_then(Draft::model);
         [&*self.model].into_iter().chain(draft)
     }
 
-    /// An artifact drafts for what it was made from.
     fn verified(args: &RunArgs, verifier: &Beside) -> Result<Models, Failure> {
         let fraction = match &args.speculate {
             None => None,
@@ -93,7 +89,6 @@ impl Models {
     }
 }
 
-/// The model that an artifact was made from, which somebody says is there.
 fn source_at(verifier: &Path, draft: &Model, args: &RunArgs) -> Result<Arc<Model>, Failure> {
     if !draft
         .file()
@@ -118,12 +113,13 @@ fn source_at(verifier: &Path, draft: &Model, args: &RunArgs) -> Result<Arc<Model
 }
 
 impl Draft {
-    /// The model that drafts, where it is another.
+    /// Returns the draft model, if it is another.
     pub fn model(&self) -> Option<&Model> {
         self.model.as_deref()
     }
 
-    /// What drafts for sessions of `model`; `other` is a session of the model that drafts, where it is another.
+    /// Returns the speculator for sessions of `model`; `other` is a session of a separate draft
+    /// model.
     pub fn speculator<B: Backend>(
         &self,
         model: &Model<B>,
@@ -145,21 +141,20 @@ impl Draft {
     }
 }
 
-/// What a draft learnt, and where that is kept.
 pub(super) struct State {
     path: PathBuf,
     digests: [Digest; 2],
 }
 
 impl State {
-    /// Writes what was learnt.
+    /// Writes the adaptation.
     pub fn save(&self, adaptation: &Adaptation) -> Result<(), Failure> {
         let [draft, model] = self.digests;
         Ok(adaptation.state(draft, model).write(&self.path)?)
     }
 }
 
-/// How the draft of a run learns, from where it was; and where what it learns is to go.
+/// Returns the adaptation of the draft, restored from its file if any, and that file.
 pub(super) fn adaptation(
     args: &RunArgs,
     models: &Models,
@@ -187,7 +182,7 @@ pub(super) fn adaptation(
     let Some(path) = &args.adapt_state else {
         return Ok(Some((adaptation, None)));
     };
-    // Before the text is written, and not behind it.
+    // Check before generating.
     disk::check(path).map_err(|source| Failure::Write {
         path: path.clone(),
         source,

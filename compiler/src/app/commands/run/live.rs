@@ -1,4 +1,4 @@
-//! How warm the device is, what it draws, and how much of the model follows from that.
+//! Control of the active fraction by temperature and power of the device.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use htc_loader::{Backend, Session};
 use super::super::Failure;
 use crate::app::cli::LiveArgs;
 
-/// Least change of the fraction that a model should be able to follow.
+/// Smallest step of the active fraction that a model must support.
 const STEP: f64 = 0.99;
 
-/// What is followed while a text is written.
 pub(super) struct Live {
     governor: Governor,
     limited: bool,
 }
 
 impl Live {
-    /// Begins to follow what was asked for; `session` touches the part `most` of its weights at most, and is on the GPU of this
-    /// identifier, if on any. `None` where nothing is followed, or cannot be: then that was said.
+    /// Starts monitoring if requested; `session` uses at most the fraction `most` of its weights,
+    /// and runs on the GPU with this identifier, if any. `None` if nothing is requested or the
+    /// default sensor is missing, which is printed.
     pub fn start<B: Backend>(
         args: &LiveArgs,
         session: &mut Session<B>,
@@ -56,7 +56,7 @@ impl Live {
         options.power_cap = args.power_cap;
         options.least = match limited {
             true => options.least.max(least).min(1.0),
-            // What is only looked at limits nothing.
+            // Monitoring alone limits nothing.
             false => 1.0,
         };
         let law = Law::new(options)?;
@@ -68,7 +68,7 @@ impl Live {
         let follow = Follow::new();
         let sensor = match (open(&spec, &follow), &spec) {
             (Ok(sensor), _) => sensor,
-            // Whoever measures nothing writes all the same, with all that was asked for.
+            // Without a sensor, generation continues with the full fraction.
             (Err(error), SensorSpec::Nvml(_) | SensorSpec::Hwmon) => {
                 say!("htc: warning: {error}; nothing is followed");
                 return Ok(None);
@@ -86,7 +86,7 @@ impl Live {
             GovernorOptions::default().with_speed(spec.speed()),
             &follow,
             move |event| {
-                // Of all of the weights' bytes, as everywhere else.
+                // Relative to all weight bytes.
                 let fraction = event.fraction * most.get();
                 let event = &Event {
                     fraction,
@@ -104,7 +104,7 @@ impl Live {
             let following = session.follow_with(Arc::clone(&follow), most);
             following.map_err(|error| Failure::Follow(error.to_string()))?;
         }
-        // It waits for the first reading, so that the first token is written with what that allows.
+        // Wait for the first reading, so that it applies to the first token.
         if let Err(error) = governor.enter(Phase::Work) {
             say!("htc: warning: {error}; nothing is followed");
             return Ok(None);
@@ -112,13 +112,12 @@ impl Live {
         Ok(Some(Live { governor, limited }))
     }
 
-    /// Whether less than all of the model may be in use.
+    /// Returns true if the active fraction may be reduced.
     pub fn limits(&self) -> bool {
         self.limited
     }
 
-    /// The text is written: what that took, where it is known. A sensor that has died meanwhile takes nothing away
-    /// from the text.
+    /// Ends monitoring and returns the energy, if known. A failed sensor does not affect the text.
     pub fn end(self) -> Option<Energy> {
         let energy = self.governor.enter(Phase::Other);
         match energy.and_then(|()| self.governor.stop()) {
@@ -131,7 +130,6 @@ impl Live {
     }
 }
 
-/// What writing so many tokens took.
 pub(super) fn in_words(energy: &Energy, tokens: u64) -> String {
     let per_joule = match energy.tokens_per_joule(tokens) {
         Some(number) => format!(", {number:.3} tokens/J"),

@@ -1,7 +1,6 @@
 use super::*;
 use crate::system::random::Rng;
 
-/// Ladders and their losses.
 struct Case {
     ladders: Vec<Ladder>,
     losses: Vec<Vec<f64>>,
@@ -9,11 +8,11 @@ struct Case {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// Spectra that fall, all steps of the same cost.
+    /// Decreasing spectra, equal step costs.
     EqualSteps,
-    /// Spectra that fall; every unit has a step cost of its own.
+    /// Decreasing spectra, one step cost per unit.
     StepsByUnit,
-    /// Losses and costs of any course, as the dense form makes them.
+    /// Arbitrary losses and costs, as with dense forms.
     Any,
 }
 
@@ -60,7 +59,6 @@ impl Case {
         self.losses.iter().zip(rungs).map(|(l, &r)| l[r]).sum()
     }
 
-    /// Every choice of rungs.
     fn choices(&self) -> Vec<Vec<usize>> {
         let mut choices = vec![Vec::new()];
         for ladder in &self.ladders {
@@ -73,13 +71,11 @@ impl Case {
         choices
     }
 
-    /// The least loss of all choices within a budget.
     fn best(&self, choices: &[Vec<usize>], budget: u64) -> f64 {
         let within = choices.iter().filter(|c| self.cost(c) <= budget);
         within.map(|c| self.loss(c)).fold(f64::INFINITY, f64::min)
     }
 
-    /// The budgets at which some price makes every unit by itself choose what they choose together.
     fn path(&self) -> Vec<u64> {
         let mut prices = Vec::new();
         for (ladder, losses) in self.ladders.iter().zip(&self.losses) {
@@ -109,7 +105,6 @@ impl Case {
         budgets
     }
 
-    /// The largest gain of a segment of a hull.
     fn largest_segment(&self) -> f64 {
         let units = self.ladders.iter().zip(&self.losses);
         let segments = units.map(|(ladder, losses)| {
@@ -133,7 +128,7 @@ fn is_full(case: &Case, rungs: &[usize], budget: u64) -> bool {
 }
 
 #[test]
-fn the_greedy_choice_is_the_best_of_all_where_steps_cost_the_same() {
+fn greedy_is_optimal_with_equal_step_costs() {
     let mut rng = Rng(1);
     for _ in 0..400 {
         let case = Case::random(&mut rng, Kind::EqualSteps);
@@ -148,9 +143,9 @@ fn the_greedy_choice_is_the_best_of_all_where_steps_cost_the_same() {
 }
 
 #[test]
-fn the_greedy_choice_is_the_best_of_all_at_every_budget_on_the_lagrangian_path() {
+fn greedy_is_optimal_on_the_lagrangian_path() {
     let mut rng = Rng(2);
-    let (mut on_path, mut beside) = (0, 0);
+    let (mut on_path, mut off_path) = (0, 0);
     for i in 0..600 {
         let kind = [Kind::StepsByUnit, Kind::Any][i % 2];
         let case = Case::random(&mut rng, kind);
@@ -164,12 +159,12 @@ fn the_greedy_choice_is_the_best_of_all_at_every_budget_on_the_lagrangian_path()
                 on_path += 1;
             } else {
                 assert!(found - best < case.largest_segment(), "{found} {best}");
-                beside += usize::from(found - best > 1e-12);
+                off_path += usize::from(found - best > 1e-12);
             }
         }
     }
-    // Beside the path the knapsack's optimum may be missed, which is why no more is promised.
-    assert!(on_path > 3000 && beside > 100, "{on_path} {beside}");
+    // Off the path, the knapsack optimum may be missed.
+    assert!(on_path > 3000 && off_path > 100, "{on_path} {off_path}");
 }
 
 #[test]
@@ -177,7 +172,7 @@ fn levels_follow_their_targets() {
     let ladders = vec![Ladder::of(&[2, 4, 6, 8, 10, 12, 14, 16, 18, 20]); 3];
     let targets = [1.0, 2.0, 3.0];
     assert_eq!(proportional(&ladders, &targets, 36), [2, 5, 8]);
-    // Two more than in proportion: the first unit that is furthest behind, ties by index.
+    // Two above proportional: the first unit furthest below its target, ties by index.
     assert_eq!(proportional(&ladders, &targets, 38), [3, 5, 8]);
     assert_eq!(proportional(&ladders, &targets, 39), [3, 5, 8]);
     assert_eq!(proportional(&ladders, &targets, 6), [0, 0, 0]);
@@ -185,7 +180,7 @@ fn levels_follow_their_targets() {
 }
 
 #[test]
-fn what_one_unit_cannot_take_the_others_get() {
+fn remainder_of_a_capped_unit_goes_to_others() {
     let ladders = [Ladder::of(&[1, 100]), Ladder::of(&[1, 2, 3, 4])];
     assert_eq!(proportional(&ladders, &[1.0, 1.0], 50), [0, 3]);
     let losses = [vec![1.0, 0.0], vec![1.0, 0.9, 0.8, 0.7]];
@@ -194,15 +189,15 @@ fn what_one_unit_cannot_take_the_others_get() {
 }
 
 #[test]
-fn figures_are_rounded_up() {
+fn round_up_never_rounds_down() {
     assert_eq!(round_up(0.12341, 4), 0.1235);
     assert_eq!(round_up(3.0, 2), 3.0);
 }
 
-/// Of two units whose next step gains the same and takes the same of the budget, the one that stores less
-/// climbs; a step that stores nothing more comes before all others.
+/// Of two units with equal gain and cost, the one that stores less climbs first; steps without
+/// additional bytes precede all others.
 #[test]
-fn bytes_decide_where_the_budget_does_not() {
+fn bytes_break_ties_of_equal_cost() {
     let mut ladders = vec![
         Ladder::of(&[1, 11]),
         Ladder::of(&[1, 11]),

@@ -20,7 +20,7 @@ fn known(allocator: Allocator, evidence: &Evidence, ratio: f64) -> Result<Plan, 
 }
 
 #[test]
-fn what_an_allocator_lacks_is_named_with_the_option() {
+fn missing_evidence_names_the_option() {
     for (allocator, word) in [
         (Allocator::Curvature, "variance"),
         (Allocator::Waterfill, "spectra of the weights"),
@@ -48,7 +48,7 @@ fn what_an_allocator_lacks_is_named_with_the_option() {
 }
 
 #[test]
-fn evidence_of_another_model_is_refused() {
+fn evidence_of_another_model_is_rejected() {
     let mut rng = Rng(5);
     let asked = request(Allocator::Waterfill, Budget::Ratio(0.5));
     let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
@@ -117,7 +117,7 @@ fn ranks_follow_the_phases() {
 }
 
 #[test]
-fn without_phases_the_allocation_is_uniform_and_says_why() {
+fn without_phases_allocation_is_uniform_with_a_note() {
     let flat = Evidence {
         variance: Some(vec![1.0; 6]),
         ..Evidence::default()
@@ -149,7 +149,7 @@ fn curvature_gives_rank_in_proportion_to_the_profile() {
 }
 
 #[test]
-fn the_published_bounds_contradict_each_other_on_8b_and_are_refused() {
+fn published_bounds_conflict_on_8b() {
     let mut request = request(Allocator::Uniform, Budget::Ratio(0.9));
     request.allocation.floor = Some(PUBLISHED_FLOOR);
     request.allocation.cap = Some(PUBLISHED_CAP);
@@ -159,7 +159,7 @@ fn the_published_bounds_contradict_each_other_on_8b_and_are_refused() {
     };
     let (floor, cap) = (2253, 1536);
     assert_eq!(made(&request), Err(PlanError::FloorAboveCap { floor, cap }));
-    // By itself the floor leaves attention dense, and names every slot that it decided.
+    // The floor alone leaves attention dense, with a note for every projection.
     request.allocation.cap = None;
     request.budget = Budget::Ratio(1.0);
     let plan = made(&request).unwrap();
@@ -172,7 +172,7 @@ fn the_published_bounds_contradict_each_other_on_8b_and_are_refused() {
             unit.notes
         );
     }
-    // The cap by itself: no slot above it, and what it held back says so.
+    // The cap alone: no projection exceeds it, and capped ones have a note.
     request.allocation.floor = None;
     request.allocation.cap = cap.into();
     let plan = made(&request).unwrap();
@@ -188,7 +188,7 @@ fn the_published_bounds_contradict_each_other_on_8b_and_are_refused() {
         "{:?}",
         gate.notes
     );
-    // A slot whose whole rank is below the cap may stay dense.
+    // A projection whose full rank is below the cap may stay dense.
     assert_eq!(
         plan.unit_of(MatrixId::Slot {
             layer: 7,
@@ -201,8 +201,8 @@ fn the_published_bounds_contradict_each_other_on_8b_and_are_refused() {
 }
 
 #[test]
-fn what_cannot_pay_is_dense_from_the_beginning_and_says_why() {
-    // Factors of 8.5 bits against a source of 4.5, and matrices with fewer numbers than a rank.
+fn unit_without_smaller_factors_is_dense_with_a_note() {
+    // Factors of 8.5 bits for a source of 4.5, and matrices with fewer elements than a rank.
     let four_bits = {
         let mut request = request(Allocator::Uniform, Budget::Bytes(u64::MAX));
         request.factor_type = DType::Q8_0;
@@ -232,8 +232,8 @@ fn what_cannot_pay_is_dense_from_the_beginning_and_says_why() {
 }
 
 #[test]
-fn water_flows_where_the_energy_is() {
-    // Energy of rank 16 in the even layers, spread over every direction in the odd ones.
+fn waterfill_gives_rank_to_high_energy() {
+    // Even layers have their energy in rank 16, odd layers in all directions.
     let asked = request(Allocator::Waterfill, Budget::Ratio(0.55));
     let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
     let spectrum = |u: &Unit| -> Vec<f64> {
@@ -260,7 +260,7 @@ fn water_flows_where_the_energy_is() {
     {
         assert!(unit.rank().unwrap() >= 16, "{unit:?}");
     }
-    // Per parameter the dense form of a flat spectrum keeps twice what factors keep.
+    // Per parameter the dense form of a flat spectrum keeps twice the energy of factors.
     let flat = plan.units.iter().filter(|u| u.layer().unwrap() % 2 == 1);
     let dense = flat.clone().filter(|u| u.form == Form::Kept).count();
     assert!(dense * 10 >= flat.count() * 9, "{dense}");
@@ -269,8 +269,8 @@ fn water_flows_where_the_energy_is() {
         "{}",
         plan.ratio()
     );
-    // The other allocator does the same with the other spectra, where bytes are as parameters and a floor is
-    // asked for; without one it leaves every unit half of an even share.
+    // `whitened` gives the same result with the other spectra and a floor; without a floor every
+    // unit keeps half of an even share.
     let both = Evidence {
         whitened: Some(spectra.clone()),
         spectra: Some(spectra),
@@ -298,9 +298,8 @@ fn water_flows_where_the_energy_is() {
     }
 }
 
-/// What types round is lost with every rank, and by the dense form where that is stored in another type.
 #[test]
-fn rounding_is_lost_beside_the_rank() {
+fn rounding_loss_is_added_to_rank_loss() {
     let mut rng = Rng(9);
     let mut asked = request(Allocator::Whitened, Budget::Ratio(0.9));
     let units = units(&small(), &asked, |_, _| DType::F16).unwrap();
@@ -330,8 +329,8 @@ fn rounding_is_lost_beside_the_rank() {
 }
 
 #[test]
-fn what_a_branch_adds_to_the_stream_weighs_its_slots() {
-    // The same spectrum everywhere, so that the weights alone decide.
+fn branch_share_weighs_its_projections() {
+    // Equal spectra, so only the weights matter.
     let asked = request(Allocator::Whitened, Budget::Ratio(0.3));
     let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
     let spectrum = |u: &Unit| (0..u.full_rank()).map(|i| 0.9_f64.powi(i as i32)).collect();
@@ -347,7 +346,7 @@ fn what_a_branch_adds_to_the_stream_weighs_its_slots() {
     let even = made(&evidence);
     evidence.branches = Some(vec![branches(0.25, 0.25); 6]);
     assert_eq!(made(&evidence), even);
-    // σ² falls by 0.81 per rank: a weight of 1e4 is worth ln(1e4) / -ln(0.81) = 43.7 ranks.
+    // σ² falls by 0.81 per rank: a weight of 1e4 equals ln(1e4) / -ln(0.81) = 43.7 ranks.
     evidence.branches = Some(vec![branches(1e-4, 1e-4); 6]);
     evidence.branches.as_mut().unwrap()[2] = branches(1.0, 1e-4);
     evidence.branches.as_mut().unwrap()[4] = branches(1e-4, 1.0);
@@ -362,13 +361,13 @@ fn what_a_branch_adds_to_the_stream_weighs_its_slots() {
 }
 
 #[test]
-fn the_scale_of_a_spectrum_is_without_effect() {
+fn scale_of_a_spectrum_has_no_effect() {
     let mut rng = Rng(6);
     let asked = request(Allocator::Whitened, Budget::Ratio(0.5));
     let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
     let mut evidence = evidence(&mut rng, &units, 6);
     let first = known(Allocator::Whitened, &evidence, 0.5).unwrap();
-    // Powers of two, so that the quotients stay the same to the last bit.
+    // Powers of two keep the quotients bit-identical.
     for (i, spectrum) in evidence.whitened.iter_mut().flatten().enumerate() {
         let scale = 2.0_f64.powi(i as i32 * 20 - 400);
         spectrum.iter_mut().for_each(|s| *s *= scale);
@@ -387,7 +386,7 @@ fn the_energy_beyond_a_rank_is_exact_to_its_last_digit() {
 }
 
 #[test]
-fn the_differentiable_plan_agrees_with_the_water_within_its_levels() {
+fn diffplan_matches_waterfill_within_its_levels() {
     let mut rng = Rng(7);
     let asked = request(Allocator::Waterfill, Budget::Ratio(0.4));
     let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
@@ -411,10 +410,10 @@ fn the_differentiable_plan_agrees_with_the_water_within_its_levels() {
     assert!(water <= soft && soft < uniform, "{water} {soft} {uniform}");
 }
 
-/// With a budget of parameters the price that meets it makes up for any cost of energy; without one energy
-/// decides, and each unit is where the loss and the energy of all its forms weigh least.
+/// With a parameter budget the price compensates for any energy cost; without a budget each unit is
+/// at the least sum of loss and energy.
 #[test]
-fn energy_decides_the_total_without_a_budget_and_nothing_with_one() {
+fn energy_sets_the_total_only_without_a_budget() {
     let mut rng = Rng(8);
     let asked = request(Allocator::DiffPlan, Budget::Energy);
     let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
@@ -440,7 +439,7 @@ fn energy_decides_the_total_without_a_budget_and_nothing_with_one() {
         "{ratios:?}"
     );
     assert!(plans[0].notes[0].contains("decided the total"));
-    // Closed form: λ ĉ per rank against the energy that the step of 8 adds.
+    // Closed form: λ ĉ per rank against the energy of a step of 8.
     let all: f64 = units.iter().map(|u| u.parameters() as f64).sum();
     let spectra = evidence.whitened.as_ref().unwrap();
     for ((unit, planned), spectrum) in units.iter().zip(&plans[2].units).zip(spectra) {
@@ -464,7 +463,7 @@ fn energy_decides_the_total_without_a_budget_and_nothing_with_one() {
 }
 
 #[test]
-fn the_rank_that_fits_the_cache_is_exact_to_the_byte() {
+fn cachefit_rank_is_exact_to_the_byte() {
     let mut request = request(Allocator::CacheFit, Budget::Ratio(1.0));
     request.method = Method::SharedBasis;
     request.slots = vec![Slot::Q, Slot::K, Slot::V];
@@ -480,8 +479,8 @@ fn the_rank_that_fits_the_cache_is_exact_to_the_byte() {
         })
     };
     let plan = made(&evidence).unwrap();
-    // A rank has 4096 numbers in the basis and 6144 in the projected weights, of 34 / 32 bytes; three
-    // quarters of 32 MiB hold 2313 of them, in steps of 32.
+    // A rank has 4096 elements in the basis and 6144 in the projected weights, of 34 / 32 bytes;
+    // three quarters of 32 MiB hold 2313 of them, in steps of 32.
     let limit = 3 * cache / 4;
     for unit in &plan.units {
         assert_eq!(unit.rank(), Some(2304));
@@ -493,7 +492,7 @@ fn the_rank_that_fits_the_cache_is_exact_to_the_byte() {
             unit.notes
         );
     }
-    // The other slots are streamed as they are.
+    // Other projections are read unchanged.
     let others = 32 * 2 * (4096 * 4096 + 3 * 4096 * 14336);
     let told = predict(&plan, MatrixId::Head, others, cache).to_string();
     assert_eq!(plan.notes, [told]);
@@ -507,7 +506,7 @@ fn the_rank_that_fits_the_cache_is_exact_to_the_byte() {
 }
 
 #[test]
-fn slots_that_read_the_same_input_fill_the_cache_together() {
+fn projections_with_one_input_share_the_cache() {
     let mut request = request(Allocator::CacheFit, Budget::Ratio(1.0));
     request.slots = vec![Slot::Q, Slot::K, Slot::V, Slot::O];
     let evidence = Evidence {
@@ -521,7 +520,7 @@ fn slots_that_read_the_same_input_fill_the_cache_together() {
             .bytes_after()
     };
     let together = bytes(Slot::Q) + bytes(Slot::K) + bytes(Slot::V);
-    // One more step of 8 in all three takes 8 (8192 + 5120 + 5120) numbers.
+    // One more step of 8 in all three takes 8 (8192 + 5120 + 5120) elements.
     let (limit, step) = (12 << 20, 2 * 8 * (8192 + 5120 + 5120));
     assert!(together <= limit && together + step > limit, "{together}");
     let rank = |slot| {
@@ -553,7 +552,7 @@ fn a_roofline_counts_bytes() {
     assert_eq!(fits.streamed, nothing_fits.streamed);
     let expected = fits.streamed * L2_SPEEDUP;
     assert!((fits.cached - expected).abs() < 1e-9, "{fits:?}");
-    // Other weights take their time in both.
+    // Other weights add equally to both.
     let others = predict(&plan, MatrixId::Head, 32 * before, 1 << 20);
     let expected = 2.0 / (1.0 + after as f64 / before as f64);
     assert!((others.streamed - expected).abs() < 1e-12, "{others:?}");

@@ -1,9 +1,8 @@
-//! What holds of every allocator and every budget.
+//! Properties of all allocators and budgets.
 
 use super::*;
 use crate::request::{CodeKinds, DenseTypes, TreatmentRequest};
 
-/// A model, what is asked, and how its source stores it.
 struct Case {
     hyper: HyperParameters,
     request: Request,
@@ -85,7 +84,6 @@ impl Case {
         make(&self.hyper, request, &self.evidence, |_, _| self.source)
     }
 
-    /// The budget, and what a plan spends of it.
     fn spent(&self, plan: &Plan) -> (f64, f64) {
         let sum = |of: &dyn Fn(&crate::plan::UnitPlan) -> u64| -> f64 {
             plan.units.iter().map(of).sum::<u64>() as f64
@@ -111,7 +109,6 @@ impl Case {
         }
     }
 
-    /// Every property of a plan.
     fn check(&self, plan: &Plan) {
         let (budget, spent) = self.spent(plan);
         assert!(spent <= budget, "{spent} of {budget}");
@@ -142,13 +139,13 @@ impl Case {
                     if self.request.allocation.floor.is_none() {
                         assert!(!notes.contains("--rank-floor"), "{notes}");
                     } else if rung == 0 && rank > 8 && rank - 8 >= floor {
-                        // The first multiple of a step that the floor allows.
+                        // First multiple of a step within the floor.
                         assert!(ladder.rungs.len() == 1 || rank - floor < 256, "{rank}");
                     }
                 }
             }
         }
-        // No unit could take one more step; where all layers go together, no kind could.
+        // No unit has room for one more step; with equal ranks in all layers, no kind has.
         for (members, step, ladder) in &steps {
             let together = matches!(allocator, Allocator::Uniform | Allocator::CacheFit)
                 || plan.notes.iter().any(|n| n.contains("uniform"));
@@ -171,7 +168,7 @@ impl Case {
 }
 
 #[test]
-fn every_budget_is_met_from_below_to_the_granularity_by_every_allocator() {
+fn every_allocator_meets_budgets_from_below() {
     let mut rng = Rng(3);
     let (mut made, mut impossible) = (0, 0);
     for i in 0..2800 {
@@ -179,7 +176,7 @@ fn every_budget_is_met_from_below_to_the_granularity_by_every_allocator() {
         let mut case = Case::random(&mut rng, allocator);
         let plain = case.request.allocation == Allocation::default();
         if plain && matches!(case.request.budget, Budget::Ratio(_)) {
-            // The uniform allocator for a ratio, which has tests of its own.
+            // The uniform allocator for a ratio has separate tests.
             continue;
         }
         match case.make() {
@@ -224,7 +221,7 @@ fn every_budget_is_met_from_below_to_the_granularity_by_every_allocator() {
 }
 
 #[test]
-fn budgets_that_are_no_quantity_are_refused() {
+fn non_finite_budgets_are_rejected() {
     let hyper = hyper(2, (4, 2, 16), (64, 160));
     let ask = |budget| {
         let mut request = request(Allocator::Uniform, budget);
@@ -248,7 +245,7 @@ fn budgets_that_are_no_quantity_are_refused() {
 }
 
 #[test]
-fn a_fixed_rank_leaves_nothing_to_allocate() {
+fn fixed_rank_rejects_allocation_options() {
     let hyper = hyper(2, (4, 2, 16), (64, 160));
     for (allocation, option) in [
         (("phase", None, None), "`allocator` phase"),
@@ -266,7 +263,7 @@ fn a_fixed_rank_leaves_nothing_to_allocate() {
 }
 
 #[test]
-fn floors_and_caps_are_typed_as_ranks_or_fractions() {
+fn floors_and_caps_parse_as_ranks_or_fractions() {
     assert_eq!("64".parse(), Ok(Floor::Rank(64)));
     assert_eq!("0.55".parse(), Ok(Floor::Fraction(0.55)));
     assert_eq!("1".parse(), Ok(Floor::Rank(1)));

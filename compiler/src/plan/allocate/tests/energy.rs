@@ -1,9 +1,8 @@
-//! What measured energy makes of a plan.
+//! Plans with measured energy.
 
 use super::*;
 use crate::request::MeasuredEnergy;
 
-/// A line of so many joules for each byte.
 fn measured(joules_per_byte: f64) -> Option<MeasuredEnergy> {
     Some(MeasuredEnergy {
         joules_per_byte,
@@ -15,8 +14,9 @@ fn measured(joules_per_byte: f64) -> Option<MeasuredEnergy> {
     })
 }
 
-/// Where all numbers take the same bytes and nothing is drawn beside them, a slope of measured energy is the tokens per joule of the
-/// dense model in other words; factors of half the bytes cost half, which those do not know.
+/// If all elements have equal size and there is no static power, the measured slope is equivalent
+/// to tokens per joule of the dense model. Factors of half the bytes cost half, which tokens per
+/// joule cannot express.
 #[test]
 fn measured_energy_pays_for_bytes() {
     let mut rng = Rng(8);
@@ -42,7 +42,7 @@ fn measured_energy_pays_for_bytes() {
     assert_eq!(one.units, other.units);
     asked.factor_type = DType::F16;
     let [one, other] = [&by_tokens, &by_bytes].map(|evidence| made(&asked, evidence));
-    // Half the price for a rank, and less rank than the dense form is worth at all of it.
+    // Half the price per rank, and less rank than the dense form justifies at the full price.
     assert_ne!(one.units, other.units);
     let spectra = given.whitened.as_ref().unwrap();
     for ((unit, planned), spectrum) in units.iter().zip(&other.units).zip(spectra) {
@@ -50,7 +50,8 @@ fn measured_energy_pays_for_bytes() {
         let numbers = unit.outs + unit.cols;
         let weight =
             |rank: usize| lost[rank] + 0.005 * 1e3 * (2 * rank * numbers) as f64 / (4.0 * all);
-        // Ranks in steps of 8 whose factors have fewer numbers than the dense form, and then fewer bytes.
+        // Ranks in steps of 8 whose factors have fewer elements than the dense form, and then fewer
+        // bytes.
         let ranks = (8..=unit.full_rank()).step_by(8);
         let ranks = ranks.filter(|rank| rank * numbers < unit.outs * unit.cols);
         let least = ranks
@@ -71,11 +72,12 @@ fn measured_energy_pays_for_bytes() {
     ] {
         assert!(said.contains(word), "{said}");
     }
-    // What every token costs beside has no part in it.
+    // The constant cost of a token has no effect.
     let mut beside = by_bytes.clone();
     beside.energy.as_mut().unwrap().joules_of_no_bytes = 0.0;
     assert_eq!(made(&asked, &beside).units, other.units);
-    // Under a budget of bytes it cancels; one of parameters does not know that the dense form has others.
+    // Cancels under a byte budget, but not under a parameter budget, where the dense form has other
+    // bytes.
     let [cheap, dear] = [1e-9, 1e-6].map(|slope| Evidence {
         energy: measured(slope),
         ..by_bytes.clone()

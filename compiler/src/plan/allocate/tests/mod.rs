@@ -1,4 +1,4 @@
-//! Allocations of random models, and closed forms.
+//! Tests with random models and closed forms.
 
 mod allocators;
 mod budgets;
@@ -41,7 +41,6 @@ fn small() -> HyperParameters {
     hyper(6, (8, 8, 32), (256, 768))
 }
 
-/// The shapes of an 8B Llama.
 fn eight_billion() -> HyperParameters {
     hyper(32, (32, 8, 128), (4096, 14336))
 }
@@ -69,7 +68,6 @@ fn request(allocator: Allocator, budget: Budget) -> Request {
     }
 }
 
-/// Evidence of everything, with spectra that fall like powers drawn for each unit.
 fn evidence(rng: &mut Rng, units: &[Unit], layers: usize) -> Evidence {
     let mut spectra = |_: u8| -> Vec<Vec<f64>> {
         let spectrum = |u: &Unit| {

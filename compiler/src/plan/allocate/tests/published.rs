@@ -1,4 +1,4 @@
-//! The published singular values of an 8B Llama, where they are present.
+//! Tests on the published singular values of an 8B Llama, if available.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,11 +11,10 @@ const LAYERS: [usize; 5] = [0, 7, 15, 23, 31];
 
 struct Published {
     folder: PathBuf,
-    /// By names like `layer7.gate`.
+    /// By names such as `layer7.gate`.
     spectra: BTreeMap<String, Vec<f64>>,
 }
 
-/// The spectra; `None`, and a line that says so, where they are absent.
 fn published() -> Option<Published> {
     let shared = std::env::var_os("HTC_SHARED").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
@@ -46,7 +45,7 @@ fn published() -> Option<Published> {
 }
 
 #[test]
-fn ranks_by_energy_are_the_published_ones() {
+fn ranks_by_energy_match_the_published_values() {
     let Some(published) = published() else { return };
     let text = fs::read_to_string(published.folder.join("spectra_summary.json")).unwrap();
     let summary: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -64,8 +63,7 @@ fn ranks_by_energy_are_the_published_ones() {
                 let energy: f64 = energy.parse().unwrap();
                 let found = lost.partition_point(|l| *l > 1.0 - energy);
                 let told = rank.as_u64().unwrap() as usize;
-                // They were summed in float32: a rank is off by one where the sum ends within that
-                // precision of the threshold.
+                // The published sums are in float32: a rank may be off by one near the threshold.
                 let close = (1.0 - lost[told] - energy).abs() < 1e-4;
                 assert!(
                     found == told || found.abs_diff(told) == 1 && close,
@@ -81,7 +79,7 @@ fn ranks_by_energy_are_the_published_ones() {
 }
 
 #[test]
-fn eckart_young_tails_are_the_published_ones() {
+fn eckart_young_tails_match_the_published_values() {
     let Some(published) = published() else { return };
     let table = fs::read_to_string(published.folder.join("ey_per_layer.csv")).unwrap();
     let mut lines = table.lines();
@@ -102,15 +100,14 @@ fn eckart_young_tails_are_the_published_ones() {
     assert!(compared >= 36);
 }
 
-/// What an allocation of a model of eight billion parameters may take, in seconds: a loop over ranks within
-/// a loop over units would take minutes.
+/// Time limit in seconds for a model of 8 billion parameters: a nested loop over units and ranks
+/// would take minutes.
 const MOST_SECONDS: f64 = 5.0;
 
-/// All allocators on 224 units with ranks of up to 4096; layers between the published ones have the
-/// spectra of the nearest of them. Each keeps within its budget and its time, and those that look at the
-/// spectra lose less than those that do not.
+/// All allocators on 224 units with ranks up to 4096; layers in between use the spectra of the
+/// nearest published one. Allocators that use the spectra lose less than the others.
 #[test]
-fn published_spectra_are_allocated_fast() {
+fn published_spectra_are_allocated_within_the_time_limit() {
     let Some(published) = published() else { return };
     let hyper = eight_billion();
     let name = |slot: Slot| match slot {
@@ -158,7 +155,7 @@ fn published_spectra_are_allocated_fast() {
                 let bytes: u64 = plan.units.iter().map(UnitPlan::bytes_after).sum();
                 match budget {
                     Budget::Bytes(most) => assert!(bytes <= most, "{allocator}: {bytes}"),
-                    // Its caps may leave some of the budget over.
+                    // Its caps may leave part of the budget.
                     _ if allocator == Allocator::CacheFit => assert!(plan.ratio() <= 0.6),
                     _ => assert!(plan.ratio() <= 0.6 && plan.ratio() > 0.599, "{allocator}"),
                 }

@@ -1,4 +1,4 @@
-//! Matrices in bands in a plan's file.
+//! Column groups in plan files.
 
 use super::*;
 
@@ -18,7 +18,7 @@ const BANDS: &str = r#"{
 "#;
 
 #[test]
-fn codes_of_bands_are_read_and_written() {
+fn codes_of_column_groups_round_trip() {
     let plan = parsed(BANDS).unwrap();
     let text = write(&plan, None).unwrap();
     assert_eq!(parsed(&text).unwrap(), plan, "{text}");
@@ -60,9 +60,10 @@ fn codes_of_bands_are_read_and_written() {
     }
 }
 
-/// Rows of 172 numbers are five bands and one that is padded, which the plan says once, whatever its file said of it.
+/// Rows of 172 elements are five column groups and a padded one; the plan has exactly one note on
+/// it, for any input.
 #[test]
-fn padding_is_read_written_and_said_once() {
+fn padding_note_appears_once() {
     let hyper = HyperParameters {
         ffn: 172,
         ..hyper()
@@ -96,7 +97,7 @@ fn padding_is_read_written_and_said_once() {
     });
     let expected = ["2:t3x5,l4x1-20", "1:l4x8", "2:t3x6-20"];
     assert_eq!(codes.collect::<Vec<_>>(), expected);
-    // Six bands of 64 rows, as if there were 192 columns.
+    // Six column groups of 64 rows, as with 192 columns.
     let bytes = plan.units[2].bytes_after();
     let whole: Codes = "2:t3x6".parse().unwrap();
     assert_eq!(bytes, whole.bytes(256));

@@ -1,8 +1,7 @@
-//! Every misfit of a plan and its model has its line.
+//! Mismatches have the right lines.
 
 use super::*;
 
-/// The misfits of the good plan with one text replaced by another.
 fn misfits(from: &str, to: &str) -> Misfits {
     assert!(GOOD.contains(from), "{from}");
     let text = GOOD.replacen(from, to, 1);
@@ -343,7 +342,7 @@ fn every_misfit_has_its_line() {
 }
 
 #[test]
-fn slots_of_one_basis_read_one_input() {
+fn projections_of_a_basis_must_share_their_input() {
     let text = write(
         &plan(Method::SharedBasis, Budget::Rank(64), Allocation::default()),
         None,
@@ -370,7 +369,7 @@ fn slots_of_one_basis_read_one_input() {
 }
 
 #[test]
-fn misfits_are_all_counted_and_the_first_are_listed() {
+fn all_misfits_are_counted_and_the_first_listed() {
     let unit = "    {\"layer\": 9, \"slots\": [\"q\"], \"form\": \"dense\"},\n";
     let text = GOOD.replacen("    {", &format!("{}    {{", unit.repeat(1000)), 1);
     let error = parsed(&text).unwrap_err();

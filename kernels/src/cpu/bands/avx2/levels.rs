@@ -1,9 +1,9 @@
-//! Products of bands of levels and one vector, decoded in registers.
+//! Matrix-vector products of codebook column groups, decoded in registers.
 //!
-//! Eight rows of four columns are a register; four codes of the vector are multiplied with all of them and
-//! added in eight sums. Instructions on registers for 32 weights, without loads: cutting out codes 2, or 3
-//! with a bit that is a sign, 4 with six bits and 5 with seven, looking up 1 (six bits 3, seven 7),
-//! products and sums 4, scales 1; with eight bits 6 in all, from 8 with four bits to 17 with seven.
+//! A register holds eight rows of four columns; it is multiplied with four codes of the vector and
+//! added to eight sums. Register instructions per 32 weights, without loads: extracting codes 2 (3
+//! with a sign bit, 4 with six bits, 5 with seven), lookup 1 (six bits 3, seven 7), products and
+//! sums 4, scales 1. In total 6 with eight bits, and from 8 with four bits to 17 with seven.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::super::{Vector, part};
 use super::{Group16, Table, halves, load, table};
 use crate::cpu::blocks::prefetch;
 
-/// As [`BandKernels::dot`](super::super::BandKernels::dot), for levels of `BITS`.
+/// Implements [`BandKernels::dot`](super::super::BandKernels::dot) for a codebook of `BITS` bits.
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn dot<const BITS: usize>(
     band: &[u8],
@@ -60,7 +60,7 @@ pub(super) fn dot<const BITS: usize>(
             .zip(factors)
             .zip(sums.as_chunks_mut::<8>().0)
         {
-            // SAFETY: the array has the numbers that are read and written.
+            // SAFETY: all accesses stay within the array.
             unsafe {
                 let sum = _mm256_loadu_ps(sums.as_ptr());
                 let factor = _mm256_mul_ps(scale, factor);
@@ -71,7 +71,7 @@ pub(super) fn dot<const BITS: usize>(
     }
 }
 
-/// The table of levels: both signs of two and four bits, else magnitudes; none of eight.
+/// Returns the lookup table: both signs for two and four bits, else magnitudes; empty for eight.
 const fn entries(bits: usize) -> [i8; 64] {
     let mut entries = [0; 64];
     if bits == 8 {
@@ -89,10 +89,10 @@ const fn entries(bits: usize) -> [i8; 64] {
     entries
 }
 
-/// Bytes between what is read and what is asked for.
+/// Prefetch distance in bytes.
 const AHEAD: usize = 1024;
 
-/// The vector's codes, four of a quad in each lane.
+/// Codes of the vector, the four of a quad repeated in each lane.
 struct Codes {
     magnitudes: [[i32; 8]; QUADS],
     signed: [[i32; 8]; QUADS],
@@ -109,7 +109,7 @@ impl Codes {
         for (quad, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
             let four = _mm256_set1_epi32(i32::from_le_bytes(codes.map(i8::cast_unsigned)));
             let (signed, magnitudes) = (&mut words.signed[quad], &mut words.magnitudes[quad]);
-            // SAFETY: the arrays have the bytes that are written.
+            // SAFETY: the writes stay within the arrays.
             unsafe {
                 _mm256_storeu_si256(signed.as_mut_ptr().cast(), four);
                 _mm256_storeu_si256(magnitudes.as_mut_ptr().cast(), _mm256_abs_epi8(four));
@@ -118,7 +118,7 @@ impl Codes {
         words
     }
 
-    /// The products of signed weights, two to a sum of sixteen bits, which 2 · 127 · 127 fits.
+    /// Multiplies signed weights; sums pairs in sixteen bits, which hold 2 · 127 · 127.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn of_signed(&self, quad: usize, weights: __m256i) -> __m256i {
@@ -126,18 +126,18 @@ impl Codes {
         _mm256_maddubs_epi16(words(&self.magnitudes[quad]), weights)
     }
 
-    /// The products of magnitudes, negative where the highest bit of the other bytes is set.
+    /// Multiplies magnitudes, negated where the highest bit of the `sign` bytes is set.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn of(&self, quad: usize, magnitudes: __m256i, sign: __m256i) -> __m256i {
-        // Not zero, whose sign would be none.
+        // Not zero, which would make the product zero.
         let sign = _mm256_or_si256(sign, _mm256_set1_epi8(1));
         let x = _mm256_sign_epi8(words(&self.signed[quad]), sign);
         _mm256_maddubs_epi16(magnitudes, x)
     }
 }
 
-/// The lowest four bits of the codes of a half of a chunk, or two where there are less than four.
+/// Returns the lowest four bits (or two) of the codes of half a chunk.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn index<const BITS: usize>(chunk: &[u8], half: usize) -> __m256i {
@@ -156,8 +156,8 @@ fn index<const BITS: usize>(chunk: &[u8], half: usize) -> __m256i {
     _mm256_and_si256(_mm256_srlv_epi64(two, shifts), _mm256_set1_epi8(3))
 }
 
-/// Bit `bit` of the codes of a half of a chunk, of the planes of two and of one bit, as the highest of each
-/// byte. What stands in the lower ones is of no meaning.
+/// Returns bit `bit` of the codes of half a chunk, from the bit planes of two and of one bit, as
+/// the highest bit of each byte. The lower bits are undefined.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn bits_of<const BITS: usize>(chunk: &[u8], half: usize, bit: usize) -> __m256i {
@@ -175,7 +175,7 @@ fn bits_of<const BITS: usize>(chunk: &[u8], half: usize, bit: usize) -> __m256i 
     _mm256_sllv_epi64(_mm256_set1_epi64x(one), shifts)
 }
 
-/// The magnitudes of a half of a chunk of three, five, six or seven bits.
+/// Returns the magnitudes of half a chunk of three, five, six or seven bits.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn magnitudes<const BITS: usize>(table: &Table, chunk: &[u8], half: usize) -> __m256i {
@@ -200,17 +200,17 @@ fn magnitudes<const BITS: usize>(table: &Table, chunk: &[u8], half: usize) -> __
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn words(words: &[i32; 8]) -> __m256i {
-    // SAFETY: the array has the bytes that are read.
+    // SAFETY: the read stays within the array.
     unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }
 
-/// As [`level_scales`](htc_formats::bands::level_scales), as numbers.
+/// Returns [`level_scales`](htc_formats::bands::level_scales) as floats.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn factors(packed: &[u8; SCALE_BYTES]) -> [__m256; GROUP_ROWS / 8] {
     let mut bytes = [0; 16];
     bytes[..SCALE_BYTES].copy_from_slice(packed);
-    // SAFETY: the array has the bytes that are read.
+    // SAFETY: the read stays within the array.
     let packed = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
     let low = _mm_unpacklo_epi64(packed, _mm_srli_epi16::<4>(packed));
     let low = _mm_and_si128(low, _mm_set1_epi8(15));

@@ -1,28 +1,29 @@
-//! Weights of a trellis by the nibbles of their states.
+//! Trellis weights as sums of lookups by the nibbles of their states.
 //!
-//! Where every lane of a register holds the byte at the same place of its own part of a stream, a nibble of
-//! a state lies in the same bits of all lanes, and chooses one of the sixteen entries of a table in one
-//! instruction. Neighbouring states share nibbles that are four bits apart. Of a nibble that goes on in the next
-//! byte both parts are left in the bits where they are, and the table is in the order that follows.
+//! When every lane of a register holds the byte at the same offset of its part of a stream, a
+//! nibble of a state lies in the same bits of all lanes and selects one of sixteen table entries in
+//! one instruction. Neighbouring states share nibbles that are four bits apart. A nibble that
+//! crosses into the next byte is not reassembled: both parts stay in their bits, and the table is
+//! permuted to match.
 
 use std::arch::x86_64::*;
 
 use htc_formats::bands::{TRELLIS_TABLES, Trellis};
 
-/// The tables by the lowest, the middle and the highest nibble, the first one's entries above by 128 (modulo
-/// 256), so that sums are unsigned.
+/// Tables by the lowest, the middle and the highest nibble. The entries of the first are raised by
+/// 128 (modulo 256), so that sums are unsigned.
 type Tables = [[i8; 16]; 3];
 
-/// The tables of a trellis, for nibbles of which so many bits are in the next byte.
+/// Tables of a trellis, indexed by the number of bits of the nibble that lie in the next byte.
 pub(super) type Orders = [Tables; 4];
 
-/// Which of [`TRELLIS_TABLES`] are sums by nibbles.
+/// Index of the [`TRELLIS_TABLES`] that are sums by nibbles.
 pub(super) const TABLES: usize = 1;
 
-/// Tables of another version need kernels, too.
+/// Another version of the tables would need kernels, too.
 const _: () = assert!(TABLES + 1 == TRELLIS_TABLES.len());
 
-/// Those of 2 to 5 bits.
+/// Tables for 2 to 5 bits.
 pub(super) static NIBBLES: [Orders; 4] = {
     let tables = &TRELLIS_TABLES[TABLES];
     [
@@ -51,14 +52,13 @@ const fn orders(trellis: &Trellis) -> Orders {
     orders
 }
 
-/// Four bits from `FROM` on.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn four<const FROM: i32>(byte: __m256i) -> __m256i {
     _mm256_and_si256(_mm256_srli_epi16::<FROM>(byte), _mm256_set1_epi8(15))
 }
 
-/// The upper bits `UPPER` of a byte's upper half, and behind them the `LOWER` ones of the next byte.
+/// Combines the `UPPER` bits of the upper half of a byte with the `LOWER` bits of the next byte.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn across<const UPPER: i8, const LOWER: i8>(byte: __m256i, next: __m256i) -> __m256i {
@@ -66,7 +66,7 @@ fn across<const UPPER: i8, const LOWER: i8>(byte: __m256i, next: __m256i) -> __m
     _mm256_or_si256(upper, _mm256_and_si256(next, _mm256_set1_epi8(LOWER)))
 }
 
-/// The entries of table `TABLE` that the nibbles choose which begin at bit `BIT`.
+/// Looks up table `TABLE` by the nibbles that begin at bit `BIT`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn entries<const TABLE: usize, const BIT: usize>(orders: &Orders, planes: &[__m256i]) -> __m256i {
@@ -82,13 +82,13 @@ fn entries<const TABLE: usize, const BIT: usize>(orders: &Orders, planes: &[__m2
         _ => across::<8, 7>(byte, planes[BIT / 8 + 1]),
     };
     let table = &orders[(BIT % 8).saturating_sub(4)][TABLE];
-    // SAFETY: the array has the bytes that are read.
+    // SAFETY: the read stays within the array.
     let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
     _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibble)
 }
 
-/// The weights, above by 128, whose states' nibbles begin at these bits: `planes` are the bytes of each
-/// lane's part of a stream.
+/// Returns the weights, raised by 128, of the states whose nibbles begin at these bits; `planes`
+/// are the bytes of each lane's part of a stream.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn weights<const LOWEST: usize, const MIDDLE: usize, const HIGHEST: usize>(

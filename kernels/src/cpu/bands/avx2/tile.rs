@@ -1,9 +1,9 @@
-//! Products of unpacked bands and several vectors.
+//! Products of unpacked column groups and several vectors.
 //!
-//! Weights and codes are widened to sixteen bits, two columns of eight rows to a register, so that one
-//! instruction multiplies and adds them into the sums of rows, without the signs that products of bytes
-//! ask for. Sixteen rows and six vectors have their sums in registers: 4 instructions on registers for 32
-//! products, half of them multiplications.
+//! Weights and codes are widened to sixteen bits, two columns of eight rows per register, so that
+//! one instruction multiplies and adds them into the sums of rows, without the sign handling that
+//! byte products need. The sums of sixteen rows and six vectors stay in registers: 4 register
+//! instructions per 32 products, half of them multiplications.
 
 use std::arch::x86_64::*;
 
@@ -15,13 +15,13 @@ use super::{Group16, load};
 /// Vectors whose sums fit the registers.
 const TILE: usize = 6;
 
-/// Groups that are widened together, to stay in the first-level cache with their vectors.
+/// Row groups that are widened together, to stay in the L1 cache with their vectors.
 const GROUPS: usize = 4;
 
-/// The weights of a group as numbers of sixteen bits: columns by pairs, rows in halves.
+/// Weights of a row group in sixteen bits: columns by pairs, rows in halves.
 type Wide = [[[i16; 16]; 2]; BAND / 2];
 
-/// As [`BandKernels::add`](super::super::BandKernels::add).
+/// Implements [`BandKernels::add`](super::super::BandKernels::add).
 #[target_feature(enable = "avx2,fma")]
 pub(in super::super::super) fn add(
     integers: &[Group],
@@ -72,14 +72,14 @@ fn widen(group: &Group, wide: &mut Wide) {
             ];
             for (wide, pair) in wide.iter_mut().zip(both) {
                 let numbers = _mm256_cvtepi8_epi16(pair);
-                // SAFETY: the array has the bytes that are written.
+                // SAFETY: the write stays within the array.
                 unsafe { _mm256_storeu_si256(wide[half].as_mut_ptr().cast(), numbers) };
             }
         }
     }
 }
 
-/// Adds the products with `T` vectors, whose sums are `stride` groups apart.
+/// Adds the products with `T` vectors, whose sums are `stride` row groups apart.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn tile<const T: usize>(
@@ -92,7 +92,7 @@ fn tile<const T: usize>(
     let mut codes = [[0_i16; BAND]; T];
     for t in 0..T {
         for (half, codes) in codes[t].as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            // SAFETY: the arrays have the bytes that are read and written.
+            // SAFETY: all accesses stay within the arrays.
             unsafe {
                 let bytes = _mm_loadu_si128(vectors[t].codes.as_ptr().add(16 * half).cast());
                 _mm256_storeu_si256(codes.as_mut_ptr().cast(), _mm256_cvtepi8_epi16(bytes));
@@ -105,7 +105,7 @@ fn tile<const T: usize>(
             let rows = group[pair].each_ref();
             let mut weights = [_mm256_setzero_si256(); 2];
             for half in 0..2 {
-                // SAFETY: the array has the bytes that are read.
+                // SAFETY: the read stays within the array.
                 weights[half] = unsafe { _mm256_loadu_si256(rows[half].as_ptr().cast()) };
             }
             for t in 0..T {
@@ -125,7 +125,7 @@ fn tile<const T: usize>(
             for (half, (sums, factors)) in
                 sums.iter_mut().zip(factors.as_chunks::<8>().0).enumerate()
             {
-                // SAFETY: the arrays have the numbers that are read and written.
+                // SAFETY: all accesses stay within the arrays.
                 unsafe {
                     let factor = _mm256_mul_ps(scale, _mm256_loadu_ps(factors.as_ptr()));
                     let sum = _mm256_loadu_ps(sums.as_ptr());

@@ -1,15 +1,16 @@
-//! Products of bands of trellises and one vector, decoded in registers.
+//! Matrix-vector products of trellis column groups, decoded in registers.
 //!
-//! Bytes are first brought into lanes: with four bits a weight they lie as they are read, two bytes of a
-//! stream to a row; with two bits those of two streams alternate; with three and five bits the bytes of
-//! two rows are a unit, and the bytes at one place of all units are a plane, those of two streams
-//! alternating. In each case neighbouring bytes give weights of the same row, which one instruction
-//! multiplies and adds in sixteen bits. So that eight such sums fit, the vector's codes are split in two
-//! digits of base sixteen, and weights count from -128 on, which is taken back at the end.
+//! Bytes are first arranged in lanes. With four bits per weight they are used as stored, two bytes
+//! of a stream per row. With two bits, the bytes of two streams alternate. With three and five
+//! bits, the bytes of two rows form a unit, and the bytes at one offset of all units form a plane,
+//! with those of two streams alternating. In each case neighbouring bytes give weights of the same
+//! row, which one instruction multiplies and adds in sixteen bits. To fit eight such sums, the
+//! vector's codes are split into two digits of base sixteen, and weights are raised by 128, which
+//! is subtracted at the end.
 //!
-//! Instructions on registers for 32 weights, without loads: three tables of sixteen entries 3, their sums 2,
-//! nibbles, which neighbours share, 3 (four bits), 4 (two) and 7 (three and five), products and sums 4, bringing
-//! bytes into lanes 0, 1, 3 and 6, sums to numbers 1.
+//! Register instructions per 32 weights, without loads: three table lookups 3, their sums 2,
+//! nibbles (shared by neighbours) 3 with four bits, 4 with two and 7 with three and five, products
+//! and sums 4, arranging bytes 0, 1, 3 and 6, conversion of sums 1.
 
 use std::arch::x86_64::*;
 use std::hint::black_box;
@@ -22,8 +23,8 @@ use super::nibbles::{NIBBLES, Orders, weights};
 use super::{Group16, halves, load};
 use crate::cpu::blocks::prefetch;
 
-/// Bytes between streams, or pairs of them, of two and four bits: those of 256 rows and what is read
-/// behind them.
+/// Bytes between streams, or pairs of them, of two and four bits: 256 rows and the overread after
+/// them.
 const STREAM: usize = 2 * STRIP_ROWS + 32;
 
 /// Bytes between planes of three and five bits.
@@ -31,7 +32,7 @@ const PLANE: usize = STRIP_ROWS + 32;
 
 const _: () = assert!(QUADS * STREAM <= Room::BYTES && QUADS / 2 * 5 * PLANE <= Room::BYTES);
 
-/// As [`BandKernels::dot`](super::super::BandKernels::dot), for a trellis of `BITS`.
+/// Implements [`BandKernels::dot`](super::super::BandKernels::dot) for a trellis of `BITS` bits.
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn dot<const BITS: usize>(
     band: &[u8],
@@ -73,7 +74,7 @@ pub(super) fn dot<const BITS: usize>(
     }
 }
 
-/// Asks for a part of the band that comes next.
+/// Prefetches a part of the next column group.
 #[inline(always)]
 fn fetch(next: *const u8, from: usize, count: usize) {
     for at in (from..from + count).step_by(64) {
@@ -81,7 +82,7 @@ fn fetch(next: *const u8, from: usize, count: usize) {
     }
 }
 
-/// The streams of a band, of some groups of rows.
+/// Streams of a column group, restricted to some row groups.
 struct Streams<'a> {
     band: &'a [u8],
     start: usize,
@@ -98,14 +99,14 @@ impl<'a> Streams<'a> {
         &self.whole(quad)[self.start..self.end]
     }
 
-    /// A byte behind the groups; the first ones are behind the last.
+    /// Returns byte `i` after the row groups, wrapping around to the start of the stream.
     fn behind(&self, quad: usize, i: usize) -> u8 {
         let stream = self.whole(quad);
         stream[(self.end + i) % stream.len()]
     }
 }
 
-/// Streams as they are, with the byte behind.
+/// Copies the streams, each followed by the next byte.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn copies(streams: &Streams<'_>, room: &mut Room) {
@@ -119,7 +120,7 @@ fn copies(streams: &Streams<'_>, room: &mut Room) {
     }
 }
 
-/// The bytes of two streams in turn, with two of each behind.
+/// Interleaves the bytes of two streams, followed by two bytes of each.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn pairs(streams: &Streams<'_>, room: &mut Room) {
@@ -127,7 +128,7 @@ fn pairs(streams: &Streams<'_>, room: &mut Room) {
         let (a, b) = (streams.of(2 * pair), streams.of(2 * pair + 1));
         let rows = a.as_chunks::<16>().0.iter().zip(b.as_chunks::<16>().0);
         for ((a, b), out) in rows.zip(room.as_chunks_mut::<32>().0) {
-            // SAFETY: the arrays have the bytes that are read and written.
+            // SAFETY: all accesses stay within the arrays.
             unsafe {
                 let a = _mm_loadu_si128(a.as_ptr().cast());
                 let b = _mm_loadu_si128(b.as_ptr().cast());
@@ -140,7 +141,7 @@ fn pairs(streams: &Streams<'_>, room: &mut Room) {
     }
 }
 
-/// Writes a byte of each stream of a pair behind what has been written, for each of these places.
+/// Appends the next bytes of both streams of a pair at the given offsets.
 fn behind<const N: usize>(
     streams: &Streams<'_>,
     pair: usize,
@@ -154,7 +155,7 @@ fn behind<const N: usize>(
     }
 }
 
-/// The planes of three or five bits: the bytes of eight units at a time.
+/// Writes the planes of three or five bits, eight units at a time.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn planes<const BITS: usize>(streams: &Streams<'_>, room: &mut Room) {
@@ -164,7 +165,7 @@ fn planes<const BITS: usize>(streams: &Streams<'_>, room: &mut Room) {
         let units = a.chunks_exact(8 * BITS).zip(b.chunks_exact(8 * BITS));
         for (i, (a, b)) in units.enumerate() {
             let (a, b) = (eight_units::<BITS>(a), eight_units::<BITS>(b));
-            // Planes 0 and 1, 2 and 3, and 4, four units to a half.
+            // Planes 0 and 1, 2 and 3, and 4, four units per half.
             let both = [
                 _mm256_unpacklo_epi8(a[0], b[0]),
                 _mm256_unpackhi_epi8(a[0], b[0]),
@@ -190,12 +191,12 @@ fn planes<const BITS: usize>(streams: &Streams<'_>, room: &mut Room) {
 #[target_feature(enable = "avx2,fma")]
 fn store(to: &mut [u8], v: __m128i) {
     let to = &mut to[..16];
-    // SAFETY: the slice has the bytes that are written.
+    // SAFETY: the write stays within the slice.
     unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), v) }
 }
 
-/// Eight units of a stream, the first four of them in the lower half: four bytes of plane 0, of plane 1
-/// and so on, the fifth plane in the second register.
+/// Returns eight units of a stream, the first four in the lower half: four bytes of plane 0, of
+/// plane 1 and so on, with the fifth plane in the second register.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn eight_units<const BITS: usize>(bytes: &[u8]) -> [__m256i; 2] {
@@ -215,7 +216,7 @@ fn eight_units<const BITS: usize>(bytes: &[u8]) -> [__m256i; 2] {
     ]
 }
 
-/// With three bits: the places of four units from byte 0 and from byte 4 of sixteen. With five: those of
+/// Returns byte shuffles. Three bits: four units from byte 0 and from byte 4 of sixteen. Five bits:
 /// two units from byte 0, and in the second register's upper half from byte 6.
 const fn unit_shuffles(bits: usize) -> [[u8; 32]; 2] {
     let units = if bits == 3 { 4 } else { 2 };
@@ -233,19 +234,20 @@ const fn unit_shuffles(bits: usize) -> [[u8; 32]; 2] {
     shuffles
 }
 
-/// The vector's codes in two digits, each for a pair of columns as bytes in turn: `16 · second + first`.
+/// Codes of the vector in two digits, for pairs of columns as alternating bytes: `16 · second +
+/// first`.
 struct Digits([[[i16; 16]; 2]; BAND / 2]);
 
 impl Digits {
-    /// `within` a quad, columns 0 and 2, 1 and 3; else the same columns of two quads.
+    /// If `within`, pairs columns 0 and 2, 1 and 3 of a quad; else the same columns of two quads.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn new(codes: &[i8; BAND], within: bool) -> Digits {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         let codes = unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) };
         let (ones, eights) = (_mm256_set1_epi8(1), _mm256_set1_epi8(8));
         let fifteens = _mm256_set1_epi8(15);
-        // The sixteenth, rounded down, and one more where the rest is eight or more.
+        // The code divided by sixteen, rounded down, plus one if the remainder is at least eight.
         let shifted = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), fifteens);
         let sixteenth = _mm256_sub_epi8(_mm256_xor_si256(shifted, eights), eights);
         let carry = _mm256_and_si256(_mm256_srli_epi16::<3>(codes), ones);
@@ -261,13 +263,13 @@ impl Digits {
         let mut pairs = [[0_i16; BAND / 2]; 2];
         for (pairs, digits) in pairs.iter_mut().zip([first, second]) {
             let digits = _mm256_shuffle_epi8(digits, order);
-            // SAFETY: the array has the bytes that are written.
+            // SAFETY: the write stays within the array.
             unsafe { _mm256_storeu_si256(pairs.as_mut_ptr().cast(), digits) };
         }
         let mut digits = Digits([[[0; 16]; 2]; BAND / 2]);
         for (i, both) in digits.0.iter_mut().enumerate() {
             for (digits, pairs) in both.iter_mut().zip(&pairs) {
-                // SAFETY: the array has the bytes that are written.
+                // SAFETY: the write stays within the array.
                 unsafe {
                     let pair = _mm256_set1_epi16(pairs[i]);
                     _mm256_storeu_si256(digits.as_mut_ptr().cast(), pair);
@@ -278,7 +280,7 @@ impl Digits {
     }
 }
 
-/// Sums of products of both digits in sixteen bits, eight at most.
+/// Sums of up to eight products of both digits in sixteen bits.
 type Sums = [__m256i; 2];
 
 /// Adds the products of weights and a pair of columns.
@@ -286,7 +288,7 @@ type Sums = [__m256i; 2];
 #[target_feature(enable = "avx2,fma")]
 fn multiply(sums: &mut Sums, weights: __m256i, digits: &[[i16; 16]; 2]) {
     for (sum, digits) in sums.iter_mut().zip(digits) {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         let digits = unsafe { _mm256_loadu_si256(digits.as_ptr().cast()) };
         *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(weights, digits));
     }
@@ -312,26 +314,25 @@ macro_rules! products {
     };
 }
 
-/// Nothing yet.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn no_sums() -> Sums {
     [_mm256_setzero_si256(); 2]
 }
 
-/// The bytes of a room that are `at` behind a block's place in some plane.
+/// Loads 32 bytes of the scratch space at offset `at`.
 ///
 /// # Safety
-/// They lie in the room.
+/// The bytes must lie within `room`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn bytes(room: &Room, at: usize) -> __m256i {
     debug_assert!(at + 32 <= Room::BYTES);
-    // SAFETY: the caller answers for it.
+    // SAFETY: guaranteed by the caller.
     unsafe { _mm256_loadu_si256(room.0.as_ptr().add(at).cast()) }
 }
 
-/// The sums of sixteen rows over a band of two or four bits, from a centre on.
+/// Sums sixteen rows over a column group of two or four bits, starting from a centre value.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn sixteen<const BITS: usize>(
@@ -344,15 +345,15 @@ fn sixteen<const BITS: usize>(
     assert!(block < STRIP_ROWS / GROUP_ROWS);
     let width = BAND / 2 / (QUADS * BITS / 4);
     let mut totals = [centre; 2];
-    // Eight products go into each sum. How many there are is kept from the compiler, which would
-    // take them all together, with more values at a time than there are registers.
+    // Eight products go into each sum. The count is hidden from the compiler, which would otherwise
+    // merge the loops and run out of registers.
     for half in 0..2 {
         let mut sums = no_sums();
         let streams = if BITS == 4 { black_box(4) } else { 2 };
         for i in half * streams..(half + 1) * streams {
             let digits = &digits.0[i * width..][..width];
             let at = i * STREAM + block * 32;
-            // SAFETY: a block of a stream, and up to 32 bytes behind it.
+            // SAFETY: reads a block of a stream and up to 32 bytes after it.
             let of = |behind: usize| unsafe { bytes(room, at + behind) };
             if BITS == 4 {
                 let planes = [of(0), of(1)];
@@ -368,7 +369,7 @@ fn sixteen<const BITS: usize>(
     in_order(totals)
 }
 
-/// The sums of 32 rows over a band of three or five bits, from a centre on.
+/// Sums 32 rows over a column group of three or five bits, starting from a centre value.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn thirty_two<const BITS: usize>(
@@ -379,13 +380,13 @@ fn thirty_two<const BITS: usize>(
     centre: __m256i,
 ) -> [[__m256i; 2]; 2] {
     assert!(block < STRIP_ROWS / GROUP_ROWS / 2);
-    // Eight products go into each sum: those of the even rows, and of the odd ones.
+    // Eight products go into each sum, separately for even and odd rows.
     let (mut even, mut odd) = ([no_sums(); 2], [no_sums(); 2]);
     for (pair, digits) in digits.0.as_chunks::<4>().0.iter().enumerate() {
         let at = pair * BITS * PLANE + block * 32;
-        // SAFETY: a block of a plane, and two bytes behind it.
+        // SAFETY: reads a block of a plane and two bytes after it.
         let of = |plane: usize| unsafe {
-            // Planes behind the last are those of the unit that comes next.
+            // Indices past the last plane refer to the next unit.
             bytes(room, at + plane % BITS * PLANE + plane / BITS * 2)
         };
         if BITS == 3 {
@@ -410,13 +411,13 @@ fn thirty_two<const BITS: usize>(
         widen(&mut totals[0], low);
         widen(&mut totals[1], high);
     }
-    // The lower halves are rows 0 to 7 and 8 to 15, the upper ones those behind.
+    // The lower halves are rows 0 to 7 and 8 to 15, the upper ones the next sixteen.
     let [a, b] = in_order(totals[0]);
     let [c, d] = in_order(totals[1]);
     [[a, c], [b, d]]
 }
 
-/// The lower halves together, and the upper ones.
+/// Returns the lower halves together, and the upper ones.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn in_order([a, b]: [__m256i; 2]) -> [__m256i; 2] {
@@ -430,7 +431,7 @@ fn in_order([a, b]: [__m256i; 2]) -> [__m256i; 2] {
 #[target_feature(enable = "avx2,fma")]
 fn add(totals: [__m256i; 2], scale: __m256, sums: &mut Group16) {
     for (total, sums) in totals.into_iter().zip(sums.as_chunks_mut::<8>().0) {
-        // SAFETY: the array has the numbers that are read and written.
+        // SAFETY: all accesses stay within the array.
         unsafe {
             let sum = _mm256_loadu_ps(sums.as_ptr());
             let sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), scale, sum);

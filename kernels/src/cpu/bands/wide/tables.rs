@@ -1,29 +1,29 @@
-//! Where weights are cut out of bytes, and the tables that they are looked up in.
+//! Extraction patterns and lookup tables of the kernels for 64-byte registers.
 
 use htc_formats::bands::{GROUP_ROWS, LEVEL_TABLES, QUAD, SCALE_BYTES, TRELLIS_TABLES, Trellis};
 
 /// Bytes of a register.
 pub(in crate::cpu::bands) const WIDTH: usize = 64;
 
-/// A register's bytes.
+/// Content of a register.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(in crate::cpu::bands) struct Bytes(pub [u8; WIDTH]);
 
 const NO_BYTES: Bytes = Bytes([0; WIDTH]);
 
-/// Bytes of a stream of the largest width in a strip, and those behind it that are read with its last.
+/// Bytes of a tile's stream at the largest width, plus overread.
 pub(in crate::cpu::bands) const STREAM: usize = 640 + WIDTH;
 
-/// How the windows of a chunk are cut out of its bytes: where each word's are; and the bits from which a
-/// window of each half of the state begins in it.
+/// Extraction of the windows of a chunk: byte indices of each word, and first bits of the windows
+/// of each half of the state.
 pub(in crate::cpu::bands) struct Windows {
     pub bytes: Bytes,
     pub low: Bytes,
     pub high: Bytes,
 }
 
-/// Those of 2 to 5 bits.
+/// Windows for 2 to 5 bits.
 pub(in crate::cpu::bands) static WINDOWS: [Windows; 4] =
     [windows(2), windows(3), windows(4), windows(5)];
 
@@ -43,10 +43,10 @@ const fn windows(bits: usize) -> Windows {
     windows
 }
 
-/// The tables of a trellis, the first with 128 above its values.
+/// Tables of a trellis; the first is raised by 128.
 pub(in crate::cpu::bands) type Tables = [Bytes; 2];
 
-/// Those of each version.
+/// Tables of each version.
 pub(in crate::cpu::bands) static TRELLISES: [[Tables; 4]; TRELLIS_TABLES.len()] =
     [trellises(0), trellises(1)];
 
@@ -71,8 +71,8 @@ const fn trellis(Trellis { low, high, .. }: &Trellis) -> Tables {
     tables
 }
 
-/// A part of codes that lies together: where each weight's byte is, from which bit of its word on a byte
-/// is to be cut so that the part is in its place, and which bits are those of this part or of one before.
+/// Contiguous part of the bits of codes: byte index of each weight, first bit to extract so that
+/// the part is in position, and mask of the bits of this part and earlier ones.
 #[derive(Clone, Copy)]
 pub(in crate::cpu::bands) struct Plane {
     pub bytes: Bytes,
@@ -86,16 +86,16 @@ const NO_PLANE: Plane = Plane {
     mask: NO_BYTES,
 };
 
-/// How levels are read.
+/// Extraction and lookup of codebook codes.
 pub(in crate::cpu::bands) struct Levels {
-    /// Planes of four, two and one bits, of which there are so many.
+    /// Planes of four, two and one bits; only the first `count` are used.
     pub planes: [Plane; 3],
     pub count: usize,
-    /// The values of codes, 128 above, as often as they fit.
+    /// Values of codes, raised by 128, repeated to fill the registers.
     pub tables: [Bytes; 2],
 }
 
-/// Those of 2 to 7 bits.
+/// Tables for 2 to 7 bits.
 pub(in crate::cpu::bands) static LEVELS: [Levels; 6] = [
     levels(2),
     levels(3),
@@ -132,7 +132,7 @@ const fn levels(bits: usize) -> Levels {
     levels
 }
 
-/// A plane of `width` bits that begins at byte `at` of a chunk and belongs at bit `place` of codes.
+/// Returns a plane of `width` bits at byte `at` of a chunk for bit `place` of the codes.
 const fn plane(width: usize, at: usize, place: usize) -> Plane {
     let mut plane = NO_PLANE;
     let bytes = 8 * width;
@@ -147,11 +147,11 @@ const fn plane(width: usize, at: usize, place: usize) -> Plane {
     plane
 }
 
-/// Bytes of the scales of four groups.
+/// Bytes of the scales of four row groups.
 pub(in crate::cpu::bands) const FOUR_SCALES: usize = 4 * SCALE_BYTES;
 
-/// How the scales of the rows of four groups are cut out of their bytes, twelve a group: the lower four
-/// bits, and the upper two in their place.
+/// Extraction of the row scales of four row groups, twelve bytes each: the lower four bits, then
+/// the upper two in position.
 pub(in crate::cpu::bands) static SCALES: [Plane; 2] = scales();
 
 const fn scales() -> [Plane; 2] {
@@ -170,17 +170,17 @@ const fn scales() -> [Plane; 2] {
     planes
 }
 
-/// How levels of three bits are read, four quads to a register, in 96 bytes of which the second register
-/// has those from byte 32 on.
+/// Extraction of three-bit codes, four quads per register, from 96 bytes; the second register
+/// starts at byte 32.
 pub(in crate::cpu::bands) struct Threes {
-    /// Where the pairs of lower bits are, sixteen bytes of each quad.
+    /// Indices of the pairs of lower bits, sixteen bytes per quad.
     pub pairs: Bytes,
-    /// Where the third bits are, twice the eight bytes of each quad.
+    /// Indices of the third bits, the eight bytes of each quad twice.
     pub thirds: Bytes,
-    /// From which bits third bits are cut so that those of the first and third sixteen weights are the
-    /// bits 2 and 6 of bytes; and those of the second and fourth.
+    /// First bits that move the third bits of the first and third sixteen weights to bits 2 and 6
+    /// of bytes; and those of the second and fourth.
     pub cuts: [Bytes; 2],
-    /// The bits of pairs in such bytes.
+    /// Mask of the pairs.
     pub mask: Bytes,
 }
 
@@ -206,7 +206,7 @@ const fn threes() -> Threes {
     threes
 }
 
-/// The place of a byte in two registers, the second of which begins at byte 32.
+/// Returns the permutation index of a byte in two registers, the second of which begins at byte 32.
 const fn of_two(byte: usize) -> u8 {
     if byte < WIDTH {
         byte as u8
@@ -215,27 +215,27 @@ const fn of_two(byte: usize) -> u8 {
     }
 }
 
-/// How a product with one vector takes a trellis: some groups of rows together, whose part of a stream is
-/// a block. Each word of eight bytes holds eight or more weights that can be cut out of it; those that have
-/// the same place in all words are a part.
+/// Reading pattern of a trellis for one vector. The streams of several row groups form a block.
+/// Each eight-byte word holds at least eight extractable weights; weights at the same position in
+/// all words form a part.
 pub(in crate::cpu::bands) struct Blocks {
-    /// Parts of eight weights to a word, and groups of a block.
+    /// Parts of eight weights per word; also the row groups of a block.
     pub parts: usize,
-    /// From which byte of the block on the last part is read.
+    /// Byte of the block at which the last part is read.
     pub second: usize,
-    /// Where the bytes of each word are, where they are not in their places.
+    /// Byte indices of each word, if not contiguous.
     pub bytes: Option<Bytes>,
-    /// The bits from which the windows of each half of the state begin, of every part.
+    /// First bits of the windows of each half of the state, per part.
     pub cuts: [[Bytes; 2]; MOST_PARTS],
 }
 
-/// Parts of a block, at most.
+/// Maximum number of parts of a block.
 pub(in crate::cpu::bands) const MOST_PARTS: usize = 4;
 
 impl Blocks {
-    /// Of 2 to 5 bits. With two and four bits the words lie as they are read, but for a last part, which
-    /// is read so many bytes further on that its windows end in the word. With three a word of eight
-    /// bytes has just the bits of sixteen weights.
+    /// Returns the pattern for 2 to 5 bits. With two and four bits, words are used as stored,
+    /// except for the last part, which is read a few bytes further so that its windows end within
+    /// the word. With three bits, an eight-byte word holds exactly the bits of sixteen weights.
     pub const fn of(bits: usize) -> Blocks {
         let (parts, second) = match bits {
             2 => (4, 2),
@@ -271,7 +271,7 @@ impl Blocks {
     }
 }
 
-/// The places of words of eight bytes that begin every so many bytes.
+/// Returns byte indices of eight-byte words that begin every `apart` bytes.
 const fn word_bytes(apart: usize) -> Bytes {
     let mut bytes = NO_BYTES;
     let mut i = 0;
@@ -282,7 +282,7 @@ const fn word_bytes(apart: usize) -> Bytes {
     bytes
 }
 
-/// The lower halves of two registers in turn, so many bytes of each, and the upper ones.
+/// Interleaves units of `unit` bytes of two registers: the lower halves, and the upper halves.
 pub(in crate::cpu::bands) const fn interleaved(unit: usize) -> [Bytes; 2] {
     let mut both = [NO_BYTES; 2];
     let mut i = 0;
@@ -294,8 +294,7 @@ pub(in crate::cpu::bands) const fn interleaved(unit: usize) -> [Bytes; 2] {
     both
 }
 
-/// Every second unit of so many bytes, of one register and then of another: the first ones, and those
-/// behind.
+/// Separates even and odd units of `unit` bytes of two registers.
 pub(in crate::cpu::bands) const fn separated(unit: usize) -> [Bytes; 2] {
     let mut both = [NO_BYTES; 2];
     let mut i = 0;
@@ -308,8 +307,8 @@ pub(in crate::cpu::bands) const fn separated(unit: usize) -> [Bytes; 2] {
     both
 }
 
-/// The codes of a vector for some quads whose weights lie in a register, as many bytes of each: those of
-/// every register of a band.
+/// Spreads the codes of a vector for quads of `unit` bytes each in a register, for all registers of
+/// a column group.
 pub(in crate::cpu::bands) const fn spread(unit: usize) -> [Bytes; 4] {
     let mut registers = [NO_BYTES; 4];
     let quads = WIDTH / unit;

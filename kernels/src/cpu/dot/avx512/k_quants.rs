@@ -1,4 +1,4 @@
-//! The formats of 256 numbers with two levels of scales.
+//! Formats of 256 numbers with two-level scales.
 
 use super::*;
 
@@ -11,13 +11,13 @@ const ALTERNATING: [[i32; 16]; 4] = [
 
 const NIBBLES: [[i32; 16]; 2] = [lanes([0, 2, 4, 6]), lanes([1, 3, 5, 7])];
 
-/// What codes of q4_k count, a run of 32 after the other, and minima.
+/// Weights of the codes of q4_k, alternating by runs of 32, and of minima.
 const SIXTEENTHS: [f32; 16] = [
     1.0, 0.0625, 1.0, 0.0625, 1.0, 0.0625, 1.0, 0.0625, //
     -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0,
 ];
 
-/// What codes of q5_k count, and minima.
+/// Weights of the codes of q5_k, and of minima.
 const MINIMA: [f32; 16] = [
     1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, //
     -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0,
@@ -38,7 +38,7 @@ product!(
 );
 
 avx512! {
-    /// Four bits where they lie: those of every second block count sixteen times.
+    /// Four bits in place: those of every second block count sixteen times.
     fn q4_k_codes([b]: &[[u8; 144]; 1]) -> [__m512i; 4] {
         let mask = _mm512_set1_epi8(-16);
         let (first, second) = (load_512(part(b, 16)), load_512(part(b, 80)));
@@ -86,19 +86,18 @@ avx512! {
         codes
     }
 
-    /// Per 16 numbers a scale of eight bits.
+    /// An eight-bit scale per 16 numbers.
     fn q6_k_factors([b]: &[[u8; 210]; 1], x: &Part, _: &mut __m512) -> __m512 {
         let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_128(part(b, 192))));
         _mm512_mul_ps(_mm512_mul_ps(half(part(b, 208)), scales), x.scales)
     }
 
-    /// Four bits of index.
     fn iq4_xs_codes([b]: &[[u8; 136]; 1]) -> [__m512i; 4] {
         let (first, second) = (load_512(part(b, 8)), load_512(part(b, 72)));
         [levels(low(first)), levels(high(first)), levels(low(second)), levels(high(second))]
     }
 
-    /// Per 32 numbers a scale of six bits.
+    /// A six-bit scale per 32 numbers.
     fn iq4_xs_factors([b]: &[[u8; 136]; 1], x: &Part, _: &mut __m512) -> __m512 {
         let low = _mm256_set1_epi32(i32::from_le_bytes(*part(b, 4)));
         let low = _mm256_srlv_epi32(low, _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
@@ -113,12 +112,12 @@ avx512! {
         _mm512_mul_ps(scales, x.scales)
     }
 
-    /// The factors of a q4_k or q5_k block in the first eight lanes: per 32 numbers six bits of scale and six of
-    /// minimum.
+    /// Returns the factors of a q4_k or q5_k block in the first eight lanes: a six-bit scale and
+    /// minimum per 32 numbers.
     fn scales_and_minima(b: &[u8; 16], x: &Part, minima: &mut __m512) -> __m512 {
         let bytes = load_128(b);
-        // Scales of the first four blocks and the last four, then minima; the latter have their two upper bits
-        // beside those of the former.
+        // Scales of the first four blocks and the last four, then minima; the upper two bits of the
+        // last four are next to the scales of the first.
         let low = _mm_shuffle_epi8(
             bytes,
             _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15),
@@ -142,13 +141,13 @@ avx512! {
         numbers
     }
 
-    /// 32 bytes twice.
+    /// Repeats 32 bytes.
     pub(super) fn twice(bytes: &[u8; 32]) -> __m512i {
         _mm512_broadcast_i64x4(load_256(bytes))
     }
 
-    /// `codes`, and of `bits` those from the one on that each half names, which come to stand at bit `to`; `MASK`
-    /// says how many. What comes from other bytes is masked, too.
+    /// Inserts bits from `bits` into `codes` at bit `to`, from a first bit per half; `MASK` selects
+    /// them and removes bits of other bytes.
     fn with_bits<const MASK: i8>(
         codes: __m512i,
         bits: __m512i,

@@ -1,4 +1,4 @@
-//! The formats of one scale for 32 numbers.
+//! Formats with one scale per 32 numbers.
 
 use super::*;
 
@@ -9,7 +9,7 @@ const PAIRS: [[i32; 16]; 4] = [
     lanes([6, 6, 7, 7]),
 ];
 
-/// Of eight blocks in the order of halves.
+/// For eight blocks in the order of halves.
 const HALVES: [[i32; 16]; 2] = [FOURS[0], FOURS[1]];
 
 product!(
@@ -31,8 +31,8 @@ product!(
     iq4_nl, 18 x 8, runs 32, Halves, centres [128; 4], HALVES, ONCE, scales, iq4_nl_codes
 );
 
-/// The words of sixteen bytes from byte `at` on of each of four blocks of `bytes`, in two registers: one has
-/// the first 64 bytes of the blocks, the other their last.
+/// Returns the 16-bit word indices of sixteen bytes from byte `at` of each of four blocks of
+/// `bytes`, in two registers: the first 64 bytes of the blocks, and their last 64.
 const fn words(bytes: usize, at: usize) -> [i16; 32] {
     let mut words = [0; 32];
     let mut i = 0;
@@ -79,14 +79,14 @@ avx512! {
         [levels(a), levels(b), levels(c), levels(d)]
     }
 
-    /// The lower halves and the upper halves of sixteen bytes of four blocks, and of the other four.
+    /// Returns the lower and upper halves of sixteen bytes of four blocks, then of the other four.
     fn nibbles<const N: usize>(b: &[[u8; N]; BLOCKS], words: &[i16; 32]) -> [__m512i; 4] {
         let (first, second) = (brought(b, 0, words), brought(b, 1, words));
         [low(first), high(first), low(second), high(second)]
     }
 
-    /// The 32 bits from byte `at` on of each block as the fifth ones of codes, which `words` brings to the first
-    /// bytes of four blocks' lanes.
+    /// Adds the 32 bits at byte `at` of each block as the fifth bits of codes; `words` moves them
+    /// to the first bytes of four blocks' lanes.
     fn with_fifth_bits<const N: usize>(
         mut codes: [__m512i; 4],
         b: &[[u8; N]; BLOCKS],
@@ -96,7 +96,7 @@ avx512! {
         for i in 0..2 {
             let bits = brought(b, i, words);
             for half in 0..2 {
-                // Byte `i` gets the bits `i / 8 * 8 ..`, of which it keeps its own.
+                // Byte `i` gets the bits `i / 8 * 8 ..` and keeps one.
                 let first = 0x0202 * half;
                 let spread = _mm_setr_epi16(first, first, first, first, first + 0x0101, first + 0x0101, first + 0x0101, first + 0x0101);
                 let spread = _mm512_shuffle_epi8(bits, _mm512_broadcast_i32x4(spread));
@@ -108,16 +108,16 @@ avx512! {
         codes
     }
 
-    /// Words of the blocks `4 i` and on.
+    /// Gathers words of the blocks from `4 i`.
     fn brought<const N: usize>(b: &[[u8; N]; BLOCKS], i: usize, words: &[i16; 32]) -> __m512i {
         let bytes = b.as_flattened();
         let (first, last) = (part(bytes, 4 * N * i), part(bytes, 4 * N * (i + 1) - 64));
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
         _mm512_permutex2var_epi16(load_512(first), words, load_512(last))
     }
 
-    /// The f16 at byte `at` of every block.
+    /// Returns the f16 at byte `at` of every block.
     fn of_blocks<const N: usize>(b: &[[u8; N]; BLOCKS], at: usize) -> __m512 {
         let mut halves = 0;
         for (k, block) in b.iter().enumerate() {

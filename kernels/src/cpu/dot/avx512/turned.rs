@@ -1,23 +1,25 @@
-//! The formats of two and three bits, whose runs have 16 numbers.
+//! Formats of two and three bits with runs of 16 numbers.
 //!
-//! What lies together in 64 bytes are four registers of codes, each of other runs. A mask takes from each 32 bits of the
-//! bytes the codes of another block than from the next, and the registers' sums change places before the next is added,
-//! so that in the end each 32 bits have all of a run: one conversion and one product with factors for 256 weights.
+//! Each 64 bytes hold four registers of codes of different runs. Masks take from each 32-bit word
+//! the codes of a different block than from the next, and the partial sums are rotated between
+//! registers, so that each word finally has the whole sum of a run: one conversion and one product
+//! with factors for 256 weights.
 
 use super::k_quants::twice;
 use super::*;
 
-/// A strip of the vector in the order of these formats: word `j` of a lane of register `r` is of block `j ^ r`, of which
-/// the first lane has the first half and the second the other, and of block `4 + (j ^ r)` in the third and fourth.
+/// Super-block of the vector, permuted for these formats: word `j` of a lane of register `r` is of
+/// block `j ^ r` (first half in the first lane, second half in the second), and of block `4 + (j ^
+/// r)` in the third and fourth.
 struct Part {
     codes: [__m512i; 4],
-    /// What the sums begin with: the codes' distance from their values is taken back.
+    /// Initial sums; they compensate the offset of the codes.
     offsets: __m512i,
-    /// The scale of each run, of word `j` of each lane over what its codes count.
+    /// Scale of each run, divided by the weight of word `j` of each lane.
     scales: __m512,
-    /// The sum of the codes of each run, in the order of the row.
+    /// Sum of the codes of each run, in row order.
     sums: __m256i,
-    /// The scale of each block.
+    /// Scale of each block.
     of_blocks: __m256,
 }
 
@@ -38,8 +40,8 @@ rows!(
     }
 );
 
-/// As what multiplies the bits of a byte has it: each bit of the result, the lowest first, as which bit it is of
-/// those that are given, none from 8 on.
+/// Returns the bit matrix of `vgf2p8affineqb`: for each bit of the result, lowest first, the index
+/// of its source bit, or 8 for zero.
 const fn bits(of: [u32; 8]) -> i64 {
     let mut rows = [0; 8];
     let mut i = 0;
@@ -68,7 +70,7 @@ const HIGH_BITS: [[i64; 2]; 2] = [
     ],
 ];
 
-/// As [`q3_k_codes`], of which it takes half the instructions.
+/// Same as [`q3_k_codes`] in half the instructions.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni,avx2,fma,f16c")]
 fn q3_k_codes_by_matrices(b: &[u8; 110]) -> [__m512i; 4] {
@@ -85,7 +87,8 @@ fn q3_k_codes_by_matrices(b: &[u8; 110]) -> [__m512i; 4] {
 }
 
 avx512! {
-    /// A strip for codes that in word `j` of a lane count `times[j]` and are so many of these above their values.
+    /// Prepares a super-block for codes that count `times[j]` in word `j` of a lane, with `centre`
+    /// the offset of the codes.
     fn prepare(x: &Strip, times: [i32; 4], centre: i32) -> Part {
         let mut blocks = [_mm512_setzero_si512(); 4];
         for (b, block) in blocks.iter_mut().enumerate() {
@@ -97,7 +100,7 @@ avx512! {
                 *codes = _mm512_mask_blend_epi32(mask, *codes, blocks[j ^ r]);
             }
         }
-        // SAFETY: the arrays have the bytes that are read.
+        // SAFETY: the reads stay within the arrays.
         let (of_blocks, halves) = unsafe {
             (
                 _mm256_loadu_ps(x.scales.as_ptr()),
@@ -112,7 +115,7 @@ avx512! {
         let of_runs = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
         Part {
             codes,
-            // Where the sums of the last register stand, which come first.
+            // Rotated to the position of the last register, which comes first.
             offsets: _mm512_shuffle_epi32::<0b00_01_10_11>(offsets),
             scales: _mm512_div_ps(scales, _mm512_cvtepi32_ps(times)),
             sums: _mm512_cvtepi32_epi16(_mm512_permutexvar_epi32(of_runs, halves)),
@@ -120,8 +123,7 @@ avx512! {
         }
     }
 
-    /// The sums of each run's products: those of one register stand where those of the next do once they
-    /// have changed places.
+    /// Returns the sums of each run's products, rotating the lanes between registers.
     fn totals(offsets: __m512i, codes: [__m512i; 4], x: &Part) -> __m512i {
         let b = _mm512_dpbusd_epi32(offsets, codes[3], x.codes[3]);
         let b = _mm512_dpbusd_epi32(_mm512_shuffle_epi32::<0b10_11_00_01>(b), codes[2], x.codes[2]);
@@ -130,8 +132,8 @@ avx512! {
         _mm512_add_epi32(a, _mm512_shuffle_epi32::<0b01_00_11_10>(b))
     }
 
-    /// Adds the products of runs whose scales are given, in the order of the row: whole numbers, and exact, as the
-    /// product with a sum has 23 bits.
+    /// Adds the products of runs, given their scales in row order. The integers are exact: the
+    /// product of a scale and a sum has 23 bits.
     fn add(offsets: __m512i, codes: [__m512i; 4], scales: __m128i, factor: __m128, x: &Part, sums: &mut Sums) {
         let in_turn = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
         let scales = _mm512_cvtepi8_epi32(_mm_shuffle_epi8(scales, in_turn));
@@ -140,7 +142,7 @@ avx512! {
         sums.products[0] = _mm512_fmadd_ps(products, _mm512_broadcastss_ps(factor), sums.products[0]);
     }
 
-    /// Two bits where they lie: those of block `j` count `4 ^ j` times.
+    /// Two bits in place: those of block `j` count `4 ^ j` times.
     fn q2_k_codes(b: &[u8; 84]) -> [__m512i; 4] {
         let bits = load_512(part(b, 16));
         let mut codes = [_mm512_setzero_si512(); 4];
@@ -152,7 +154,7 @@ avx512! {
         codes
     }
 
-    /// Per 16 numbers four bits of scale and four of minimum.
+    /// A four-bit scale and minimum per 16 numbers.
     fn add_q2_k([b]: &[[u8; 84]; 1], x: &Part, sums: &mut Sums) {
         let packed = load_128(part(b, 0));
         let nibbles = _mm_set1_epi8(15);
@@ -166,12 +168,13 @@ avx512! {
         add(_mm512_setzero_si512(), q2_k_codes(b), _mm_and_si128(packed, nibbles), supers, x, sums);
     }
 
-    /// Two low bits and a high one: each half of a byte gets a code of three, those of blocks 0 and 1 in the first
-    /// halves of the lanes of one register and those of blocks 2 and 3 in the second; in the other register
-    /// the other way round.
+    /// Combines two low bits and a high one: each half of a byte gets a three-bit code, those of
+    /// blocks 0 and 1 in the first halves of the lanes of one register and those of blocks 2 and 3
+    /// in the second; swapped in the other register.
     fn q3_k_codes(b: &[u8; 110]) -> [__m512i; 4] {
         let (bits, high) = (load_512(part(b, 32)), twice(part(b, 0)));
-        // Of two pairs of bits, and of two bits, what stands where in a byte.
+        // Shifts for each 32-bit word of a lane that bring pairs, and single bits, to their
+        // positions.
         let pairs = _mm_setr_epi8(0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35, 48, 49, 50, 51);
         let singles = _mm_setr_epi8(0, 4, 64, 68, 0, 4, 64, 68, 0, 4, 64, 68, 0, 4, 64, 68);
         let mut both = [_mm512_setzero_si512(); 2];
@@ -186,7 +189,7 @@ avx512! {
         in_words(both)
     }
 
-    /// The codes of each word: those of its lower halves of bytes, or of the upper ones.
+    /// Splits registers into words from the lower or the upper halves of bytes.
     fn in_words([first, second]: [__m512i; 2]) -> [__m512i; 4] {
         let even = _mm512_set1_epi64(0x7070_7070_0707_0707);
         let odd = _mm512_set1_epi64(0x0707_0707_7070_7070);
@@ -198,17 +201,17 @@ avx512! {
         ]
     }
 
-    /// Numbers for the first and the second halves of the lanes, of the lower and of the upper two; `first` says
-    /// which of two comes first.
+    /// Arranges 64-bit constants for the first and the second halves of the lanes, for the lower
+    /// and the upper two lanes; `first` selects the first of two.
     fn quads(lower: [i64; 2], upper: [i64; 2], first: usize) -> __m512i {
         let ([a, b], [c, d]) = ([lower[first], lower[1 - first]], [upper[first], upper[1 - first]]);
         _mm512_setr_epi64(a, b, a, b, c, d, c, d)
     }
 
-    /// Per 16 numbers a scale of six bits.
+    /// A six-bit scale per 16 numbers.
     fn add_q3_k(b: &[u8; 110], codes: [__m512i; 4], x: &Part, sums: &mut Sums) {
-        // Four bytes of four bits, four of four bits, and their four low halves once more; two bits of each
-        // scale in the last four.
+        // Four bytes of four bits, four of four bits, and their four low halves once more; two bits
+        // of each scale in the last four.
         let bytes = load_128(part(b, 94));
         let low = _mm_shuffle_epi8(bytes, _mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
         let low = _mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 4, 4));

@@ -1,8 +1,8 @@
-//! The versions for aarch64: NEON alone, and NEON with the dot products of Armv8.2.
+//! Versions for aarch64: NEON, and NEON with the dot products of Armv8.2.
 //!
-//! A register holds sixteen codes and four sums. Codes are centred before they are multiplied, for
-//! products are of signed bytes; the four sums of a block become numbers, are scaled and go into
-//! the sums of the row, which are added up at its end.
+//! A register holds sixteen codes or four sums. Codes are centred before multiplication, because
+//! products are of signed bytes; the four sums of a block are converted, scaled and added to the
+//! sums of the row, which are reduced at its end.
 //!
 //! The dot products are in assembly: their intrinsics are not stable.
 
@@ -17,25 +17,25 @@ use crate::cpu::blocks::{part, prefetch, row_groups};
 use crate::cpu::neon::widened;
 use crate::matrix::Matrix;
 
-/// Eight numbers, one for each block of a strip.
+/// Eight numbers, one per block of a super-block.
 type Eight = [float32x4_t; 2];
 
-/// A strip of the vector.
+/// Super-block of the vector.
 struct Part<'a> {
     strip: &'a Strip,
     scales: Eight,
-    /// The sum of the numbers of each block.
+    /// Sum of the numbers of each block.
     sums: Eight,
 }
 
-/// A strip of a row: sixteen codes and sixteen more of every block, and the factor of its product.
+/// Super-block of a row: twice sixteen codes of every block, and the factor of its product.
 struct Unpacked {
     codes: [[int8x16_t; 2]; BLOCKS],
     factors: Eight,
 }
 
-/// The products of one instruction set, in a module of its own. `$dot16` adds the products of
-/// sixteen codes to four sums, whichever product to whichever sum.
+/// Defines the products of one instruction set in a module. `$dot16` adds the products of sixteen
+/// codes to four sums, in any assignment.
 macro_rules! integer_products {
     ($features:literal, $module:ident, $dot16:ident) => {
         mod $module {
@@ -63,7 +63,7 @@ macro_rules! integer_products {
             format_product!($features, q3_k, 110, 1, unpack_q3_k, add_runs);
             format_product!($features, q6_k, 210, 1, unpack_q6_k, add_runs);
 
-            /// Adds the product of a strip.
+            /// Adds the product of a super-block.
             #[inline]
             #[target_feature(enable = $features)]
             fn add(row: Unpacked, x: &Strip, sums: &mut [float32x4_t; 2]) {
@@ -77,7 +77,7 @@ macro_rules! integer_products {
                 }
             }
 
-            /// As [`add`] where every sixteen codes have a factor of their own too, an integer.
+            /// Same as [`add`] with an additional integer factor per sixteen codes.
             #[inline]
             #[target_feature(enable = $features)]
             fn add_runs(
@@ -99,7 +99,7 @@ macro_rules! integer_products {
     };
 }
 
-/// The product of one format, `$blocks` of whose blocks of `$bytes` bytes are a strip.
+/// Defines the product of one format; `$blocks` blocks of `$bytes` bytes form a super-block.
 macro_rules! format_product {
     ($features:literal, $module:ident, $bytes:literal, $blocks:literal, $unpack:ident, $add:ident) => {
         mod $module {
@@ -109,7 +109,7 @@ macro_rules! format_product {
 
             row_groups!($features, dot, Strip);
 
-            /// The products of `R` rows, each summed in the same order whatever `R` is.
+            /// Computes the products of `R` rows; the order of summation does not depend on `R`.
             #[inline]
             #[target_feature(enable = $features)]
             fn rows<const R: usize>(rows: [&[u8]; R], x: &[Strip], ahead: usize) -> [f32; R] {
@@ -134,14 +134,14 @@ macro_rules! format_product {
                 results
             }
 
-            /// Adds the product of a strip.
+            /// Adds the product of a super-block.
             #[inline]
             #[target_feature(enable = $features)]
             fn strip(blocks: &[u8; STRIP_BYTES], x: &Part<'_>, sums: &mut [float32x4_t; 2]) {
                 $add($unpack(blocks, x, sums), x.strip, sums);
             }
 
-            /// Adds the product of a strip that lacks blocks: with blocks of scale zero instead.
+            /// Adds the product of an incomplete super-block, padded with blocks of scale zero.
             #[target_feature(enable = $features)]
             fn last_strip(blocks: &[u8], x: &Part<'_>, sums: &mut [float32x4_t; 2]) {
                 let mut filled = [0; STRIP_BYTES];
@@ -157,11 +157,11 @@ integer_products!("neon,dotprod", dotprod, sdot);
 
 /// For every processor.
 pub(in crate::cpu) const DOT: Dot = |w, x, y| {
-    // SAFETY: every aarch64 processor that the target stands for has NEON.
+    // SAFETY: every supported aarch64 target has NEON.
     unsafe { base::dot(w, x, y) }
 };
 
-/// For tables that are handed out where the processor has the dot products.
+/// Used only in kernel tables for processors with these instructions.
 pub(in crate::cpu) const DOTPROD: Dot = |w, x, y| {
     // SAFETY: see above.
     unsafe { dotprod::dot(w, x, y) }
@@ -214,41 +214,41 @@ neon! {
     }
 
     fn load(numbers: &[f32; 4]) -> float32x4_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { vld1q_f32(numbers.as_ptr()) }
     }
 
     fn load_integers(numbers: &[i32; 4]) -> int32x4_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { vld1q_s32(numbers.as_ptr()) }
     }
 
     fn load_128(bytes: &[u8; 16]) -> uint8x16_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { vld1q_u8(bytes.as_ptr()) }
     }
 
     fn load_64(bytes: &[u8; 8]) -> uint8x8_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { vld1_u8(bytes.as_ptr()) }
     }
 
     fn codes(codes: &[i8; 32]) -> [int8x16_t; 2] {
         let [first, second] = [codes.as_ptr(), codes.as_ptr().wrapping_add(16)];
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         unsafe { [vld1q_s8(first), vld1q_s8(second)] }
     }
 
     fn numbers(eight: Eight) -> [f32; BLOCKS] {
         let mut numbers = [0.0; BLOCKS];
         for (s, numbers) in numbers.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            // SAFETY: the array has the bytes that are written.
+            // SAFETY: the write stays within the array.
             unsafe { vst1q_f32(numbers.as_mut_ptr(), eight[s]) };
         }
         numbers
     }
 
-    /// Sixteen signed bytes.
+    /// Widens sixteen signed bytes.
     fn integers(bytes: int8x16_t) -> [i32; 16] {
         let low = vmovl_s8(vget_low_s8(bytes));
         let high = vmovl_high_s8(bytes);
@@ -256,13 +256,13 @@ neon! {
         for (i, part) in integers.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             let half = if i < 2 { low } else { high };
             let wide = if i % 2 == 0 { vmovl_s16(vget_low_s16(half)) } else { vmovl_high_s16(half) };
-            // SAFETY: the array has the bytes that are written.
+            // SAFETY: the write stays within the array.
             unsafe { vst1q_s32(part.as_mut_ptr(), wide) };
         }
         integers
     }
 
-    /// Eight bytes, each an integer from 0 on.
+    /// Widens eight unsigned bytes.
     fn wide(bytes: uint8x8_t) -> [int32x4_t; 2] {
         let wide = vreinterpretq_s16_u16(vmovl_u8(bytes));
         [vmovl_s16(vget_low_s16(wide)), vmovl_high_s16(wide)]
@@ -276,19 +276,19 @@ neon! {
         [vmulq_f32(a, c), vmulq_f32(b, d)]
     }
 
-    /// An f16 in every place.
+    /// Broadcasts an f16.
     fn half(bytes: &[u8; 2]) -> Eight {
         let number = widened(vdup_n_u16(u16::from_le_bytes(*bytes)));
         [number, number]
     }
 
-    /// The f16 at byte `at` of every block.
+    /// Returns the f16 at byte `at` of every block.
     fn halves<const BYTES: usize>(blocks: &[[u8; BYTES]], at: usize) -> Eight {
         let mut halves = [0; BLOCKS];
         for (half, block) in halves.iter_mut().zip(blocks) {
             *half = u16::from_le_bytes(*part(block, at));
         }
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         let halves = unsafe { vld1q_u16(halves.as_ptr()) };
         [widened(vget_low_u16(halves)), widened(vget_high_u16(halves))]
     }

@@ -1,7 +1,7 @@
-//! Blocks to centred codes and factors.
+//! Unpacking of blocks to centred codes and factors.
 //!
-//! Every function takes a strip of a row; what minima contribute it adds to the sums itself. Where
-//! sixteen codes have a factor of their own it gives those too, as integers.
+//! Every function takes a super-block of a row and adds the contribution of minima to the sums. If
+//! sixteen codes have a separate factor, it returns those too, as integers.
 
 use std::arch::aarch64::*;
 
@@ -13,7 +13,7 @@ use crate::cpu::activations::BLOCKS;
 use crate::cpu::blocks::{part, six_bit_scales};
 use crate::cpu::dot::LEVELS;
 
-/// The place of each of four integers.
+/// Index of each of four integers.
 const PLACES: [i32; 4] = [0, 1, 2, 3];
 
 macro_rules! neon {
@@ -27,18 +27,18 @@ macro_rules! neon {
 }
 
 neon! {
-    /// The low halves of sixteen bytes, then the high ones.
+    /// Returns the low halves of sixteen bytes, then the high ones.
     fn nibbles(bytes: &[u8; 16]) -> [uint8x16_t; 2] {
         let bytes = load_128(bytes);
         [vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes)]
     }
 
-    /// Codes that are `centre` above their values.
+    /// Subtracts `centre` from the codes.
     fn centred(codes: uint8x16_t, centre: i8) -> int8x16_t {
         vsubq_s8(vreinterpretq_s8_u8(codes), vdupq_n_s8(centre))
     }
 
-    /// Bit `i` of 32 as the fifth of byte `i`.
+    /// Expands bit `i` of 32 to the fifth bit of byte `i`.
     fn fifth_bits(bits: &[u8; 4]) -> [uint8x16_t; 2] {
         const OWN: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
         let [a, b, c, d] = *bits;
@@ -48,9 +48,9 @@ neon! {
         [vandq_u8(vtstq_u8(first, own), fifth), vandq_u8(vtstq_u8(second, own), fifth)]
     }
 
-    /// The level of each index.
+    /// Looks up codebook values.
     fn levels(indices: uint8x16_t) -> int8x16_t {
-        // SAFETY: the array has the bytes that are read.
+        // SAFETY: the read stays within the array.
         vqtbl1q_s8(unsafe { vld1q_s8(LEVELS.as_ptr()) }, indices)
     }
 
@@ -142,7 +142,7 @@ neon! {
         let high = vdupq_n_u32(u32::from(u16::from_le_bytes(*part(b, 2))));
         let mut scales = [vdupq_n_s32(0); 2];
         for (s, scales) in scales.iter_mut().enumerate() {
-            // The bits of block `4 s + k` come to stand lowest.
+            // Moves the bits of block `4 s + k` to the lowest position.
             let nibble = vmulq_n_s32(load_integers(&PLACES), -4);
             let low = vshlq_u32(low, vsubq_s32(nibble, vdupq_n_s32(16 * s as i32)));
             let pair = vmulq_n_s32(load_integers(&PLACES), -2);
@@ -162,7 +162,7 @@ neon! {
         }
     }
 
-    /// The factors of a q4_k or q5_k block, whose minima are subtracted.
+    /// Returns the factors of a q4_k or q5_k block and subtracts its minima.
     fn factors_of_32(
         supers: &[u8; 4],
         packed: &[u8; 12],
@@ -208,7 +208,7 @@ neon! {
         Unpacked { codes, factors }
     }
 
-    /// Two bits of each byte from bit `2 k` on, for the `k` of each of four blocks.
+    /// Returns two bits of each byte from bit `2 k`, for the `k` of each of four blocks.
     fn pairs_of_bits(bytes: uint8x16_t) -> [uint8x16_t; 4] {
         let mask = vdupq_n_u8(3);
         [
@@ -265,7 +265,7 @@ neon! {
         let low = load_64(part(b, 96));
         let low = vcombine_u8(vand_u8(low, vdup_n_u8(15)), vshr_n_u8::<4>(low));
         let high = vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(*part(b, 104))));
-        // Bits 2 i and above of the four bytes belong to the scales from 4 i on.
+        // Bits 2 i and above of the four bytes belong to the scales from 4 i.
         let high = vshlq_u8(high, vreinterpretq_s8_u8(load_128(&SHIFTS)));
         let high = vshlq_n_u8::<4>(vandq_u8(high, vdupq_n_u8(3)));
         let scales = integers(centred(vorrq_u8(low, high), 32));

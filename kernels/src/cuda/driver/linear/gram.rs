@@ -1,4 +1,4 @@
-//! Sums of products of vectors, which stay on a GPU.
+//! Gram matrix accumulation on a GPU.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use crate::cuda::device::{Device, Memory};
 use crate::error::{self, expect};
 use crate::linear::{Gram, LinearError, vectors_of};
 
-/// Sums of products of vectors with themselves on a GPU of NVIDIA.
+/// Accumulated sum of outer products of vectors on an NVIDIA GPU.
 pub(super) struct CudaGram {
     order: usize,
-    /// Of unspecified value until something was added: what is added first takes the place of what is there.
+    /// Unspecified until the first addition, which overwrites it.
     sums: CudaMemory,
     begun: bool,
-    /// Room for vectors, which is used again: what comes later waits for what reads it.
+    /// Reused upload buffer. Stream order makes later uploads wait for its readers.
     vectors: Option<CudaMemory>,
     shared: Arc<Libraries>,
 }
@@ -42,12 +42,12 @@ impl CudaGram {
         })
     }
 
-    /// Brings vectors to the device.
+    /// Uploads vectors.
     fn bring(&mut self, vectors: &[f64]) -> Result<&CudaMemory, LinearError> {
         let needed = size_of_val(vectors);
         let room = match self.vectors.take() {
             Some(room) if room.bytes() >= needed => room,
-            // Given back before there is more.
+            // Freed before a larger one is allocated.
             room => {
                 drop(room);
                 self.shared.device.allocate(needed)?
@@ -72,8 +72,8 @@ impl Gram for CudaGram {
         let lower = blas::cublasFillMode_t::CUBLAS_FILL_MODE_LOWER;
         let as_it_is = blas::cublasOperation_t::CUBLAS_OP_N;
         let kept = if self.begun { 1.0 } else { 0.0 };
-        // SAFETY: the context is current, vectors and sums are allocations of those sizes, and the factors are read during
-        // the call.
+        // SAFETY: the context is current, vectors and sums are allocations of those sizes, and the
+        // factors are read during the call.
         let code = shared.call(|| unsafe {
             blas::cublasDsyrk_v2_64(
                 handles.blas,
@@ -98,12 +98,13 @@ impl Gram for CudaGram {
         if !self.begun {
             return Ok(());
         }
-        // All of it, so also what is above the diagonal and never looked at.
+        // Scales the whole square, including the unused part above the diagonal.
         let numbers = dimension(self.sums.bytes() / size_of::<f64>())?;
         let shared = &*self.shared;
         let handles = locked(&shared.handles);
         let x = pointer(&self.sums).cast();
-        // SAFETY: the context is current, there are so many numbers, and the factor is read during the call.
+        // SAFETY: the context is current, the allocation has this many numbers, and the factor is
+        // read during the call.
         let code = shared
             .call(|| unsafe { blas::cublasDscal_v2_64(handles.blas, numbers, &factor, x, 1) })?;
         check_blas(code, "multiplying sums by cuBLAS")
@@ -123,7 +124,7 @@ impl Gram for CudaGram {
             return Ok(());
         }
         get(&self.shared.device, (&self.sums, first * order), out)?;
-        // Nothing was written there.
+        // cuBLAS does not write this triangle.
         for (column, numbers) in out.chunks_exact_mut(order.max(1)).enumerate() {
             numbers[..first + column].fill(0.0);
         }

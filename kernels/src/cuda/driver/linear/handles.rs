@@ -1,4 +1,4 @@
-//! What the libraries keep for a device.
+//! cuBLAS and cuSOLVER handles of a device.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::super::{Shared, locked};
 use super::library::{self, BLAS, SOLVER, check_blas, check_solver, unavailable};
 use crate::linear::LinearError;
 
-/// One of each library, for the stream of a device. No two threads may use them at a time.
+/// One handle per library for the stream of a device. Not to be used by two threads at a time.
 pub(super) struct Handles {
     shared: Arc<Shared>,
     pub(super) blas: cublasHandle_t,
@@ -19,13 +19,14 @@ pub(super) struct Handles {
     pub(super) params: cusolverDnParams_t,
 }
 
-// SAFETY: handles may be used by any thread in which their context is current, and every use makes it so.
+// SAFETY: handles may be used by any thread in which their context is current; each use makes it
+// current.
 unsafe impl Send for Handles {}
 
 impl Handles {
-    /// The libraries were started.
+    /// Creates the handles. The libraries must be loaded.
     pub(super) fn new(shared: &Arc<Shared>) -> Result<Handles, LinearError> {
-        // From here on dropping it gives back whatever there is.
+        // From here on, dropping it releases all resources.
         let mut handles = Handles {
             shared: Arc::clone(shared),
             blas: std::ptr::null_mut(),
@@ -39,10 +40,11 @@ impl Handles {
     fn begin(&mut self) -> Result<(), LinearError> {
         let shared = Arc::clone(&self.shared);
         shared.bind()?;
-        // Held until the handles are there: they allocate, which no stream may that captures a step.
+        // Locked until the handles exist: creating them allocates, which is not allowed during
+        // stream capture.
         let mut state = locked(&shared.state);
         shared.interrupt(&mut state)?;
-        // SAFETY: the context is current, the functions are there, and there is room for a handle.
+        // SAFETY: the context is current, the functions exist, and the handle is writable.
         match unsafe { blas::cublasCreate_v2(&mut self.blas) } {
             cublasStatus_t::CUBLAS_STATUS_SUCCESS => {}
             code => {
@@ -69,16 +71,16 @@ impl Handles {
         self.set_up()
     }
 
-    /// The same stream as everything else, and the same bytes for the same numbers. cuBLAS promises those on devices of
-    /// one kind where nothing adds by atomics and a handle has one stream, as here: a workspace of the caller's is for
-    /// handles that serve several. Products keep the mode of mathematics that is the default, in which numbers of 64
-    /// bits are multiplied as such.
+    /// Selects the stream of the device and bit-reproducible results. cuBLAS guarantees these on
+    /// GPUs of the same model without atomics and with one stream per handle; a user workspace is
+    /// needed only for handles with several streams. The default math mode multiplies 64-bit
+    /// numbers in full precision.
     fn set_up(&mut self) -> Result<(), LinearError> {
         const DOING: &str = "setting up cuBLAS";
         const DOING_SOLVER: &str = "setting up cuSOLVER";
         let stream = self.shared.stream;
-        // SAFETY: the handles were created above, the stream is of their context and lives longer, and there is room
-        // for the parameters.
+        // SAFETY: the handles were created above, the stream belongs to their context and outlives
+        // them, and the parameters are writable.
         unsafe {
             let no_atomics = blas::cublasAtomicsMode_t::CUBLAS_ATOMICS_NOT_ALLOWED;
             check_blas(blas::cublasSetStream_v2(self.blas, stream.cast()), DOING)?;
@@ -102,10 +104,10 @@ impl Drop for Handles {
         if self.shared.bind().is_err() {
             return;
         }
-        // Held meanwhile: what is given back waits for the device, which no stream may that captures a step.
+        // Locked: freeing waits for the device, which is not allowed during stream capture.
         let _state = locked(&self.shared.state);
-        // SAFETY: the context is current, the handles were created by `begin`, and nobody has them any more. What fails
-        // cannot be helped when everything is given back.
+        // SAFETY: the context is current, the handles were created by `begin`, and no other
+        // references exist. Errors are ignored during teardown.
         unsafe {
             if !self.params.is_null() {
                 let _ = solver::cusolverDnDestroyParams(self.params);

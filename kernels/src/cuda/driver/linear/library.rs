@@ -1,4 +1,4 @@
-//! The libraries of linear algebra: whether they are there and whole, and what their codes mean.
+//! Loading of cuBLAS and cuSOLVER and their error codes.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
@@ -11,8 +11,8 @@ use crate::linear::LinearError;
 pub(super) const BLAS: &str = "cuBLAS";
 pub(super) const SOLVER: &str = "cuSOLVER";
 
-/// Every function of cuBLAS that is called anywhere beside this: looked for once, because one that is missing could only
-/// end the program when it is called.
+/// cuBLAS functions called in the other modules. Their presence is checked once, because calling a
+/// missing one aborts the program.
 const BLAS_FUNCTIONS: &[&str] = &[
     "cublasCreate_v2",
     "cublasDestroy_v2",
@@ -26,7 +26,7 @@ const BLAS_FUNCTIONS: &[&str] = &[
     "cublasSetStream_v2",
 ];
 
-/// Those of cuSOLVER.
+/// The same for cuSOLVER.
 const SOLVER_FUNCTIONS: &[&str] = &[
     "cusolverDnCreate",
     "cusolverDnCreateParams",
@@ -43,7 +43,7 @@ const SOLVER_FUNCTIONS: &[&str] = &[
     "cusolverGetProperty",
 ];
 
-/// A library that does not serve.
+/// Returns the error of an unusable library.
 pub(super) fn unavailable(library: &'static str, message: impl Into<String>) -> LinearError {
     LinearError::Unavailable {
         library,
@@ -58,10 +58,10 @@ pub(super) fn start() -> Result<(), LinearError> {
 }
 
 fn load() -> Result<(), LinearError> {
-    // SAFETY: the libraries that have these names are those, and loading them is what is wanted.
+    // SAFETY: libraries with these names are those libraries, and loading them has no other effect.
     let [blas_there, solver_there] =
         unsafe { [blas::is_culib_present(), solver::is_culib_present()] };
-    // One that has another below it does not load without that, and then is as good as absent.
+    // A library whose dependencies are missing does not load either.
     let absent = "is not installed, or a library that it needs is not";
     if !blas_there {
         return Err(unavailable(BLAS, absent));
@@ -70,7 +70,7 @@ fn load() -> Result<(), LinearError> {
         return Err(unavailable(SOLVER, absent));
     }
     for name in BLAS_FUNCTIONS {
-        // SAFETY: the library is present, and the function is only looked for, not called.
+        // SAFETY: the library is present; the function is looked up, not called.
         let found = unsafe { blas::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) };
         found.map_err(|_| unavailable(BLAS, format!("has no {name}: a newer one is needed")))?;
     }
@@ -82,7 +82,7 @@ fn load() -> Result<(), LinearError> {
     Ok(())
 }
 
-/// As `cuSOLVER 11.7.5, cuBLAS 12.8.4`. The libraries were started.
+/// Returns the versions, e.g. `cuSOLVER 11.7.5, cuBLAS 12.8.4`. The libraries must be loaded.
 pub(super) fn versions() -> Result<String, LinearError> {
     use blas::libraryPropertyType_t as OfBlas;
     use solver::libraryPropertyType_t as OfSolver;
@@ -93,7 +93,7 @@ pub(super) fn versions() -> Result<String, LinearError> {
         (OfBlas::PATCH_LEVEL, OfSolver::PATCH_LEVEL),
     ];
     for (i, (blas_part, solver_part)) in parts.into_iter().enumerate() {
-        // SAFETY: the functions are there, and write one number each.
+        // SAFETY: the functions exist, and write one number each.
         unsafe {
             check_blas(
                 blas::cublasGetProperty(blas_part, &mut of_blas[i]),
@@ -113,11 +113,10 @@ pub(super) fn versions() -> Result<String, LinearError> {
     ))
 }
 
-/// What a code of cuBLAS means, in its own words.
+/// Returns the description of a cuBLAS code.
 pub(super) fn blas_meaning(code: cublasStatus_t) -> String {
     let text = |get: unsafe fn(cublasStatus_t) -> *const c_char| {
-        // SAFETY: the functions were looked for when the libraries were started; a text they give is constant and ends
-        // with a zero.
+        // SAFETY: the functions were checked at start; the text is constant and NUL-terminated.
         unsafe {
             let text = get(code);
             (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
@@ -131,7 +130,7 @@ pub(super) fn blas_meaning(code: cublasStatus_t) -> String {
     }
 }
 
-/// What a code of cuSOLVER means: it has no words of its own for them.
+/// Returns a description of a cuSOLVER code, for which the library has none.
 pub(super) fn solver_meaning(code: cusolverStatus_t) -> String {
     let words = match code {
         cusolverStatus_t::CUSOLVER_STATUS_NOT_INITIALIZED => "the library was not initialized",
@@ -146,7 +145,7 @@ pub(super) fn solver_meaning(code: cusolverStatus_t) -> String {
     format!("{words} ({code:?})")
 }
 
-/// An error that names what was tried.
+/// Converts a code to an error that names the operation.
 pub(super) fn check_blas(code: cublasStatus_t, doing: &'static str) -> Result<(), LinearError> {
     if code == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
         return Ok(());
@@ -157,7 +156,7 @@ pub(super) fn check_blas(code: cublasStatus_t, doing: &'static str) -> Result<()
     })
 }
 
-/// An error that names what was tried.
+/// Converts a code to an error that names the operation.
 pub(super) fn check_solver(code: cusolverStatus_t, doing: &'static str) -> Result<(), LinearError> {
     if code == cusolverStatus_t::CUSOLVER_STATUS_SUCCESS {
         return Ok(());
@@ -173,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_of_the_solver_are_told_in_words_and_by_name() {
+    fn solver_codes_have_description_and_name() {
         assert_eq!(
             solver_meaning(cusolverStatus_t::CUSOLVER_STATUS_ALLOC_FAILED),
             "no room for what the library needs (CUSOLVER_STATUS_ALLOC_FAILED)"

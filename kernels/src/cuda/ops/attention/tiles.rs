@@ -1,4 +1,4 @@
-//! Attention of many rows, by tensor cores, in tiles of queries.
+//! Attention of many rows in tiles of queries, with tensor cores.
 
 use super::super::kv::{KvNumbers, RowsArgument};
 use super::super::{F32, count, floats, misfit};
@@ -6,18 +6,19 @@ use super::{AttentionRoom, Held, Joined, Queries, SPLITS};
 use crate::cpu::Attention;
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
-/// From so many rows on there are tiles: weights, too, are multiplied in tiles then.
+/// Minimum number of rows for tiles, equal to that of tiled matrix products.
 const LEAST: usize = 32;
 
-/// Queries and positions of a tile, as `attention_tiles.cu` has them, and threads of its block.
+/// Queries and positions of a tile and threads of its block, as in `attention_tiles.cu`.
 const QUERIES: usize = 64;
 const POSITIONS: usize = 32;
 const THREADS: u32 = 128;
 
-/// Numbers of a head at most: the largest that models have, and that queries leave room for.
+/// Maximum head size: the largest in use, and the limit for shared memory with the queries.
 const MOST_SIZE: usize = 256;
 
-/// Positions of a split at least, and rows times splits at most, which is foreseen for few rows with all their splits.
+/// Minimum positions of a split, and maximum rows times splits, equal to the memory allocated for
+/// few rows with all their splits.
 const LEAST_SPLIT: usize = 256;
 const MOST_RECORDS: usize = super::FEW * SPLITS;
 
@@ -42,34 +43,34 @@ struct AttendTiles {
     softcap: f32,
 }
 
-// SAFETY: as `attention_tiles.cu` declares it, without padding.
+// SAFETY: layout as in `attention_tiles.cu`, without padding.
 unsafe impl Arguments for AttendTiles {}
 
-/// What attends to a tile.
+/// Kernel for a tile of queries.
 pub(in super::super) struct Tile {
     kernel: &'static str,
-    /// Shared memory of a block.
+    /// Shared memory of a block in bytes.
     pub shared: usize,
-    /// Numbers of values that a block has.
+    /// Value columns per block.
     wide: usize,
 }
 
-/// How many rows are attended to.
+/// Tiling of a batch.
 pub(super) struct Tiles {
     tile: Tile,
     splits: usize,
-    /// Positions of a split, and where the first of them begins.
+    /// Positions of a split, and the first position.
     split: usize,
     first: usize,
 }
 
 impl Tile {
-    /// For heads of so many numbers, which are held so, whatever they see.
+    /// Returns the kernel for a head size and storage type.
     pub fn of_heads(size: usize, numbers: KvNumbers) -> Option<Tile> {
         if size > MOST_SIZE {
             return None;
         }
-        // Parts of queries, of keys and of values.
+        // 16-bit parts of queries, and of keys and values.
         let (names, [parts, kv_parts]) = match numbers {
             KvNumbers::F16 => (
                 ["attend_tiles_of_halves_64", "attend_tiles_of_halves_128"],
@@ -91,14 +92,15 @@ impl Tile {
         })
     }
 
-    /// Blocks of one split.
+    /// Returns the number of blocks per split.
     fn blocks(&self, queries: Queries, size: usize) -> usize {
         queries.rows.div_ceil(QUERIES) * queries.heads * size.div_ceil(self.wide)
     }
 }
 
 impl Tiles {
-    /// Those of a batch, where there are enough rows, all of them are held in full, and the device has room for a tile.
+    /// Returns the tiling of a batch, if it has enough rows, all positions are held in full, and a
+    /// tile fits in shared memory.
     pub fn of<D: Device>(
         device: &D,
         queries: Queries,
@@ -114,7 +116,7 @@ impl Tiles {
         if tile.shared > device.shared_of_block() {
             return None;
         }
-        // Of what the first row sees on.
+        // Starts at the window of the first row.
         let window = attention.window.unwrap_or(usize::MAX);
         let seen = (held.start + 1).saturating_sub(window);
         let first = seen / POSITIONS * POSITIONS;
@@ -132,7 +134,7 @@ impl Tiles {
         })
     }
 
-    /// Leaves what the splits of contexts say.
+    /// Launches the splits.
     pub fn attend<D: Device>(
         &self,
         device: &D,
@@ -172,7 +174,7 @@ impl Tiles {
             softcap: attention.softcap.unwrap_or(0.0),
         };
         let end = held.start + rows;
-        // Positions are compared with the ends of tiles and of windows.
+        // The kernel adds tile and window sizes to 32-bit positions.
         if end > 1 << 30 {
             return Err(misfit("positions", end, 1 << 30));
         }
@@ -182,8 +184,9 @@ impl Tiles {
             count("parts of a head", size.div_ceil(self.tile.wide))?,
         ];
         let kernel = Kernel::<AttendTiles>::new(self.tile.kernel, THREADS);
-        // SAFETY: a block reads the queries of a head that there are and rows below `start + rows`, all of which are in full, and
-        // writes the records of these queries; the spans say all are there. Its shared memory is laid out as counted.
+        // SAFETY: a block reads existing queries of a head and rows below `start + rows`, all of
+        // them full, and writes the records of these queries; the spans cover them. The shared
+        // memory matches its layout.
         unsafe { device.launch(&kernel, grid, self.tile.shared, &arguments)? };
         Ok(joined)
     }

@@ -1,4 +1,4 @@
-//! Matrices in bands: tiles of 32 rows, as `bands.cu` reads them.
+//! Column-group matrices in tiles of 32 rows, the layout of `bands.cu`.
 
 use htc_formats::bands::{
     BAND, Bands, CHUNK, ClassedBands, Code, Codes, GROUP_ROWS, Kind, MAP_ROWS, MAX_CLASSES, QUAD,
@@ -10,17 +10,17 @@ use super::{STAGED, aligned, in_pieces};
 use crate::Pool;
 use crate::cuda::device::{Device, DeviceError, Memory, Span};
 
-/// Rows of a tile, one for each lane of a warp.
+/// Rows of a tile, one per lane of a warp.
 const TILE: usize = 32;
 
-/// The class of a row, and which of its rows it is.
+/// Class of a row and its index in the class.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Place {
     pub class: u8,
     pub row: u32,
 }
 
-/// A matrix whose rows have the same codes, as `bands.cu` declares it.
+/// Kernel argument: a matrix whose rows have the same codes. Layout as in `bands.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(in super::super) struct Tiles {
@@ -44,26 +44,26 @@ pub(in super::super) struct BandsPart<D: Device> {
     pub rows: usize,
     pub bands: usize,
     pub rotated: bool,
-    /// Whether vectors are multiplied by factors of their columns.
+    /// Input vectors are multiplied by column scales.
     pub scaled: bool,
 }
 
-/// Where the parts of an allocation begin, and what they have.
+/// Offsets and contents of the parts of an allocation.
 #[derive(Debug)]
 struct Layout {
-    /// For each band its first word in a tile, and its code as kernels have it.
+    /// For each column group its first word in a tile and its kernel code.
     bands: Vec<[u32; 2]>,
     tables: Vec<u8>,
     tile_words: usize,
-    /// Where parts begin, in the order of [`Tiles`], and their bytes; nothing where there is no such part.
+    /// Offset and length of each part in bytes, in the order of [`Tiles`]; zero length if absent.
     parts: [(usize, usize); 7],
     bytes: usize,
 }
 
-/// Bit of a trellis in a code as kernels have it.
+/// Trellis flag in a kernel code.
 const TRELLIS: u32 = 16;
 
-/// Bytes of row scales in a band of levels, in words.
+/// Row scales of a codebook column group in a tile, in 32-bit words.
 const SCALE_WORDS: usize = TILE / 4;
 
 impl Layout {
@@ -119,7 +119,7 @@ impl Layout {
     }
 }
 
-/// The integers of a code that are looked up; levels of eight bits are their own.
+/// Returns the lookup table of a code; 8-bit codebook codes need none.
 fn table(code: Code) -> Vec<u8> {
     let bits = code.bits();
     match Trellis::of(code) {
@@ -133,12 +133,12 @@ fn table(code: Code) -> Vec<u8> {
     }
 }
 
-/// Bytes that a matrix will have on a device.
+/// Returns the size in bytes that a matrix will have on a device.
 pub(super) fn bytes_of(source: Bands<'_>, has_places: bool) -> usize {
     Layout::new(source.codes(), source.rows(), has_places).bytes
 }
 
-/// The places of all rows of a matrix in classes.
+/// Returns class and index of all rows of a matrix with classes.
 pub(super) fn places(classes: &ClassedBands<'_>) -> Result<Vec<Place>, DeviceError> {
     let mut counts = [0_u32; MAX_CLASSES];
     let rows: Vec<usize> = classes.classes().map(|class| class.rows()).collect();
@@ -164,7 +164,7 @@ pub(super) fn places(classes: &ClassedBands<'_>) -> Result<Vec<Place>, DeviceErr
     Ok(places)
 }
 
-/// The rows of the matrix that the rows of a class are.
+/// Returns the matrix rows that belong to a class.
 pub(super) fn rows_of_class(places: &[Place], class: usize, rows: usize) -> Vec<u32> {
     let mut of_class = Vec::with_capacity(rows);
     for (row, place) in (0..).zip(places) {
@@ -176,7 +176,7 @@ pub(super) fn rows_of_class(places: &[Place], class: usize, rows: usize) -> Vec<
 }
 
 impl<D: Device> BandsPart<D> {
-    /// Brings it to the device, some tiles at a time.
+    /// Uploads the rows, some tiles at a time.
     pub(super) fn new(
         pool: Option<&Pool>,
         device: &D,
@@ -228,7 +228,7 @@ impl<D: Device> BandsPart<D> {
         })
     }
 
-    /// As kernels are given it.
+    /// Returns the kernel arguments.
     pub(in super::super) fn tiles(&self) -> Result<Tiles, DeviceError> {
         let mut spans = [Span::NONE; 7];
         for (span, (start, bytes)) in spans.iter_mut().zip(self.layout.parts) {
@@ -263,7 +263,7 @@ impl<D: Device> BandsPart<D> {
         })
     }
 
-    /// The factors of columns, or none.
+    /// Returns the column scales, or [`Span::NONE`].
     pub(in super::super) fn columns(&self) -> Result<Span, DeviceError> {
         match self.layout.parts[5] {
             (_, 0) => Ok(Span::NONE),
@@ -271,7 +271,7 @@ impl<D: Device> BandsPart<D> {
         }
     }
 
-    /// Bytes of the tables of its codes.
+    /// Returns the size of the lookup tables in bytes.
     pub(in super::super) fn table_bytes(&self) -> usize {
         self.layout.tables.len()
     }
@@ -281,7 +281,7 @@ fn le_bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Of all bands: one for columns that have none.
+/// Returns the scales of all columns, 1 for column groups without.
 fn column_scales(source: Bands<'_>) -> Vec<u8> {
     let mut scales = Vec::with_capacity(2 * BAND * source.codes().len());
     for band in 0..source.codes().len() {
@@ -293,7 +293,7 @@ fn column_scales(source: Bands<'_>) -> Vec<u8> {
     scales
 }
 
-/// Writes a tile to words that are zeros.
+/// Packs a tile into zero-initialised words.
 fn lay_out(source: Bands<'_>, layout: &Layout, tile: usize, out: &mut [u32]) {
     let first = tile * TILE;
     let (strip, in_strip) = (first / STRIP_ROWS, first % STRIP_ROWS);
@@ -330,12 +330,12 @@ fn lay_out(source: Bands<'_>, layout: &Layout, tile: usize, out: &mut [u32]) {
     }
 }
 
-/// The bits that four weights of a row bring into the state of a trellis.
+/// Returns the bits that four weights of a row add to the trellis state.
 fn trellis_field(band: &[u8], bits: usize, row: usize, quad: usize) -> u32 {
     let length = band.len() / QUADS;
     let stream = &band[quad * length..][..length];
     let bit = row * QUAD * bits;
-    // At most twenty bits that begin at a half of a byte.
+    // At most twenty bits that begin at a nibble.
     let mut word = 0;
     for (i, byte) in stream[bit / 8..].iter().take(3).enumerate() {
         word |= u32::from(*byte) << (8 * i);
@@ -343,7 +343,7 @@ fn trellis_field(band: &[u8], bits: usize, row: usize, quad: usize) -> u32 {
     word >> (bit % 8) & ((1 << (QUAD * bits)) - 1)
 }
 
-/// The codes of four weights of a row, each behind the other.
+/// Returns the concatenated codes of four weights of a row.
 fn level_field(band: &[u8], groups: usize, bits: usize, row: usize, quad: usize) -> u32 {
     let chunk = row / GROUP_ROWS * QUADS + quad;
     let bytes = CHUNK * bits / 8;
@@ -352,7 +352,7 @@ fn level_field(band: &[u8], groups: usize, bits: usize, row: usize, quad: usize)
     for i in 0..QUAD {
         let mut code = u32::from(code_at(chunk, bits, row % GROUP_ROWS * QUAD + i));
         if bits == 8 {
-            // The least integer of eight bits has no counterpart.
+            // The lowest 8-bit code is not used by the symmetric codebook.
             code = u32::from(level(8, code as u8).cast_unsigned());
         }
         field |= code << (bits * i);

@@ -1,4 +1,4 @@
-//! What matrices in blocks are held as, and how their rows are laid out.
+//! Device formats of block-quantised matrices and their row layout.
 
 use htc_formats::DType;
 use htc_formats::block::decode;
@@ -7,7 +7,7 @@ use super::{aligned, wide};
 use crate::Matrix;
 use crate::cuda::device::{DeviceError, Span};
 
-/// A format that there are kernels for.
+/// A format with kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Format {
     F32,
@@ -18,13 +18,13 @@ pub(in super::super) enum Format {
     Q4K,
     Q5K,
     Q6K,
-    /// Codes of eight bits, a scale for every sixteen.
+    /// 8-bit codes with a scale per 16 elements.
     Wide,
-    /// The same, and a minimum.
+    /// The same with a minimum.
     WideMinimum,
 }
 
-/// The planes of a matrix, as `blocks.cuh` declares them.
+/// Kernel argument: the arrays of a matrix. Layout as in `blocks.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(in super::super) struct Planes {
@@ -33,7 +33,7 @@ pub(in super::super) struct Planes {
     pub unused: u32,
 }
 
-/// The name of a format's kernels: for 1, 2, 4 and 8 vectors, and for rows as numbers.
+/// Kernel names of a format: for 1, 2, 4 and 8 vectors, and for dequantised rows.
 macro_rules! names {
     ($name:literal) => {
         [
@@ -47,10 +47,10 @@ macro_rules! names {
 }
 
 impl Format {
-    /// Codes, further bits of codes, scales, and scales of scales or minima.
+    /// Number of arrays: codes, upper bits of codes, scales, and super-scales or minima.
     pub const PLANES: usize = 4;
 
-    /// What matrices of a type are held as.
+    /// Returns the device format of a type.
     pub fn of(dtype: DType) -> Format {
         match dtype {
             DType::F16 => Format::F16,
@@ -61,7 +61,7 @@ impl Format {
             DType::Q5K => Format::Q5K,
             DType::Q6K => Format::Q6K,
             DType::Q4_1 | DType::Q5_1 | DType::Q2K => Format::WideMinimum,
-            // Integers of 16 bits and more, and numbers of 64, are decoded to f32 everywhere.
+            // Integers of 16 bits and more, and 64-bit floats, are decoded to f32.
             dtype if dtype.block_len() == 1 => Format::F32,
             _ => Format::Wide,
         }
@@ -82,7 +82,7 @@ impl Format {
         }
     }
 
-    /// The names of its kernels.
+    /// Returns the kernel names.
     pub fn kernels(self) -> [&'static str; 5] {
         match self {
             Format::F32 => names!("f32"),
@@ -97,7 +97,8 @@ impl Format {
         }
     }
 
-    /// The names of its kernels for two products in one launch: of one vector, and of four.
+    /// Returns the kernel names for two dependent products in one launch: for one vector and for
+    /// four.
     pub fn pairs(self) -> [&'static str; 2] {
         match self {
             Format::F32 => ["f32_pair_1", "f32_pair_4"],
@@ -112,7 +113,7 @@ impl Format {
         }
     }
 
-    /// The name of its kernel for many vectors.
+    /// Returns the name of the tiled kernel for many vectors.
     pub fn tiles(self) -> &'static str {
         match self {
             Format::F32 => "f32_tiles",
@@ -127,7 +128,7 @@ impl Format {
         }
     }
 
-    /// Rows of a tile of many vectors, as `tiles.cuh` and `float_tiles.cu` have them.
+    /// Returns the rows of a tile, as in `tiles.cuh` and `float_tiles.cu`.
     pub fn rows_of_tile(self) -> u32 {
         match self {
             Format::F16 | Format::BF16 => 128,
@@ -135,12 +136,12 @@ impl Format {
         }
     }
 
-    /// Whether its products read vectors as they are, not as integers.
+    /// Returns true if products read float vectors instead of quantised ones.
     pub fn reads_floats(self) -> bool {
         matches!(self, Format::F32 | Format::F16 | Format::BF16)
     }
 
-    /// Numbers that a lane takes of a row at a time, sixteen bytes of codes.
+    /// Returns the elements that a lane reads of a row at a time, 16 bytes of codes.
     pub fn unit(self) -> usize {
         match self {
             Format::F32 => 4,
@@ -150,7 +151,8 @@ impl Format {
         }
     }
 
-    /// Rows that a warp multiplies with one vector at a time, as `products.cuh` has them; with several it has one.
+    /// Returns the rows that a warp multiplies at a time with a single vector, as in
+    /// `products.cuh`; with several vectors it is one.
     pub fn rows_of_one(self) -> u32 {
         match self.unit() {
             32 => 1,
@@ -158,7 +160,7 @@ impl Format {
         }
     }
 
-    /// Numbers of whole blocks, of which a prefix of the columns has to consist.
+    /// Returns the block length; a prefix of the columns must be a multiple of it.
     pub fn block(self) -> usize {
         match self {
             Format::F32 | Format::F16 | Format::BF16 => 1,
@@ -167,12 +169,12 @@ impl Format {
         }
     }
 
-    /// Numbers of a row as it is stored.
+    /// Returns the elements per stored row.
     pub fn stride(self, cols: usize) -> usize {
         cols.next_multiple_of(self.unit())
     }
 
-    /// Bytes of a row of `stride` numbers in each plane.
+    /// Returns the bytes per row of `stride` elements in each array.
     pub fn row_bytes(self, stride: usize) -> [usize; Format::PLANES] {
         match self {
             Format::F32 => [4 * stride, 0, 0, 0],
@@ -187,7 +189,7 @@ impl Format {
         }
     }
 
-    /// Where the planes of a matrix begin in its allocation and how long they are, and the bytes of all.
+    /// Returns offset and length of each array in the allocation, and the total size.
     pub fn places(self, rows: usize, cols: usize) -> ([(usize, usize); Format::PLANES], usize) {
         let mut end = 0;
         let places = self.row_bytes(self.stride(cols)).map(|bytes| {
@@ -198,7 +200,7 @@ impl Format {
         (places, end)
     }
 
-    /// Writes a row of a matrix of one of its types to its parts of the planes, which are zeros.
+    /// Packs a row of a matrix into its parts of the zero-initialised arrays.
     pub fn lay_out(
         self,
         matrix: &Matrix<'_>,
@@ -261,7 +263,7 @@ impl Format {
     }
 }
 
-/// For every block of 256 its sixteen bytes of scales and 128 bytes of codes.
+/// Unpacks each block of 256 to its 16 bytes of scales and 128 bytes of codes.
 fn each<const BYTES: usize>(
     bytes: &[u8],
     codes: &mut [u8],
@@ -276,8 +278,9 @@ fn each<const BYTES: usize>(
     }
 }
 
-/// The low four bits of 256 codes: of every 32 the first sixteen in low halves, the others in high ones. They come from bytes
-/// of which so many at a time have as many codes in their low halves, and behind those as many in their high ones.
+/// Repacks the low four bits of 256 codes: in every 32, the first sixteen go to low nibbles, the
+/// others to high ones. In the source, each `at_a_time` bytes hold as many codes in their low
+/// nibbles, followed by as many in their high ones.
 fn pack_nibbles(from: &[u8], at_a_time: usize, codes: &mut [u8; 128]) {
     let parts = from.chunks_exact(at_a_time);
     for (bytes, codes) in parts.zip(codes.chunks_exact_mut(at_a_time)) {
@@ -294,8 +297,8 @@ fn pack_nibbles(from: &[u8], at_a_time: usize, codes: &mut [u8; 128]) {
     }
 }
 
-/// The fifth bits of 256 codes, of which a byte has that of every 32nd: bit 8 j + k of the word of 32 codes is that of
-/// code 4 k + j.
+/// Repacks the fifth bits of 256 codes. A source byte has the bits of every 32nd code; in the
+/// result, bit 8 j + k of the word of 32 codes belongs to code 4 k + j.
 fn fifth_bits(from: &[u8], high: &mut [u8; 32]) {
     let words = from.as_chunks::<4>().0;
     for (group, to) in high.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -306,8 +309,8 @@ fn fifth_bits(from: &[u8], high: &mut [u8; 32]) {
     }
 }
 
-/// The upper two bits of 256 codes, of each half of which a byte has those of every 32nd: bits 8 j + 2 k of the word of sixteen
-/// codes are those of code 4 k + j.
+/// Repacks the upper two bits of 256 codes. In each half, a source byte has the bits of every 32nd
+/// code; in the result, bits 8 j + 2 k of the word of 16 codes belong to code 4 k + j.
 fn upper_bits(from: &[u8], high: &mut [u8; 64]) {
     for (half, high) in from
         .as_chunks::<32>()

@@ -1,10 +1,10 @@
-//! Formats without kernels of their own, as codes of eight bits with a scale for every sixteen numbers, and a minimum where
-//! they have one.
+//! Fallback layout for formats without dedicated kernels: 8-bit codes with a scale per 16 elements,
+//! and a minimum if the format has one.
 //!
-//! Numbers of a block are `scale · code`, or `scale · code + minimum`, with codes of eight bits at most. Where there is no
-//! minimum, scale and code have so few bits (a half times six bits, by seven) that numbers are exact, and a scale
-//! that all of a group are exact multiples of is found from the numbers alone. With a minimum they are rounded, so that scales are
-//! read from the block.
+//! Values of a block are `scale · code` or `scale · code + minimum`, with codes of at most eight
+//! bits. Without a minimum, scale and code have so few bits (a half-precision scale times six bits,
+//! by seven) that values are exact, and a scale of which all values are exact multiples is found
+//! from the values alone. With a minimum they are rounded, so scales are read from the block.
 
 use half::f16;
 use htc_formats::DType;
@@ -13,17 +13,17 @@ use htc_formats::block::decode;
 use super::format::undecodable;
 use crate::cuda::device::DeviceError;
 
-/// Numbers of a group.
+/// Elements per group.
 const GROUP: usize = 16;
 
-/// The codes of a group, their scale and minimum.
+/// Codes, scale and minimum of a group.
 struct Group {
     codes: [i8; GROUP],
     scale: f32,
     minimum: f32,
 }
 
-/// Writes a row of blocks.
+/// Packs a row of blocks.
 pub(super) fn lay_out(
     dtype: DType,
     bytes: &[u8],
@@ -57,9 +57,9 @@ pub(super) fn lay_out(
     Ok(())
 }
 
-/// Numbers as exact multiples of a scale, with codes of eight bits. The code of the largest is looked for in an `order`
-/// in which those that were found come first, for a format has few. Numbers that are not finite make the scale NaN, as
-/// products with them are not finite.
+/// Finds a scale of which all values are exact multiples with 8-bit codes. Candidates for the code
+/// of the largest value are tried in `order`, in which successful ones move to the front, because a
+/// format has few. Non-finite values give the scale NaN, so that products are not finite either.
 fn multiples(values: &[f32; GROUP], order: &mut [u8]) -> Option<Group> {
     let mut group = Group {
         codes: [0; GROUP],
@@ -77,7 +77,7 @@ fn multiples(values: &[f32; GROUP], order: &mut [u8]) -> Option<Group> {
     }
     for tried in 0..order.len() {
         let most = order[tried];
-        // The largest is given a negative code, of which there is one more.
+        // The largest gets a negative code, as -128 exists but +128 does not.
         let scale = -largest / f32::from(most);
         let exact = values.iter().zip(&mut group.codes).all(|(&value, code)| {
             let nearest = (value / scale).round();
@@ -97,7 +97,7 @@ fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Sixteen numbers of a block of q4_1, q5_1 or q2_k.
+/// Returns a group of a block of q4_1, q5_1 or q2_k.
 fn with_minimum(dtype: DType, block: &[u8], index: usize) -> Group {
     let first = index * GROUP;
     let group = |scale: f32, minimum: f32, code: &dyn Fn(usize) -> u8| Group {
@@ -105,7 +105,7 @@ fn with_minimum(dtype: DType, block: &[u8], index: usize) -> Group {
         scale,
         minimum,
     };
-    // Of 32 codes the first sixteen are in low halves, the others in high ones.
+    // In every 32 codes the first sixteen are in low nibbles, the others in high ones.
     let nibble = |at: usize, i: usize| block[at + i % 16] >> (i / 16 * 4) & 15;
     match dtype {
         DType::Q2K => group(
@@ -120,7 +120,7 @@ fn with_minimum(dtype: DType, block: &[u8], index: usize) -> Group {
     }
 }
 
-/// Sixteen numbers of a block of q8_k, whose scale has all bits of a float.
+/// Returns a group of a block of q8_k, whose scale is a full float.
 fn of_q8_k(block: &[u8], index: usize) -> Group {
     Group {
         codes: std::array::from_fn(|i| block[4 + index * GROUP + i].cast_signed()),

@@ -1,11 +1,11 @@
-//! Matrices in bands of every code, rotated and not, padded and in classes.
+//! Tests of column-group matrices with every code, with and without rotation, padding and classes.
 
 use htc_formats::bands::{Banded, Bands, Code, Codes, Kind, Layout, Packer, QUAD, QUADS, RowClass};
 
 use super::*;
 use crate::reference;
 
-/// A matrix of random codes with moderate scales.
+/// Packs a matrix of random codes with moderate scales.
 pub(super) fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
     let mut packer = Packer::new(codes, rows);
     for row in 0..rows {
@@ -109,7 +109,7 @@ fn products_of_every_code_agree_with_the_reference() {
 }
 
 #[test]
-fn rows_of_bands_are_the_same_in_any_batch() {
+fn column_group_rows_are_independent_of_the_batch() {
     let mut random = Random(12);
     for text in ["2:t2x9,l4x4,t3x10-3", "1:l2x1,l3x12", "2r:t4x3,t5x9"] {
         let codes: Codes = text.parse().unwrap();
@@ -123,7 +123,7 @@ fn rows_of_bands_are_the_same_in_any_batch() {
 }
 
 #[test]
-fn rows_of_bands_are_embedded_to_the_bit() {
+fn column_group_rows_are_dequantised_exactly() {
     let mut random = Random(13);
     for codes in cases() {
         let (rows, cols) = (300, codes.cols());
@@ -143,9 +143,9 @@ fn rows_of_bands_are_embedded_to_the_bit() {
     }
 }
 
-/// More tiles than blocks: blocks take one after the other.
+/// With more tiles than blocks, a block processes several.
 #[test]
-fn blocks_take_many_tiles() {
+fn a_block_processes_several_tiles() {
     let mut random = Random(14);
     let codes: Codes = "2:t3x2".parse().unwrap();
     let rows = 32 * 40 + 3;
@@ -159,7 +159,7 @@ fn blocks_take_many_tiles() {
 }
 
 #[test]
-fn rows_of_classes_have_the_products_of_their_class() {
+fn class_rows_give_products_of_their_class() {
     let mut random = Random(15);
     let mut workspace = Workspace::default();
     for (rows, n, padding) in [(3, 1, ""), (300, 3, "-20"), (520, 2, "")] {
@@ -216,9 +216,9 @@ fn rows_of_classes_have_the_products_of_their_class() {
     }
 }
 
-/// What is not finite makes every product NaN, in the last column, too.
+/// A non-finite input makes every product NaN, also in the last column.
 #[test]
-fn a_number_that_is_not_finite_makes_products_of_bands_nan() {
+fn non_finite_input_makes_column_group_products_nan() {
     let mut random = Random(16);
     let mut workspace = Workspace::default();
     for text in ["1:l4x1,t3x1-5", "2r:t2x2,l8x1-5", "1:l8x3"] {
@@ -237,13 +237,13 @@ fn a_number_that_is_not_finite_makes_products_of_bands_nan() {
     }
 }
 
-/// A matrix of several pieces: the first and the last row of each.
+/// Uploads a matrix in several pieces and checks the first and last row of each.
 #[test]
-fn large_bands_are_laid_out_by_any_threads() {
+fn large_column_group_matrix_is_packed_by_any_threads() {
     let mut random = Random(16);
     let pool = Pool::new(3).unwrap();
     let codes: Codes = "2:t3x12,l5x12".parse().unwrap();
-    // Words of a tile are those of its codes and a byte a row for each band of levels.
+    // Words of the codes plus a byte per row for each codebook column group.
     let of_tile = 4 * (12 * 3 * 32 + 12 * (5 * 32 + 8));
     let at_a_time = 32 * (STAGED / of_tile);
     let (rows, cols) = (2 * at_a_time + 7, codes.cols());

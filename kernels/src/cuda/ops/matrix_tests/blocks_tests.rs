@@ -1,4 +1,4 @@
-//! Matrices in blocks of every type.
+//! Tests of block-quantised matrices of every type.
 
 use htc_formats::DType;
 use htc_formats::block::{decode, encode, writable};
@@ -6,8 +6,8 @@ use htc_formats::block::{decode, encode, writable};
 use super::*;
 use crate::{Matrix, reference};
 
-/// A row of random codes with moderate scales: those that are written from numbers, others from random bytes in which every
-/// number is moderate.
+/// Returns rows of random codes with moderate scales: encoded from random numbers for writable
+/// types, otherwise random bytes with moderate values.
 pub(super) fn matrix(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..rows * cols / dtype.block_len() {
@@ -40,7 +40,7 @@ fn block(random: &mut Random, dtype: DType) -> Vec<u8> {
     }
 }
 
-/// Half of a code's width in x for every number, and roundings: what the product may differ from the reference's.
+/// Checks products with a tolerance of half a quantisation step of `x` per element, plus rounding.
 pub(super) fn check(w: Matrix<'_>, x: &[f32], y: &[f32], what: &str) {
     let rows = w.rows();
     let integers = w.dtype().block_len() > 1;
@@ -103,9 +103,9 @@ fn products_of_every_type_agree_with_the_reference() {
     }
 }
 
-/// Also in matrices of which several warps have a row.
+/// Includes matrices with several warps per row.
 #[test]
-fn rows_of_blocks_are_the_same_in_any_batch() {
+fn block_rows_are_independent_of_the_batch() {
     let mut random = Random(2);
     let wide = [DType::F16, DType::Q8_0, DType::Q4K].map(|dtype| (dtype, 2, 4096));
     let all = DType::ALL.iter().map(|&dtype| (dtype, 3, 256));
@@ -120,7 +120,7 @@ fn rows_of_blocks_are_the_same_in_any_batch() {
 }
 
 #[test]
-fn rows_of_blocks_are_embedded_to_the_bit() {
+fn block_rows_are_dequantised_exactly() {
     let mut random = Random(3);
     for &dtype in DType::ALL {
         let (rows, cols) = (6, 3 * dtype.block_len().max(15));
@@ -146,9 +146,9 @@ fn rows_of_blocks_are_embedded_to_the_bit() {
     }
 }
 
-/// More rows than a launch has.
+/// More rows than a launch takes.
 #[test]
-fn many_rows_are_embedded() {
+fn more_rows_than_a_launch_are_dequantised() {
     let mut random = Random(4);
     let bytes = matrix(&mut random, DType::Q8_0, 300, 32);
     let w = Matrix::new(DType::Q8_0, 300, 32, &bytes).unwrap();
@@ -166,7 +166,7 @@ fn many_rows_are_embedded() {
 }
 
 #[test]
-fn a_number_that_is_not_finite_makes_products_so() {
+fn non_finite_input_makes_products_non_finite() {
     let mut random = Random(5);
     let mut workspace = Workspace::default();
     for &dtype in DType::ALL {
@@ -176,12 +176,12 @@ fn a_number_that_is_not_finite_makes_products_so() {
         let device = Emulated::new(random.bits().into());
         let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
         for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            // In the second of three vectors alone.
+            // In the second of three vectors only.
             let mut x = random.numbers(3 * cols);
             x[cols + 300] = odd;
             let y = products(&device, &held, &x, &mut workspace);
             let finite: Vec<bool> = y.iter().map(|y| y.is_finite()).collect();
-            // An integer times an infinite number is one; zero times it is none.
+            // A finite non-zero value times infinity is infinite, zero times infinity is NaN.
             assert_eq!(finite[..3], [true; 3], "{dtype}");
             assert_eq!(finite[3..6], [false; 3], "{dtype} {odd}: {y:?}");
             assert_eq!(finite[6..], [true; 3], "{dtype}");
@@ -196,7 +196,7 @@ fn a_number_that_is_not_finite_makes_products_so() {
     }
 }
 
-/// Every code and every number at its extreme: sums of integers stay exact.
+/// With all codes and values at their extremes, integer sums stay exact.
 #[test]
 fn extremes_do_not_overflow() {
     let mut workspace = Workspace::default();
@@ -228,7 +228,7 @@ fn extremes_do_not_overflow() {
 }
 
 #[test]
-fn a_device_holds_as_many_bytes_as_foreseen() {
+fn device_size_matches_the_estimate() {
     let mut random = Random(7);
     let device = Emulated::new(7);
     for &dtype in DType::ALL {
@@ -237,7 +237,7 @@ fn a_device_holds_as_many_bytes_as_foreseen() {
         let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
         let foreseen = DeviceMatrix::<Emulated>::bytes_of(Source::Blocks(w));
         assert_eq!(held.bytes(), foreseen);
-        // No more than the file's where the format has kernels of its own, but for what parts are aligned to.
+        // Formats with dedicated kernels need no more than the file, apart from alignment.
         if held.held_as() == dtype.name() {
             assert!(held.bytes() < bytes.len() + 4 * 256, "{dtype}");
         }
@@ -245,9 +245,8 @@ fn a_device_holds_as_many_bytes_as_foreseen() {
     }
 }
 
-/// Results do not depend on the order in which threads run.
 #[test]
-fn products_are_the_same_in_any_order_of_threads() {
+fn products_are_independent_of_thread_order() {
     let mut random = Random(8);
     let bytes = matrix(&mut random, DType::Q4K, 9, 4096);
     let w = Matrix::new(DType::Q4K, 9, 4096, &bytes).unwrap();
@@ -261,9 +260,10 @@ fn products_are_the_same_in_any_order_of_threads() {
     assert!(found.all(|other| other == first));
 }
 
-/// Matrices of several pieces, with each number of planes and with padding: the first and the last row of each piece.
+/// Matrices of several pieces, with each number of arrays and with padding: checks the first and
+/// last row of each piece.
 #[test]
-fn large_blocks_are_laid_out_by_any_threads() {
+fn large_block_matrix_is_packed_by_any_threads() {
     let mut random = Random(15);
     let pool = Pool::new(3).unwrap();
     for (dtype, cols) in [
@@ -304,7 +304,7 @@ fn large_blocks_are_laid_out_by_any_threads() {
 }
 
 #[test]
-fn a_piece_that_fails_is_told() {
+fn error_of_a_piece_is_returned() {
     let pool = Pool::new(3).unwrap();
     for pool in [None, Some(&pool)] {
         let begun = std::sync::atomic::AtomicUsize::new(0);

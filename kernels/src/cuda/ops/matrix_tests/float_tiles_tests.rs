@@ -1,4 +1,4 @@
-//! Products of matrices of floats with many vectors, which tensor cores multiply in parts.
+//! Tests of float matrices with many vectors, which tensor cores multiply in split precision.
 
 use super::tiles_tests::bits;
 use super::*;
@@ -17,7 +17,7 @@ fn stored(dtype: DType, numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(to).collect()
 }
 
-/// The products, each within `PRODUCT` of the sum of magnitudes of what is added up.
+/// Checks each product to within `PRODUCT` of its sum of magnitudes and returns them.
 fn check(dtype: DType, [rows, cols]: [usize; 2], w: &[f32], x: &[f32], what: &str) -> Vec<f32> {
     let bytes = stored(dtype, w);
     let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
@@ -48,9 +48,9 @@ fn check(dtype: DType, [rows, cols]: [usize; 2], w: &[f32], x: &[f32], what: &st
     y
 }
 
-/// Below, at and behind the ends of tiles of rows and of vectors and of what is read at a time.
+/// Sizes below, at and above the ends of tiles of rows and vectors and of the chunk length.
 #[test]
-fn products_of_tiles_of_floats_agree_with_sums_in_double_precision() {
+fn tiled_float_products_match_double_precision() {
     let mut random = Random(41);
     for dtype in FLOAT {
         for (rows, cols, n) in [
@@ -69,9 +69,10 @@ fn products_of_tiles_of_floats_agree_with_sums_in_double_precision() {
     }
 }
 
-/// Large and small numbers, next to each other and apart, and those that half precision does not have.
+/// Large and small values, adjacent and apart, including values outside the range of half
+/// precision.
 #[test]
-fn parts_keep_numbers_of_any_magnitude() {
+fn split_precision_keeps_values_of_any_magnitude() {
     let mut random = Random(42);
     let (rows, cols, n) = (20, 96, 34);
     for dtype in FLOAT {
@@ -91,7 +92,7 @@ fn parts_keep_numbers_of_any_magnitude() {
             let x: Vec<f32> = (0..n * cols).map(|i| x[i] * magnitude(i)).collect();
             check(dtype, [rows, cols], &w, &x, what);
         }
-        // What bf16 would round to infinity.
+        // Values that bf16 rounds to infinity.
         let mut x = random.numbers(n * cols);
         x[5] = f32::MAX;
         x[n * cols - 1] = -f32::MAX;
@@ -103,7 +104,7 @@ fn parts_keep_numbers_of_any_magnitude() {
             let x: Vec<f32> = x.iter().map(|x| x.clamp(-0.25, 0.25)).collect();
             check(dtype, [rows, cols], &large, &x, "the largest weight of all");
         }
-        // Thirty-two of each magnitude, of which the larger ones hide none.
+        // 32 values of each magnitude; small ones must not be lost next to large ones.
         let x = random.numbers(n * cols);
         for hidden in 0..3 {
             let magnitudes: [f32; 3] = std::array::from_fn(|of| match of < hidden {
@@ -117,9 +118,9 @@ fn parts_keep_numbers_of_any_magnitude() {
     }
 }
 
-/// Whole numbers that single precision adds up exactly have exact products.
+/// Integers whose sums are exact in single precision give exact products.
 #[test]
-fn whole_numbers_are_exact() {
+fn integer_valued_products_are_exact() {
     let mut random = Random(43);
     let (rows, cols, n) = (70, 64, 33);
     let mut whole = |count: usize, below: u32| -> Vec<f32> {
@@ -139,10 +140,10 @@ fn whole_numbers_are_exact() {
     }
 }
 
-/// What is behind a factor: rows beyond the rank are zero, leading rows and columns are a matrix of their own, products are
-/// added to what is there, and several matrices are in one launch.
+/// Rows beyond the rank are zero, leading rows and columns act as a separate matrix, products
+/// accumulate, and several matrices share a launch.
 #[test]
-fn slots_of_floats_are_multiplied_in_tiles() {
+fn factored_float_projections_match_separate_products() {
     let mut random = Random(44);
     let device = Emulated::new(44);
     let mut workspace = Workspace::default();

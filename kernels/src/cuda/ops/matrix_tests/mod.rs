@@ -1,4 +1,4 @@
-//! Matrices on an emulated device, against the reference.
+//! Tests of matrices on the emulated device against the reference.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -15,7 +15,7 @@ use super::*;
 use crate::Pool;
 use crate::cuda::{Emulated, EmulatedMemory};
 
-/// Types that are held as they are, floats first.
+/// Types stored without conversion, floats first.
 const OWN: [DType; 8] = [
     DType::F32,
     DType::F16,
@@ -27,10 +27,10 @@ const OWN: [DType; 8] = [
     DType::Q6K,
 ];
 
-/// So many of them are floats; products of the others are of integers.
+/// Number of float types in `OWN`; the others use integer products.
 const FLOATS: usize = 3;
 
-/// Error of a product of float numbers relative to `Σ |w x|`.
+/// Error of a float product relative to `Σ |w x|`.
 const PRODUCT: f64 = 1e-6;
 
 struct Random(u64);
@@ -44,7 +44,7 @@ impl Random {
         (self.0 >> 33) as u32
     }
 
-    /// Between -1 and 1.
+    /// Uniform in -1 to 1.
     fn number(&mut self) -> f32 {
         self.bits() as f32 / (1_u32 << 30) as f32 - 1.0
     }
@@ -66,12 +66,11 @@ fn get(device: &Emulated, memory: &EmulatedMemory, numbers: usize) -> Vec<f32> {
     crate::cuda::ops::get(device, memory, numbers).unwrap()
 }
 
-/// Room for numbers that a test sees where nothing wrote them.
+/// Allocates a buffer with a marker value that shows missing writes.
 fn room(device: &Emulated, numbers: usize) -> EmulatedMemory {
     put(device, &vec![-77.0; numbers])
 }
 
-/// The products with all rows of `x`.
 fn products(
     device: &Emulated,
     matrix: &DeviceMatrix<Emulated>,
@@ -85,7 +84,7 @@ fn products(
     get(device, &y, n * matrix.rows())
 }
 
-/// That every row of a batch has the bits that it has alone.
+/// Checks that each row of a batch has the same bits as alone.
 fn rows_are_the_same_in_any_batch(
     device: &Emulated,
     matrix: &DeviceMatrix<Emulated>,

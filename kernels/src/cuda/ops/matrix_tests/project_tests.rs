@@ -1,4 +1,4 @@
-//! Projections: dense slots and factorised ones, at leading ranks.
+//! Tests of projections, dense and factored, at leading ranks.
 
 use htc_formats::DType;
 use htc_formats::bands::{Banded, Bands, ClassedBands, Codes, Packer, RowClass, RowClasses};
@@ -27,9 +27,10 @@ fn held(
     (bytes, held)
 }
 
-/// A slot behind a factor is a product with the leading columns, and they are a matrix of their own.
+/// A projection after a factor is a product with its leading columns, which act as a separate
+/// matrix.
 #[test]
-fn projections_are_products_one_by_one_at_any_rank() {
+fn projections_match_separate_products_at_any_rank() {
     let mut random = Random(21);
     let device = Emulated::new(21);
     for mut workspace in [Workspace::default(), Workspace::in_one_launch()] {
@@ -121,9 +122,9 @@ fn projections_are_products(
     }
 }
 
-/// Several factors, several slots behind one, and a matrix in bands beside them.
+/// Several factors, several projections per factor, and a column-group matrix.
 #[test]
-fn slots_of_several_factors_keep_apart() {
+fn projections_of_several_factors_are_independent() {
     let mut random = Random(22);
     let device = Emulated::new(22);
     let mut workspace = Workspace::default();
@@ -195,10 +196,10 @@ fn slots_of_several_factors_keep_apart() {
     }
 }
 
-/// A decoding step of many slots is few launches: the input is rounded once, and matrices of one format are multiplied
-/// together; the block of the first factor that is there last rounds for the second.
+/// A decoding step of several projections takes few launches: the input is quantised once, matrices
+/// of one format share a launch, and the last block of the first factor quantises for the second.
 #[test]
-fn slots_share_launches() {
+fn projections_share_launches() {
     let mut random = Random(25);
     let device = Emulated::new(25);
     let mut workspace = Workspace::default();
@@ -241,10 +242,10 @@ fn slots_share_launches() {
     assert_eq!(launches(&[factor], &behind), 3);
 }
 
-/// Both products of slots behind factors in one launch have the bits of two, whichever blocks run when, and so do slots that read
-/// the input beside them; what does not fit in one is two.
+/// Both dependent products in one launch give the bits of two launches in any block order, also
+/// together with projections of the input; otherwise two launches are used.
 #[test]
-fn one_launch_has_the_bits_of_two() {
+fn pair_launch_gives_identical_bits() {
     let mut random = Random(26);
     let width = 256;
     let others = [DType::Q5_0, DType::Q4_1];
@@ -289,7 +290,7 @@ fn one_launch_has_the_bits_of_two() {
             };
             let (expected, two) = run(&mut Workspace::default());
             let mut workspace = Workspace::in_one_launch();
-            // More than once: what blocks meet by is as it was.
+            // Repeated, to check that the barrier counters are reset.
             for _ in 0..3 {
                 let (found, launches) = run(&mut workspace);
                 assert!(found == expected, "{dtype} {n}");
@@ -300,7 +301,7 @@ fn one_launch_has_the_bits_of_two() {
 }
 
 #[test]
-fn logits_are_products_of_some_rows() {
+fn product_of_a_row_range_matches_the_full_product() {
     let mut random = Random(23);
     let device = Emulated::new(23);
     let mut workspace = Workspace::default();
@@ -322,7 +323,7 @@ fn logits_are_products_of_some_rows() {
 }
 
 #[test]
-fn projections_that_do_not_fit_are_refused() {
+fn mismatched_projections_are_rejected() {
     let mut random = Random(24);
     let device = Emulated::new(24);
     let mut workspace = Workspace::default();
@@ -356,10 +357,10 @@ fn projections_that_do_not_fit_are_refused() {
     assert!(run(1, 64, 64, 64, 0, 5).is_err());
 }
 
-/// What is added has the bits of a sum behind a product, for any number of vectors, alone and in the launches of several; rows that
-/// are not asked for stay.
+/// Accumulation gives the bits of a separate sum after the product for any number of vectors, alone
+/// and in shared launches; rows that are not requested stay unchanged.
 #[test]
-fn products_are_added_to_what_is_there() {
+fn accumulated_products_match_separate_sums() {
     let mut random = Random(27);
     let device = Emulated::new(27);
     let mut workspace = Workspace::default();
@@ -368,7 +369,7 @@ fn products_are_added_to_what_is_there() {
     let bytes = bands_tests::matrix(&mut random, &codes, 11);
     let banded = Banded::Whole(Bands::new(&codes, 11, &bytes).unwrap());
     let mut matrices = vec![DeviceMatrix::new(&device, Source::Bands(banded)).unwrap()];
-    // Rows of two classes by turns, which go to where they belong.
+    // Alternating rows of two classes, scattered to their positions.
     let of_rows: Vec<u8> = (0..11).map(|row| row % 2).collect();
     let classes = [(6, &codes), (5, &others)];
     let of_classes = classes.map(|(rows, codes)| bands_tests::matrix(&mut random, codes, rows));

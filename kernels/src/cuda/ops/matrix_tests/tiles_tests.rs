@@ -1,4 +1,4 @@
-//! Products with many vectors, which are multiplied in tiles.
+//! Tests of tiled products with many vectors.
 
 use htc_formats::DType;
 use htc_formats::bands::{Banded, Bands, Codes};
@@ -6,7 +6,6 @@ use htc_formats::bands::{Banded, Bands, Codes};
 use super::{bands_tests, blocks_tests, *};
 use crate::Matrix;
 
-/// Types whose products read integers.
 fn integers() -> impl Iterator<Item = DType> {
     DType::ALL
         .iter()
@@ -18,10 +17,10 @@ pub(super) fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Below and at the least number of vectors, across tiles of vectors and of rows, where a tile ends and not, and with
-/// one block of numbers, four and some more.
+/// Below and at the minimum number of vectors, across tiles of vectors and rows, with full and
+/// partial tiles, and with one, four and more blocks per row.
 #[test]
-fn products_of_tiles_agree_with_the_reference() {
+fn tiled_products_match_the_reference() {
     let mut random = Random(31);
     let mut workspace = Workspace::default();
     for dtype in integers() {
@@ -52,7 +51,7 @@ fn products_of_tiles_agree_with_the_reference() {
 }
 
 #[test]
-fn products_of_tiles_of_bands_agree_with_the_reference() {
+fn tiled_column_group_products_match_the_reference() {
     let mut random = Random(32);
     let mut workspace = Workspace::default();
     for (index, codes) in bands_tests::cases().into_iter().enumerate() {
@@ -68,7 +67,7 @@ fn products_of_tiles_of_bands_agree_with_the_reference() {
     }
 }
 
-/// The rows of `x` in batches of these sizes, each behind some others: all have the same bits.
+/// Checks that rows of `x` have the same bits in batches of these sizes, each after other rows.
 fn rows_are_the_same_in_large_batches(
     device: &Emulated,
     matrix: &DeviceMatrix<Emulated>,
@@ -94,7 +93,7 @@ fn rows_are_the_same_in_large_batches(
 }
 
 #[test]
-fn rows_of_tiles_are_the_same_in_any_large_batch() {
+fn tiled_rows_are_independent_of_the_large_batch() {
     let mut random = Random(33);
     for (dtype, rows, cols) in [
         (DType::Q8_0, 3, 544),
@@ -126,9 +125,10 @@ fn rows_of_tiles_are_the_same_in_any_large_batch() {
     }
 }
 
-/// What is kept apart has the bits of single steps in a batch of any size; what was drafted has them without being asked.
+/// Batch-invariant rows have the bits of single steps in a batch of any size; drafted tokens have
+/// them by default.
 #[test]
-fn rows_that_are_kept_apart_are_those_of_single_steps() {
+fn batch_invariant_rows_match_single_steps() {
     let mut random = Random(34);
     let device = Emulated::new(34);
     for dtype in [DType::Q4K, DType::Q8_0, DType::F16, DType::F32] {
@@ -156,9 +156,9 @@ fn rows_that_are_kept_apart_are_those_of_single_steps() {
     }
 }
 
-/// In one of many vectors alone, and all its products.
+/// A non-finite value in one of many vectors affects all products of that vector and no others.
 #[test]
-fn a_number_that_is_not_finite_stays_with_its_vector() {
+fn non_finite_value_affects_only_its_vector() {
     let mut random = Random(35);
     let mut workspace = Workspace::default();
     let device = Emulated::new(35);
@@ -181,7 +181,7 @@ fn a_number_that_is_not_finite_stays_with_its_vector() {
     }
 }
 
-/// Every code and every number at its extreme: sums of integers stay exact.
+/// With all codes and values at their extremes, integer sums stay exact.
 #[test]
 fn extremes_do_not_overflow_in_tiles() {
     let mut workspace = Workspace::default();
@@ -215,10 +215,10 @@ fn extremes_do_not_overflow_in_tiles() {
     }
 }
 
-/// Rows of an inner vector beyond the rank are zero, leading rows and columns are a matrix of their own, and
-/// neither is written beyond its place.
+/// Rows of an inner vector beyond the rank are zero, leading rows and columns act as a separate
+/// matrix, and no write exceeds its range.
 #[test]
-fn slots_behind_a_factor_are_multiplied_in_tiles() {
+fn factored_projections_match_in_tiles() {
     let mut random = Random(37);
     let device = Emulated::new(37);
     let mut workspace = Workspace::default();

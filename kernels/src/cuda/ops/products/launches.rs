@@ -1,4 +1,4 @@
-//! Launches of products: matrices of one format that read the same vectors, up to four in one.
+//! Launches of products: up to four matrices of one format that read the same vectors.
 
 use super::super::matrix::{BandsPart, Blocks, DeviceMatrix, Format, Held, Planes, Tiles};
 use super::super::{F32, bytes, count, misfit};
@@ -6,62 +6,64 @@ use super::producer::Producer;
 use super::{ALIGNED, Room};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
-/// Numbers that share a step when a vector is rounded to integers.
+/// Elements per quantisation step of a vector.
 pub(super) const BLOCK: usize = 32;
 
-/// Vectors that read the weights together at most.
+/// Maximum vectors per read of the weights.
 const TOGETHER: usize = 8;
 
-/// From so many vectors on tensor cores multiply them, in tiles that have twice as many: weights are read and unpacked once for 64
-/// instead of once for 8, which pays for tiles of which half is empty. What was drafted, and a step of several sequences, has
-/// fewer, and the bits of single steps. It is a foreseen number, not a measured one.
+/// Minimum number of vectors for tensor cores, whose tiles hold twice as many: weights are read and
+/// unpacked once per 64 vectors instead of once per 8, which pays even if half of a tile is empty.
+/// Drafted tokens and steps of several sequences stay below it and keep the bits of single steps.
+/// Estimated, not measured.
 const TILED: usize = 32;
 
-/// Rows of a tile in bands, vectors of a tile, and threads of its block, as `tiles.cuh` and `float_tiles.cu` have them.
+/// Rows of a column-group tile, vectors of a tile, and threads of its block, as in `tiles.cuh` and
+/// `float_tiles.cu`.
 const TILE: usize = 64;
 const TILE_THREADS: u32 = 256;
 
-/// Warps of a block that multiplies few vectors.
+/// Warps of a block for few vectors.
 pub(super) const WARPS: u32 = 4;
 
-/// Parts of the sum of a row in bands, as `bands.cu` has them.
+/// Partial sums per column-group row, as in `bands.cu`.
 const BANDS_PARTS: usize = 32;
 
-/// Matrices of a launch at most.
+/// Maximum matrices per launch.
 pub(super) const SLOTS: usize = 4;
 
-/// Where products go.
+/// Output of a product.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
-    /// `[n, rows]`.
+    /// Output `[n, rows]`.
     pub y: Span,
     pub rows: usize,
-    /// Rows that are computed; those behind them are zero.
+    /// Rows that are computed; the rest are zero.
     pub live: usize,
-    /// Where they go as integers as well.
+    /// Optional quantised output.
     pub rounded: Option<Rounded>,
-    /// Whether they are added to what is there.
+    /// Accumulates into `y`.
     pub adds: bool,
 }
 
-/// Where products are rounded to integers by the launch that computes them.
+/// Quantised output written by the launch that computes it.
 #[derive(Clone, Copy)]
 pub(super) struct Rounded {
-    /// Zeros, one for each 32 rows.
+    /// Zeroed arrival counters, one per 32 rows.
     arrived: Span,
     to: Integers,
 }
 
-/// Matrices and where their products go.
+/// Matrices and their outputs.
 pub(super) type Targets<'a, D> = Vec<(&'a DeviceMatrix<D>, Target)>;
 
-/// Vectors, `n` rows of `width` numbers, and what there is of them as integers.
+/// `n` input vectors of `width` elements, and their quantised forms.
 pub(super) struct Vectors {
     n: usize,
     width: usize,
     x: Span,
-    /// Where they are as integers: first as they are, if anyone reads them so, and then as matrices in bands do that read them
-    /// in a way of their own, in their order.
+    /// Quantised forms: first the plain one, if needed, then one for each column-group matrix with
+    /// its own rotation or scales, in order.
     places: Vec<Integers>,
     plain: bool,
 }
@@ -81,8 +83,8 @@ impl Vectors {
         self.n
     }
 
-    /// Where `matrix` rounds them while it computes them, if it can and anyone reads them so: all it needs beside is a zero
-    /// for each 32 of them.
+    /// Returns the quantised output for `matrix`, if it can produce the plain form and this is
+    /// needed. It requires a zeroed counter per 32 rows.
     pub fn rounded<D: Device>(&self, matrix: &DeviceMatrix<D>, arrived: Span) -> Option<Rounded> {
         let computes = matches!(matrix.held(), Held::Blocks(_)) && self.n <= TOGETHER;
         let to = *self.places.first()?;
@@ -97,7 +99,8 @@ impl Vectors {
     }
 }
 
-/// Codes, steps and sums of vectors, which `quantise` writes, and what a matrix in bands does with them before.
+/// Codes, steps and sums of quantised vectors, and the transform that a column-group matrix applies
+/// first.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Integers {
@@ -129,7 +132,7 @@ struct Quantise {
     to: [Integers; SLOTS],
 }
 
-// SAFETY: as `vectors.cu` declares it, without padding.
+// SAFETY: layout as in `vectors.cu`, without padding.
 unsafe impl Arguments for Quantise {}
 
 #[derive(Clone, Copy)]
@@ -162,14 +165,14 @@ pub(super) struct Product {
 }
 
 impl Product {
-    /// Blocks of threads that have the rows of its matrices.
+    /// Returns the number of thread blocks.
     pub fn blocks(&self) -> usize {
         let slots = self.slots.iter().take(self.count as usize);
         slots.map(|slot| slot.blocks as usize).sum()
     }
 }
 
-// SAFETY: as `blocks.cuh` declares it, without padding.
+// SAFETY: layout as in `blocks.cuh`, without padding.
 unsafe impl Arguments for Product {}
 
 #[derive(Clone, Copy)]
@@ -196,15 +199,15 @@ struct BandsProduct {
     slots: [BandsSlot; SLOTS],
 }
 
-// SAFETY: as `bands.cu` declares its `Product`, without padding.
+// SAFETY: layout as `Product` in `bands.cu`, without padding.
 unsafe impl Arguments for BandsProduct {}
 
-/// Whether a matrix in bands reads vectors otherwise than all others do.
+/// Returns true if a column-group matrix needs its own quantised form of the input.
 fn has_own<D: Device>(part: &BandsPart<D>) -> bool {
     part.scaled || part.rotated
 }
 
-/// What a matrix in bands consists of.
+/// Returns the parts of a column-group matrix.
 fn parts_of<D: Device>(matrix: &DeviceMatrix<D>) -> &[BandsPart<D>] {
     match matrix.held() {
         Held::Blocks(_) => &[],
@@ -212,7 +215,7 @@ fn parts_of<D: Device>(matrix: &DeviceMatrix<D>) -> &[BandsPart<D>] {
     }
 }
 
-/// Makes room for vectors as integers as far as matrices read them so.
+/// Allocates the quantised forms that the matrices read.
 pub(super) fn lay<D: Device>(
     device: &D,
     vectors: &mut Vectors,
@@ -232,8 +235,8 @@ pub(super) fn lay<D: Device>(
     Ok(())
 }
 
-/// Rounds vectors to integers where there is [room](lay) for them, in the launch of what has yet to be done to them if that
-/// fits; but for those that were rounded as they were computed.
+/// Quantises vectors into the [allocated](lay) forms, fused with the pending operation if it fits.
+/// With `done`, the plain form was already written by the preceding product.
 pub(super) fn round<D: Device>(
     device: &D,
     mut before: Option<Producer<'_, D>>,
@@ -256,7 +259,7 @@ pub(super) fn round<D: Device>(
     before.map_or(Ok(()), |before| before.finish(device))
 }
 
-/// Room for vectors as integers, as blocks read them or as some matrices in bands do.
+/// Allocates quantised vectors for blocks (`None`) or for column-group parts.
 fn places<D: Device>(
     device: &D,
     vectors: &Vectors,
@@ -266,7 +269,7 @@ fn places<D: Device>(
     if parts.is_empty() {
         return Ok(Vec::new());
     }
-    // Both are indices of a GPU, and so is what follows from them.
+    // Both are 32-bit indices on the GPU, and so are the derived sizes.
     let (n, width) = (vectors.n, vectors.width);
     count("vectors", n)?;
     count("columns", width)?;
@@ -289,7 +292,7 @@ fn places<D: Device>(
     parts.iter().enumerate().map(place).collect()
 }
 
-/// Rounds vectors to integers, so often as there are places, four at most.
+/// Quantises vectors into at most four forms.
 fn quantise<D: Device>(
     device: &D,
     vectors: &Vectors,
@@ -306,23 +309,23 @@ fn quantise<D: Device>(
     let blocks = n * width.div_ceil(BLOCK);
     let grid = count("blocks of vectors", (8 * blocks).div_ceil(256))?;
     let grid = [grid, places.len().min(SLOTS) as u32, 1];
-    // SAFETY: eight threads read a block of `n` vectors of `width` numbers and write its codes, its step and its sums, for
-    // which the spans have room; factors of columns are those of a matrix of as many columns.
+    // SAFETY: eight threads read a block of `n` vectors of `width` elements and write its codes,
+    // step and sums, which the spans cover; column scales belong to a matrix with as many columns.
     unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
 }
 
-/// Places as kernels take them.
+/// Returns the forms as a kernel argument.
 pub(super) fn slots_of(places: &[Integers]) -> [Integers; SLOTS] {
     std::array::from_fn(|i| places.get(i).copied().unwrap_or(Integers::NONE))
 }
 
-/// What is multiplied, by how it is held.
+/// Products grouped by matrix layout.
 pub(super) struct Terms<'a, D: Device> {
     pub in_blocks: Vec<Term<'a, D>>,
     pub in_bands: Vec<(&'a BandsPart<D>, Integers, Target)>,
 }
 
-/// The matrices of all groups, once their columns are known to fit.
+/// Checks the columns and returns the matrices of all groups.
 pub(super) fn terms<'a, D: Device>(
     groups: &'a [(Vectors, Targets<'_, D>)],
 ) -> Result<Terms<'a, D>, DeviceError> {
@@ -364,8 +367,8 @@ pub(super) fn terms<'a, D: Device>(
     })
 }
 
-/// The products of the leading rows of matrices with vectors of as many numbers as leading columns are in use, and as many
-/// vectors everywhere; each with the bits that it has alone, or many in tiles.
+/// Multiplies the leading rows and columns of matrices with vectors of that width, with the same
+/// number of vectors for each. Results have the same bits as separate products, or those of tiles.
 pub(super) fn multiply<D: Device>(
     device: &D,
     order: Order,
@@ -380,7 +383,7 @@ pub(super) fn multiply<D: Device>(
         return Ok(());
     }
     let tiled = order == Order::OfMany && n >= TILED;
-    // Matrices of a format are multiplied together.
+    // Matrices of a format share launches.
     while let Some(&(first, ..)) = in_blocks.first() {
         let of_format =
             |&(blocks, ..): &Term<'_, D>| blocks.format.kernels() == first.format.kernels();
@@ -396,20 +399,20 @@ pub(super) fn multiply<D: Device>(
     Ok(())
 }
 
-/// How rows of a batch are added up.
+/// Summation order for batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
-    /// As one alone is if they are few, else in tiles.
+    /// That of single rows for small batches, tiled otherwise.
     #[default]
     OfMany,
-    /// As one alone is, however many they are.
+    /// Always that of single rows.
     OfOne,
 }
 
-/// A matrix in blocks, what it is multiplied with, warps for a row, and where its products go.
+/// A block-quantised matrix, its vectors, warps per row, and its output.
 pub(super) type Term<'a, D> = (&'a Blocks<D>, &'a Vectors, u32, Target);
 
-/// Vectors that are taken together, one, two, four or eight, as an index and as a number.
+/// Returns the number of vectors processed together (1, 2, 4 or 8) as index and number.
 fn together(n: usize) -> (usize, usize) {
     match n {
         0 | 1 => (0, 1),
@@ -419,7 +422,7 @@ fn together(n: usize) -> (usize, usize) {
     }
 }
 
-/// Groups of vectors, of which a grid has no more than 65535.
+/// Returns the number of groups of vectors, limited to 65535 by the grid.
 fn groups(n: usize, together: usize) -> Result<u32, DeviceError> {
     let groups = n.div_ceil(together);
     match u32::try_from(groups) {
@@ -428,8 +431,8 @@ fn groups(n: usize, together: usize) -> Result<u32, DeviceError> {
     }
 }
 
-/// Warps for a row, so that few rows keep a GPU busy, too: four, two or one, with a unit at least for each lane. It
-/// decides in which order a row is added up, and so depends on the matrix alone.
+/// Returns the warps per row, so that few rows still occupy a GPU: four, two or one, with at least
+/// one unit per lane. Determines the summation order, so it depends on the matrix only.
 fn split_of<D: Device>(matrix: &DeviceMatrix<D>, format: Format) -> u32 {
     const LANES: usize = 32;
     match matrix.cols() / format.unit() / LANES {
@@ -439,7 +442,7 @@ fn split_of<D: Device>(matrix: &DeviceMatrix<D>, format: Format) -> u32 {
     }
 }
 
-/// Matrices of a format, the first four of some, as kernels take them.
+/// Returns the kernel argument for the first four matrices of a format.
 pub(super) fn product_of<D: Device>(
     n: usize,
     tiled: bool,
@@ -508,16 +511,18 @@ fn multiply_blocks<D: Device>(
         }
     };
     let grid = [count("rows", blocks)?, groups(n, together)?, 1];
-    // SAFETY: warps or tiles read `live` rows of matrices that have `rows` of them, in blocks up to `width`, which their columns cover, and
-    // `n` vectors of so many numbers, or their integers, which were made where a format reads them, and write `rows` numbers
-    // for each, and their integers where that was asked for, for which the spans have room.
+    // SAFETY: warps or tiles read `live` of the `rows` rows of each matrix, in blocks up to
+    // `width`, which its columns cover, and `n` vectors of that width or their quantised form,
+    // which exists if the format reads it. They write `rows` elements per vector, and the quantised
+    // output if requested; the spans cover them.
     unsafe { device.launch(&kernel, grid, 0, &arguments) }
 }
 
-/// Kernels of matrices in bands with one, two, four and eight vectors.
+/// Kernels of column-group matrices with one, two, four and eight vectors.
 pub(in super::super) const BANDS: [&str; 4] = ["bands_1", "bands_2", "bands_4", "bands_8"];
 
-/// Shared memory of their blocks: the tables of codes, and for each vector two sums of every part of every row.
+/// Returns the shared memory of their blocks: lookup tables, and per vector two sums for each part
+/// of each row.
 pub(in super::super) fn shared_of_bands(tables: usize, together: usize) -> usize {
     tables.next_multiple_of(16) + together * 2 * BANDS_PARTS * 32 * F32
 }
@@ -528,10 +533,11 @@ fn multiply_bands<D: Device>(
     tiled: bool,
     parts: &[(&BandsPart<D>, Integers, Target)],
 ) -> Result<(), DeviceError> {
-    /// Threads of a block, and of one that is alone on its multiprocessor.
+    /// Threads of a block, and of one that occupies its multiprocessor alone.
     const THREADS: u32 = 512;
     const ALONE: u32 = 1024;
-    /// Blocks that a multiprocessor runs at a time at most, with one vector; each takes tile after tile, with its tables.
+    /// Maximum resident blocks per multiprocessor with one vector; each processes several tiles
+    /// with the same tables.
     const AT_A_TIME: usize = 2;
     let mut slots = Vec::with_capacity(SLOTS);
     let (mut blocks, mut shared) = (0, 0);
@@ -581,8 +587,8 @@ fn multiply_bands<D: Device>(
         }
     };
     let grid = [count("tiles", blocks)?, groups(n, together)?, 1];
-    // SAFETY: warps read the tiles of matrices with the integers of `n` vectors of their columns, whole bands, and write those
-    // of their rows that are wanted, for which the spans have room; tables are no longer than the launch says, which has room
-    // for something always, and for the sums of as many vectors as a block has.
+    // SAFETY: warps read the tiles of matrices with `n` quantised vectors of whole column groups
+    // and write the requested rows; the spans cover them. Shared memory holds the tables, which are
+    // no longer than stated, and the sums of the vectors of a block, and is never empty.
     unsafe { device.launch(&kernel, grid, shared.max(16), &arguments) }
 }

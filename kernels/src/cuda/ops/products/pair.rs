@@ -1,4 +1,4 @@
-//! Both products of slots behind a factor in one launch, whose blocks meet between them.
+//! Factor and projection products in a single launch with a grid barrier in between.
 
 use super::super::{bytes, count};
 use super::launches::{Product, SLOTS, Targets, Terms, Vectors, WARPS, product_of, terms};
@@ -12,22 +12,23 @@ struct Pair {
     meeting: Span,
 }
 
-// SAFETY: as `products.cuh` declares it, without padding.
+// SAFETY: layout as in `products.cuh`, without padding.
 unsafe impl Arguments for Pair {}
 
-/// Vectors at most, which are one group: a block that rounds what others have computed counts those of one.
+/// Maximum vectors, a single group: the arrival counters of the quantising block are per group.
 const MOST: usize = 4;
 
-/// Words by which blocks meet: how many have arrived, and how often they have met.
+/// Words of a grid barrier: arrived blocks and completed barriers.
 pub(super) const MEETING: usize = 2;
 
-/// Multiplies what reads the input and then what reads its products, and says whether it did: where all matrices are blocks
-/// of one format, at most four each time, with few vectors, on a device that says how many blocks it has at a time. Integers
-/// of the second time's vectors are made by the first, or they are read as floats.
+/// Multiplies `first` and then `second`, which reads its outputs, in one launch. Returns false
+/// without launching unless all matrices are blocks of one format, at most four per stage, with few
+/// vectors, on a device that reports its resident blocks. The vectors of `second` must be quantised
+/// by `first` or be read as floats.
 ///
-/// The grid has no more blocks than that, so that each that is waited for runs. It is launched like others: of this device's
-/// stream, what is in front ends by itself and what is behind begins when all of its blocks have; what other programs run is not
-/// known here.
+/// The grid does not exceed the number of resident blocks, so that every block at the barrier runs.
+/// It is an ordinary launch: earlier launches of this stream end without it, and later ones begin
+/// after all its blocks have begun. Load of other programs is not considered.
 pub(super) fn multiply_pair<D: Device>(
     device: &D,
     meeting: &D::Memory,
@@ -72,8 +73,9 @@ pub(super) fn multiply_pair<D: Device>(
         meeting: bytes(meeting, "a meeting", 0, &[MEETING], 4)?,
     };
     let grid = [count("blocks", blocks.min(resident))?, 1, 1];
-    // SAFETY: as for each product by itself; blocks take turns, those of the second when all of the first are done and what
-    // they wrote is there. All blocks of the grid run at a time, so that none waits in vain.
+    // SAFETY: as for each product separately; blocks of the second stage run after all of the first
+    // have finished and their writes are visible. All blocks of the grid are resident, so the
+    // barrier completes.
     unsafe { device.launch(&kernel, grid, 0, &arguments)? };
     Ok(true)
 }

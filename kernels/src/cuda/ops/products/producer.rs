@@ -1,4 +1,5 @@
-//! What is done to rows right in front of a product, in the launch that rounds them to integers where the product reads them so.
+//! Operations that produce the rows of a product, fused with their quantisation if the product
+//! reads them quantised.
 
 use super::super::attention::{Join, Joined, THREADS};
 use super::super::elementwise::{self, Gate, RowsShape, norm_threads};
@@ -6,44 +7,45 @@ use super::super::{count, each, floats};
 use super::launches::{BLOCK, Integers, SLOTS, slots_of};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
-/// What makes the rows that a product reads. Each has the bits of the operations that it stands for.
+/// An operation that produces the input of a product. Each gives the same bits as the separate
+/// operations.
 #[derive(Debug)]
 pub enum Producer<'a, D: Device> {
-    /// The norm of a sum, or of what is there.
+    /// RMS norm with optional residual addition.
     Norm(Norm<'a, D>),
-    /// What passes a gate.
+    /// Gated activation.
     Gated(Gated<'a, D>),
-    /// The last part of attention, and where it goes.
+    /// Final reduction of attention, and its output.
     Joined(&'a Joined<D>, &'a D::Memory),
 }
 
-/// `x += added`, and `out` the norm of `x`.
+/// Computes `x += added` and writes the norm of `x` to `out`.
 #[derive(Debug)]
 pub struct Norm<'a, D: Device> {
-    /// Rows.
+    /// Shape.
     pub shape: RowsShape,
-    /// What the norm is of, not `out`.
+    /// Input, distinct from `out`.
     pub x: &'a D::Memory,
-    /// What is added first.
+    /// Residual added first.
     pub added: Option<&'a D::Memory>,
-    /// The weight.
+    /// Weight.
     pub weight: &'a D::Memory,
-    /// Added to the mean of squares.
+    /// Epsilon added to the mean square.
     pub epsilon: f32,
-    /// Where it goes.
+    /// Output.
     pub out: &'a D::Memory,
 }
 
-/// `gate = f(gate) * up`.
+/// Computes `gate = f(gate) * up`.
 #[derive(Debug)]
 pub struct Gated<'a, D: Device> {
     /// `f`.
     pub function: Gate,
-    /// Numbers of all rows.
+    /// Elements of all rows.
     pub numbers: usize,
-    /// The gate, and where it goes.
+    /// Gate and output.
     pub gate: &'a D::Memory,
-    /// What is let through.
+    /// Operand multiplied by the activation.
     pub up: &'a D::Memory,
 }
 
@@ -61,7 +63,7 @@ struct NormQuantise {
     to: [Integers; SLOTS],
 }
 
-// SAFETY: as `fused.cu` declares it, without padding.
+// SAFETY: layout as in `fused.cu`, without padding.
 unsafe impl Arguments for NormQuantise {}
 
 #[derive(Clone, Copy)]
@@ -76,7 +78,7 @@ struct GateQuantise {
     to: [Integers; SLOTS],
 }
 
-// SAFETY: as `fused.cu` declares it, without padding.
+// SAFETY: layout as in `fused.cu`, without padding.
 unsafe impl Arguments for GateQuantise {}
 
 #[derive(Clone, Copy)]
@@ -88,11 +90,11 @@ struct JoinQuantise {
     to: [Integers; SLOTS],
 }
 
-// SAFETY: as `attention.cu` declares it, without padding.
+// SAFETY: layout as in `attention.cu`, without padding.
 unsafe impl Arguments for JoinQuantise {}
 
 impl<D: Device> Producer<'_, D> {
-    /// Whether what it makes is `x`, rows of this shape, and can be rounded where it is made.
+    /// Returns true if the output is `x` with this shape and can be quantised in the same launch.
     pub(super) fn fits(&self, x: Span, [n, width]: [usize; 2]) -> bool {
         let begins = |memory| floats(memory, "x", &[n, width]).is_ok_and(|at| at == x);
         match self {
@@ -108,8 +110,7 @@ impl<D: Device> Producer<'_, D> {
         }
     }
 
-    /// Makes the rows, which it [fits](Self::fits), and rounds them to integers for each of up to four places that have room
-    /// for them.
+    /// Produces rows for which [`fits`](Self::fits) holds and quantises them into up to four forms.
     pub(super) fn launch(
         &self,
         device: &D,
@@ -123,10 +124,10 @@ impl<D: Device> Producer<'_, D> {
         }
     }
 
-    /// Makes the rows and nothing else.
+    /// Produces the rows without quantisation.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] where an allocation is too short, or of the device.
+    /// [`DeviceError::Range`] for a short allocation, or a device error.
     pub fn finish(&self, device: &D) -> Result<(), DeviceError> {
         match self {
             Producer::Norm(norm) => norm.launch(device, &[]),
@@ -168,8 +169,8 @@ impl<D: Device> Norm<'_, D> {
         };
         let kernel = Kernel::<NormQuantise>::new("norm_quantise", norm_threads(width));
         let grid = [count("rows", rows)?, 1, 1];
-        // SAFETY: a block reads and writes a row of each, which the spans say are there, and the integers of a row, for which there
-        // is room at each place.
+        // SAFETY: a block reads and writes a row of each and the quantised row of each form; the
+        // spans cover them.
         unsafe { device.launch(&kernel, grid, 0, &arguments) }
     }
 }
@@ -197,8 +198,8 @@ impl<D: Device> Gated<'_, D> {
             Gate::GeluTanh => &GELU,
         };
         let threads = 8 * n * width.div_ceil(BLOCK);
-        // SAFETY: eight threads touch a block of `n` rows of `width` numbers of each, which the spans say are there, and the
-        // integers of it, for which there is room at each place.
+        // SAFETY: eight threads access a block of `n` rows of `width` elements of each and its
+        // quantised form; the spans cover them.
         unsafe { each(device, kernel, threads, &arguments) }
     }
 }
@@ -216,7 +217,8 @@ fn join<D: Device>(
         unused: 0,
         to: slots_of(places),
     };
-    // SAFETY: a block reads the records of a head and writes its numbers of `out`, and the integers of its whole blocks of numbers,
-    // for which there is room at each place; its shared memory has two numbers of each split.
+    // SAFETY: a block reads the records of a head and writes its elements of `out` and the
+    // quantised forms of its blocks; the spans cover them. Its shared memory has two elements per
+    // split.
     unsafe { device.launch(&KERNEL, joined.grid()?, joined.shared(), &arguments) }
 }
