@@ -162,7 +162,6 @@ fn vocabulary_round_trips_through_a_folder() {
             }
         }
         if vocabulary.model == BYTE_LEVEL {
-            // -
             for (found, expected) in found.kinds.iter_mut().zip(&vocabulary.kinds) {
                 if *expected == TokenKind::Unused {
                     *found = TokenKind::Unused;

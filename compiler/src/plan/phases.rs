@@ -62,13 +62,13 @@ impl fmt::Display for NoPhases {
 /// Error returned when a variance is negative or not finite.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[error(
-    "variance of layer {layer}: expected a finite number of at least 0, found {phase_letters}; calibrate again"
+    "variance of layer {layer}: expected a finite number of at least 0, found {found}; calibrate again"
 )]
 pub struct ProfileError {
     /// First such layer.
     pub layer: usize,
     /// Value of the variance.
-    pub phase_letters: f64,
+    pub found: f64,
 }
 
 /// Phases of a variance profile.
@@ -100,7 +100,7 @@ impl Phases {
         if let Some(layer) = profile.iter().position(wrong) {
             return Err(ProfileError {
                 layer,
-                phase_letters: profile[layer],
+                found: profile[layer],
             });
         }
         let last = profile.len() - 1;
@@ -168,8 +168,8 @@ mod tests {
     #[test]
     fn smoothing_repeats_the_edges() {
         let phases = Phases::detect(Some(&[3.0, 6.0, 0.0, 9.0])).unwrap();
-        for (phase_letters, expected) in phases.smoothed.iter().zip([4.0, 3.0, 5.0, 6.0]) {
-            assert!((phase_letters - expected).abs() < 1e-12, "{phases:?}");
+        for (found, expected) in phases.smoothed.iter().zip([4.0, 3.0, 5.0, 6.0]) {
+            assert!((found - expected).abs() < 1e-12, "{phases:?}");
         }
     }
 
