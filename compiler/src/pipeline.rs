@@ -149,11 +149,12 @@ fn compile_on(
         if plain.is_empty() && options.goal.compare == Some(CompareArg::On) {
             chosen.notes.push(NOTHING_COMPARED.to_owned());
         }
-        let with_source = match options.with_source {
-            true => Some(clock.during(Stage::Seal, || {
+        let with_source = if options.with_source {
+            Some(clock.during(Stage::Seal, || {
                 inputs.with_source(&chosen.built, &work, watch)
-            })?),
-            false => None,
+            })?)
+        } else {
+            None
         };
         watch.tell(Event::Sealing);
         source::check_unchanged(&prepared.source, prepared.digest, clock)?;

@@ -42,9 +42,10 @@ fn but(text: &str, kept: impl Fn(char) -> bool) -> Cow<'_, str> {
     }
     let mut line = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        match shows(c) {
-            true => line.push(c),
-            false => line.extend(c.escape_default()),
+        if shows(c) {
+            line.push(c)
+        } else {
+            line.extend(c.escape_default())
         }
     }
     Cow::Owned(line)

@@ -106,9 +106,10 @@ impl Folder {
     /// # Errors
     /// I/O errors.
     pub fn open(path: &Path) -> io::Result<Folder> {
-        let path = match path.as_os_str().is_empty() {
-            true => Path::new("."),
-            false => path,
+        let path = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
         };
         Ok(Folder {
             handle: sys::open(path)?,
@@ -162,9 +163,10 @@ impl Folder {
     pub fn existing(&self, name: &OsStr, trusted: bool) -> Result<Folder, FolderError> {
         let path = self.path.join(name);
         let handle = sys::enter(&self.handle, &path, name)?;
-        let foreign = match trusted {
-            true => Ok(None),
-            false => sys::foreign(&handle, true),
+        let foreign = if trusted {
+            Ok(None)
+        } else {
+            sys::foreign(&handle, true)
         };
         match foreign {
             Ok(Some(owner)) => Err(FolderError::Foreign { path, owner }),
@@ -399,9 +401,10 @@ impl TemporaryFolder<'_> {
         let taken = replace && parent.find(name).is_ok();
         // Swaps the existing folder with an empty temporary one, which is then removed with its
         // files.
-        let aside = match taken {
-            true => Some(parent.temporary_folder()?),
-            false => None,
+        let aside = if taken {
+            Some(parent.temporary_folder()?)
+        } else {
+            None
         };
         if let Some(aside) = &aside {
             parent.rename(name, parent, &aside.name, true)?;

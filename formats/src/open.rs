@@ -56,9 +56,10 @@ pub fn inside(folder: &Path, name: &str) -> Result<File, MapError> {
     }
     let found = |path: &Path| fs::canonicalize(path).map_err(|error| io_error(path, error));
     let target = found(&path)?;
-    let home = match folder.as_os_str().is_empty() {
-        true => found(Path::new("."))?,
-        false => found(folder)?,
+    let home = if folder.as_os_str().is_empty() {
+        found(Path::new("."))?
+    } else {
+        found(folder)?
     };
     if !target.starts_with(&home) && !is_blob(&home, &target) {
         return Err(MapError::Outside { path, target });

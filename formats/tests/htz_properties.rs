@@ -179,9 +179,10 @@ fn any_model() -> impl Strategy<Value = Model> {
                 model.manifest.hyper.name = note.clone();
                 model.manifest.plan.slots[0].note = note;
                 model.vocabulary.tokens[3] = text;
-                let model = match has_kv_bases {
-                    true => with_kv_bases(model),
-                    false => model,
+                let model = if has_kv_bases {
+                    with_kv_bases(model)
+                } else {
+                    model
                 };
                 match source {
                     Some(dtype) => with_source(model, dtype),

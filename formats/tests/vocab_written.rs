@@ -106,9 +106,10 @@ fn real() -> Vec<(PathBuf, Vocabulary)> {
     };
     for name in ["gpt-2", "llama-bpe", "llama-spm", "phi-3", "qwen2"] {
         let path = shared.join(format!("models/gguf-vocab/ggml-vocab-{name}.gguf"));
-        match path.exists() {
-            true => paths.push(path),
-            false => eprintln!("skipped: {} is not there", path.display()),
+        if path.exists() {
+            paths.push(path)
+        } else {
+            eprintln!("skipped: {} is not there", path.display())
         }
     }
     let read = |path: PathBuf| {

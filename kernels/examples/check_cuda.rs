@@ -78,9 +78,10 @@ mod check {
         for fault in &faults {
             eprintln!("{fault}");
         }
-        match faults.is_empty() {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        if faults.is_empty() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         }
     }
 

@@ -28,12 +28,13 @@ fn found() -> Result<String, String> {
         )
     };
     let lines: Vec<String> = all.iter().map(line).collect();
-    match all.iter().any(|found| found.architecture >= LEAST) {
-        true => Ok(lines.join("\n")),
-        false => Err(format!(
+    if all.iter().any(|found| found.architecture >= LEAST) {
+        Ok(lines.join("\n"))
+    } else {
+        Err(format!(
             "kernels need {LEAST}, there are {}",
             lines.join("; ")
-        )),
+        ))
     }
 }
 

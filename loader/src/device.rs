@@ -392,12 +392,11 @@ mod tests {
         );
         let float64 = ("the processor in float64".to_owned(), false);
         assert_eq!(on(DeviceChoice::Reference).unwrap(), float64);
-        match cfg!(feature = "emulated") {
-            true => assert_eq!(on(DeviceChoice::Emulated).unwrap().0, "emulated"),
-            false => {
-                let error = on(DeviceChoice::Emulated).unwrap_err().to_string();
-                assert!(error.contains("feature emulated"), "{error}");
-            }
+        if cfg!(feature = "emulated") {
+            assert_eq!(on(DeviceChoice::Emulated).unwrap().0, "emulated")
+        } else {
+            let error = on(DeviceChoice::Emulated).unwrap_err().to_string();
+            assert!(error.contains("feature emulated"), "{error}");
         }
         assert!(on(DeviceChoice::Cuda(Which::Index(4096))).is_err());
     }

@@ -28,9 +28,10 @@ impl Fraction {
     /// # Errors
     /// [`ExecError::Fraction`] outside (0, 1].
     pub fn new(fraction: f64) -> Result<Self, ExecError> {
-        match fraction > 0.0 && fraction <= 1.0 {
-            true => Ok(Fraction(fraction)),
-            false => Err(ExecError::Fraction(fraction)),
+        if fraction > 0.0 && fraction <= 1.0 {
+            Ok(Fraction(fraction))
+        } else {
+            Err(ExecError::Fraction(fraction))
         }
     }
 
@@ -139,9 +140,10 @@ impl Dial {
         let (mut fits_none, mut fits_some) = (most, 0);
         while fits_some + 1 < fits_none {
             let middle = fits_some + (fits_none - fits_some) / 2;
-            match fits(&self.cut(middle)?) {
-                true => fits_some = middle,
-                false => fits_none = middle,
+            if fits(&self.cut(middle)?) {
+                fits_some = middle
+            } else {
+                fits_none = middle
             }
         }
         match fits_some {

@@ -135,9 +135,10 @@ fn check_energies(energies: &[f32]) -> Result<(), Fault> {
         return Err(("energies that do not increase", found));
     }
     let sum: f32 = energies.iter().sum();
-    match sum == 0.0 || (sum - 1.0).abs() <= 10.0 * ROUNDING {
-        true => Ok(()),
-        false => Err(("energies with the sum 1, or 0", sum.to_string())),
+    if sum == 0.0 || (sum - 1.0).abs() <= 10.0 * ROUNDING {
+        Ok(())
+    } else {
+        Err(("energies with the sum 1, or 0", sum.to_string()))
     }
 }
 

@@ -11,9 +11,10 @@ const EPSILON: f64 = 1e-5;
 
 /// Returns the logits `[vocabulary]` after each token.
 pub fn logits(tiny: &TinyModel, tokens: &[u32]) -> Vec<Vec<f64>> {
-    let name = match tiny.output {
-        true => "output.weight",
-        false => "token_embd.weight",
+    let name = if tiny.output {
+        "output.weight"
+    } else {
+        "token_embd.weight"
     };
     apply(&tensor(&tiny.tensors(), name), &head_inputs(tiny, tokens))
 }

@@ -143,9 +143,10 @@ fn project(
             Gauge::None => 1.0,
             _ => read.norm_l2(),
         };
-        let length = match is_negative(read.as_ref().iter().map(|&v| v as f32)) {
-            true => -length,
-            false => length,
+        let length = if is_negative(read.as_ref().iter().map(|&v| v as f32)) {
+            -length
+        } else {
+            length
         };
         if length != 1.0 {
             read.iter_mut().for_each(|v| *v /= length);
@@ -440,13 +441,12 @@ pub fn shared_components(
 ) -> Result<Components, FactoriseError> {
     let d = check(weights, 1)?;
     let outs = weights.iter().map(|weight| weight.rows).sum::<usize>();
-    let p = match outs < d {
+    let p = if outs < d {
         // K has rank `outs` at most.
-        true => leading_of_rows(weights, (outs, d), weighting, algebra)?,
-        false => {
-            let gram = shared_gram(weights, weighting, &Gauge::None, algebra)?;
-            leading(gram, d, weighting, &Gauge::None, algebra)?.0
-        }
+        leading_of_rows(weights, (outs, d), weighting, algebra)?
+    } else {
+        let gram = shared_gram(weights, weighting, &Gauge::None, algebra)?;
+        leading(gram, d, weighting, &Gauge::None, algebra)?.0
     };
     let energies = weights.iter().map(|&weight| {
         let mut energies = vec![0.0; p.ncols()];

@@ -45,9 +45,10 @@ pub fn covariance(moment: SecondMoment<'_>, mean: &[f64]) -> Result<Vec<f64>, Fa
         let second = &moment.values[i * n..=i * n + i];
         for (j, (to, &second)) in row.iter_mut().zip(second).enumerate() {
             let bound = (variances[i] * variances[j]).sqrt();
-            *to = match i == j {
-                true => variances[i],
-                false => (second - mean[i] * mean[j]).clamp(-bound, bound),
+            *to = if i == j {
+                variances[i]
+            } else {
+                (second - mean[i] * mean[j]).clamp(-bound, bound)
             };
         }
     }

@@ -456,9 +456,12 @@ fn factored(
     entry: impl Fn(usize, usize) -> f64,
 ) -> Result<(Vec<f32>, Vec<f32>), FactoriseError> {
     // Reversed: a Cholesky factor explains rows by earlier rows.
-    let mut reversed = Mat::from_fn(n, n, |i, j| match j <= i {
-        true => entry(n - 1 - i, n - 1 - j),
-        false => 0.0,
+    let mut reversed = Mat::from_fn(n, n, |i, j| {
+        if j <= i {
+            entry(n - 1 - i, n - 1 - j)
+        } else {
+            0.0
+        }
     });
     cholesky(&mut reversed)?;
     let diagonal: Vec<f64> = (0..n).map(|i| reversed[(i, i)]).collect();

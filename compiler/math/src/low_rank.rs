@@ -157,9 +157,10 @@ pub fn low_rank_with(
         None => None,
         Some((unit, threshold)) => {
             let coverage = direction_coverage(&a, &values, &unit, input, algebra)?;
-            let first = match coverage.norm < threshold && misses(weight, &a, &b, &unit) {
-                true => direction_first(weight, r, &unit, options)?,
-                false => None,
+            let first = if coverage.norm < threshold && misses(weight, &a, &b, &unit) {
+                direction_first(weight, r, &unit, options)?
+            } else {
+                None
             };
             let appended = first.is_some();
             if let Some(factors) = first {
@@ -384,9 +385,10 @@ fn before(along: &[f64], c: &[f64], unit: &[f64], (a, b): Pair) -> Pair {
     let norm = |x: &[f64]| x.iter().map(|v| v * v).sum::<f64>().sqrt();
     let scale = (norm(&column) * norm(c)).powf(B_EXPONENT) / norm(&column);
     let mut first: Vec<f32> = c.iter().map(|c| (c / scale) as f32).collect();
-    let sign = match is_negative(first.iter().copied()) {
-        true => -1.0,
-        false => 1.0,
+    let sign = if is_negative(first.iter().copied()) {
+        -1.0
+    } else {
+        1.0
     };
     first.iter_mut().for_each(|v| *v *= sign as f32);
     first.extend(a);

@@ -41,9 +41,12 @@ pub fn principal_basis(
         return Err(FactoriseError::Indefinite { smallest, largest });
     }
     let trace: f64 = found.values.iter().map(|value| value.max(0.0)).sum();
-    let part = |value: &f64| match trace > 0.0 {
-        true => value.max(0.0) / trace,
-        false => 0.0,
+    let part = |value: &f64| {
+        if trace > 0.0 {
+            value.max(0.0) / trace
+        } else {
+            0.0
+        }
     };
     Ok(PrincipalBasis {
         components: rows(&found.vectors, as_stored),
@@ -54,9 +57,10 @@ pub fn principal_basis(
 fn rows(vectors: &Mat<f64>, as_stored: impl Fn(f64) -> f32) -> Vec<f64> {
     let mut rows = Vec::with_capacity(vectors.nrows() * vectors.ncols());
     for column in vectors.col_iter() {
-        let sign = match is_negative(column.iter().map(|&entry| as_stored(entry))) {
-            true => -1.0,
-            false => 1.0,
+        let sign = if is_negative(column.iter().map(|&entry| as_stored(entry))) {
+            -1.0
+        } else {
+            1.0
         };
         rows.extend(column.iter().map(|entry| sign * entry));
     }

@@ -27,10 +27,7 @@ pub(super) fn cumulated(moments: impl Iterator<Item = Moment>) -> Option<Mat<f64
 /// Returns the weight of a layer's covariance: 1 / trace, or zero for a constant stream.
 pub(super) fn weight(moment: &Moment) -> f64 {
     let trace = moment.variance() * moment.mean.len() as f64;
-    match trace > 0.0 {
-        true => 1.0 / trace,
-        false => 0.0,
-    }
+    if trace > 0.0 { 1.0 / trace } else { 0.0 }
 }
 
 /// Cumulated covariance of all layers.

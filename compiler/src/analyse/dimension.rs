@@ -45,12 +45,13 @@ pub(super) fn components_for(values: &[f64], part: f64) -> usize {
         sum += v.max(0.0);
         sum >= part * total
     };
-    match total > 0.0 {
-        true => values
+    if total > 0.0 {
+        values
             .iter()
             .position(reaches)
-            .map_or(values.len(), |at| at + 1),
-        false => 0,
+            .map_or(values.len(), |at| at + 1)
+    } else {
+        0
     }
 }
 

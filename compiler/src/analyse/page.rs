@@ -302,20 +302,21 @@ fn range(values: impl Iterator<Item = f64>, digits: usize) -> String {
         return String::new();
     };
     let (low, high) = (format!("{low:.digits$}"), format!("{high:.digits$}"));
-    match low == high {
-        true => low,
-        false => format!("{low}-{high}"),
+    if low == high {
+        low
+    } else {
+        format!("{low}-{high}")
     }
 }
 
 fn short(number: f64) -> String {
-    match (1e-3..1e6).contains(&number) {
-        true => format!(
-            "{number:.*}",
-            (3 - number.log10().floor() as i32).max(0) as usize
-        ),
-        false if number == 0.0 => "0".to_owned(),
-        false => format!("{number:.3e}"),
+    if (1e-3..1e6).contains(&number) {
+        let digits = (3 - number.log10().floor() as i32).max(0) as usize;
+        format!("{number:.digits$}")
+    } else if number == 0.0 {
+        "0".to_owned()
+    } else {
+        format!("{number:.3e}")
     }
 }
 
@@ -330,12 +331,13 @@ fn runs(profile: &Profile) -> String {
             _ => runs.push((phase.as_str(), layer, layer)),
         }
     }
-    let runs = runs
-        .into_iter()
-        .map(|(name, first, last)| match first == last {
-            true => format!("{name} {first}"),
-            false => format!("{name} {first}-{last}"),
-        });
+    let runs = runs.into_iter().map(|(name, first, last)| {
+        if first == last {
+            format!("{name} {first}")
+        } else {
+            format!("{name} {first}-{last}")
+        }
+    });
     runs.collect::<Vec<_>>().join(", ")
 }
 

@@ -215,9 +215,10 @@ fn centred(mut rows: Mat<f64>) -> Mat<f64> {
 /// The smaller of `X Xᵀ` and `XᵀX`; their nonzero eigenvalues are equal.
 fn shorter_gram(x: &Mat<f64>) -> Mat<f64> {
     let (n, width) = x.shape();
-    let (left, right) = match width <= n {
-        true => (x.transpose(), x.as_ref()),
-        false => (x.as_ref(), x.transpose()),
+    let (left, right) = if width <= n {
+        (x.transpose(), x.as_ref())
+    } else {
+        (x.as_ref(), x.transpose())
     };
     let mut gram = Mat::zeros(n.min(width), n.min(width));
     matmul(gram.as_mut(), Accum::Replace, left, right, 1.0, Par::Seq);

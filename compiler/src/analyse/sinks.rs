@@ -36,9 +36,10 @@ pub(super) fn of_layer(
     let trace: f64 = first.diagonal().iter().sum();
     let found = symmetric_eigen(matrix, 1, &Host)?;
     let direction = (trace > 0.0).then(|| found.vectors.col(0).iter().copied().collect());
-    let share = match trace > 0.0 {
-        true => (found.values[0] / trace).min(1.0),
-        false => 0.0,
+    let share = if trace > 0.0 {
+        (found.values[0] / trace).min(1.0)
+    } else {
+        0.0
     };
     let outliers = outliers(&stored.norms());
     let diagonal = stored.site(Site::Attention).diagonal();
@@ -173,9 +174,10 @@ fn channels(diagonal: &[f64]) -> Result<Vec<Channel>, FactoriseError> {
     largest.sort_by(|&i, &j| diagonal[j].total_cmp(&diagonal[i]));
     let channel = |channel: usize| Channel {
         channel,
-        share: match total > 0.0 {
-            true => rounded(diagonal[channel] / total),
-            false => 0.0,
+        share: if total > 0.0 {
+            rounded(diagonal[channel] / total)
+        } else {
+            0.0
         },
     };
     Ok(largest.into_iter().map(channel).collect())

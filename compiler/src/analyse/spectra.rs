@@ -171,9 +171,10 @@ pub(super) fn rank_at(fraction: f64, full: usize) -> usize {
 fn spectrum_of((layer, slot): (usize, Slot), member: &Member, values: &[f64]) -> Spectrum {
     let lost = lost_energy(values);
     let largest = values.first().copied().unwrap_or_default();
-    let relative: f64 = match largest > 0.0 {
-        true => values.iter().rev().map(|v| (v / largest).powi(2)).sum(),
-        false => 0.0,
+    let relative: f64 = if largest > 0.0 {
+        values.iter().rev().map(|v| (v / largest).powi(2)).sum()
+    } else {
+        0.0
     };
     let full = values.len();
     let points = STEPS.min(full).max(1);
@@ -216,9 +217,12 @@ fn shared(unit: &Unit, group: InputGroup, components: &Components, values: &[Vec
             left.map(|v| v * v).sum()
         };
         let total = from(0);
-        let error = |&k: &usize| match total > 0.0 {
-            true => rounded((from(k) / total).sqrt()),
-            false => 0.0,
+        let error = |&k: &usize| {
+            if total > 0.0 {
+                rounded((from(k) / total).sqrt())
+            } else {
+                0.0
+            }
         };
         let excess = |&k: &usize| {
             let own = own(k);

@@ -62,9 +62,10 @@ impl Output {
     /// # Errors
     /// Errors of the system.
     pub fn text(&mut self, text: &str) -> io::Result<()> {
-        match self.terminal {
-            true => self.to.write_all(escaped_lines(text).as_bytes())?,
-            false => self.to.write_all(text.as_bytes())?,
+        if self.terminal {
+            self.to.write_all(escaped_lines(text).as_bytes())?
+        } else {
+            self.to.write_all(text.as_bytes())?
         }
         self.to.flush()
     }

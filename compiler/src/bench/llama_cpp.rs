@@ -308,9 +308,10 @@ impl LlamaCpp {
             }
             .into());
         }
-        Ok(match asked_for_help {
-            true => out + "\n" + &err,
-            false => out,
+        Ok(if asked_for_help {
+            out + "\n" + &err
+        } else {
+            out
         })
     }
 }

@@ -268,9 +268,10 @@ impl Bench<'_> {
             self.runners.1.as_ref().and_then(|r| r.context()),
         ];
         let room = contexts.into_iter().flatten().min();
-        match room.is_some_and(|room| positions(length, BEHIND_CONTEXT) > room) {
-            true => 1,
-            false => BEHIND_CONTEXT,
+        if room.is_some_and(|room| positions(length, BEHIND_CONTEXT) > room) {
+            1
+        } else {
+            BEHIND_CONTEXT
         }
     }
 
@@ -321,9 +322,12 @@ impl Bench<'_> {
         self.done += 1;
         let timing = timing?;
         cancelled(cancel)?;
-        let reading = reading?.map(|reading| match runner.is_metered() {
-            true => reading,
-            false => reading.without_energy(),
+        let reading = reading?.map(|reading| {
+            if runner.is_metered() {
+                reading
+            } else {
+                reading.without_energy()
+            }
         });
         Run::new(timing, reading).ok_or_else(|| BenchError::NoTime {
             model: runner.name().to_owned(),
@@ -338,9 +342,10 @@ pub fn positions(prompt: usize, tokens: usize) -> usize {
 }
 
 fn cancelled(cancel: &Cancel) -> Result<(), Cancelled> {
-    match cancel.is_cancelled() {
-        true => Err(Cancelled),
-        false => Ok(()),
+    if cancel.is_cancelled() {
+        Err(Cancelled)
+    } else {
+        Ok(())
     }
 }
 

@@ -496,10 +496,11 @@ impl Record {
         let found = all.flat_map(|(place, phases, of)| {
             of.iter().filter_map(move |&phase| {
                 let check = phases.get(phase)?.comparison?.variance?;
-                let (noisy, steady, ratio) = match check.ratio > 1.0 {
-                    true => ("subject", "baseline", check.ratio),
-                    false => ("baseline", "subject", 1.0 / check.ratio),
-                };
+                let (noisy, steady, ratio) = if check.ratio > 1.0 {
+("subject", "baseline", check.ratio)
+} else {
+("baseline", "subject", 1.0 / check.ratio)
+};
                 check.contaminated.then(|| {
                     format!(
                         "{}{place}: contaminated: the {noisy}'s relative variance is {ratio:.1} times the {steady}'s, \

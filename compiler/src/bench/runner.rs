@@ -110,9 +110,8 @@ pub fn positions_of(
     context: usize,
 ) -> Result<usize, BenchError> {
     let needed = positions(task.read(tokenizer).len(), task.tokens());
-    match needed > context {
-        false => Ok(needed),
-        true => Err(BenchError::TooLong {
+    if needed > context {
+        Err(BenchError::TooLong {
             model: name.to_owned(),
             task: task.to_string(),
             tokens: task.tokens(),
@@ -123,7 +122,9 @@ pub fn positions_of(
             } else {
                 "context"
             },
-        }),
+        })
+    } else {
+        Ok(needed)
     }
 }
 

@@ -135,9 +135,10 @@ fn show_quantity(
         interval(comparison.interval, 4)
     )?;
     let tests = tests(comparison);
-    match tests.is_empty() {
-        true => Ok(()),
-        false => writeln!(f, "  {:<17} {}", "", tests.join("; ")),
+    if tests.is_empty() {
+        Ok(())
+    } else {
+        writeln!(f, "  {:<17} {}", "", tests.join("; "))
     }
 }
 
@@ -165,8 +166,9 @@ fn tests(comparison: &Comparison) -> Vec<String> {
 
 /// Formats a probability.
 pub fn p(p: f64) -> String {
-    match p < 1e-3 {
-        true => format!("{p:.1e}"),
-        false => format!("{p:.3}"),
+    if p < 1e-3 {
+        format!("{p:.1e}")
+    } else {
+        format!("{p:.3}")
     }
 }

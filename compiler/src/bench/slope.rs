@@ -229,9 +229,10 @@ fn bytes_of(path: &Path) -> Result<Vec<u8>, SlopeError> {
     let mut bytes = Vec::new();
     let read = file.take(MAX_FILE + 1).read_to_end(&mut bytes);
     read.map_err(failed)?;
-    match bytes.len() as u64 > MAX_FILE {
-        true => Err(SlopeError::TooLarge(path.into())),
-        false => Ok(bytes),
+    if bytes.len() as u64 > MAX_FILE {
+        Err(SlopeError::TooLarge(path.into()))
+    } else {
+        Ok(bytes)
     }
 }
 
@@ -311,13 +312,14 @@ fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[At; 2]>, SlopeError> {
         Some([(x, pair.subject.joules()?), (z, baseline.joules()?)])
     };
     let pairs: Vec<_> = record.pairs.iter().filter_map(pair).collect();
-    match pairs.is_empty() {
-        true => Err(other(
+    if pairs.is_empty() {
+        Err(other(
             "joules of decode in one pair at least",
             format!("{} pairs without", record.pairs.len()),
             "measure longer outputs, or with a sensor that tells power",
-        )),
-        false => Ok(pairs),
+        ))
+    } else {
+        Ok(pairs)
     }
 }
 

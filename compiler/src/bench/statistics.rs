@@ -218,14 +218,13 @@ pub fn signed_rank(differences: &[f64]) -> Option<SignedRank> {
         plus: plus as f64 / 2.0,
         minus: (all - plus) as f64 / 2.0,
         count: found.len(),
-        p: match exact {
-            true => enumerated(&doubled, plus),
-            false => {
-                // Σ r² / 4 is n (n + 1) (2n + 1) / 24 minus the correction for ties.
-                let squares: f64 = doubled.iter().map(|&r| (r * r) as f64 / 4.0).sum();
-                let off = (plus as f64 - all as f64 / 2.0) / 2.0;
-                normal_beyond(off / (squares / 4.0).sqrt())
-            }
+        p: if exact {
+            enumerated(&doubled, plus)
+        } else {
+            // Σ r² / 4 is n (n + 1) (2n + 1) / 24 minus the correction for ties.
+            let squares: f64 = doubled.iter().map(|&r| (r * r) as f64 / 4.0).sum();
+            let off = (plus as f64 - all as f64 / 2.0) / 2.0;
+            normal_beyond(off / (squares / 4.0).sqrt())
         },
         exact,
     })

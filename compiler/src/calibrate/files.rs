@@ -102,9 +102,10 @@ impl Files {
     pub(super) fn finished(&self, hyper: &HyperParameters, watch: Watch) -> Finished {
         let stored = (0..hyper.layers).map_while(|layer| self.stored(layer, hyper, watch));
         let mut layers: Vec<_> = stored.map(Arc::new).collect();
-        let head = match layers.len() == hyper.layers {
-            true => self.stored_head(hyper, watch).map(Arc::new),
-            false => None,
+        let head = if layers.len() == hyper.layers {
+            self.stored_head(hyper, watch).map(Arc::new)
+        } else {
+            None
         };
         if let (Some(last), None) = (layers.last(), &head)
             && !self.has_stream(layers.len() - 1, last.stream_digest())
@@ -126,9 +127,10 @@ impl Files {
         let stream = 4 * (tokens * hyper.width) as u64;
         let missing = (hyper.layers - finished.layers.len()) as u64;
         let layers = missing * store::file_bytes(hyper, self.extent) as u64;
-        let head = match finished.is_complete() {
-            true => 0,
-            false => store::head_bytes(hyper) as u64,
+        let head = if finished.is_complete() {
+            0
+        } else {
+            store::head_bytes(hyper) as u64
         };
         let needed = layers + head + 2 * stream.min(missing * stream);
         match disk::free(self.folder().path()).filter(|free| *free < needed) {
@@ -149,9 +151,10 @@ impl Files {
     fn try_sweep(&self, finished: &Finished) -> io::Result<()> {
         let found = finished.layers.len();
         let mut needed: Vec<String> = (0..found).map(layer_name).collect();
-        match finished.is_complete() {
-            true => needed.push(HEAD.to_owned()),
-            false => needed.extend(found.checked_sub(1).map(stream_name)),
+        if finished.is_complete() {
+            needed.push(HEAD.to_owned())
+        } else {
+            needed.extend(found.checked_sub(1).map(stream_name))
         }
         self.entry.sweep(&needed)
     }

@@ -271,9 +271,10 @@ pub fn calibrate(
     let head = match head {
         Some(head) => head,
         None => {
-            let first = match found < hyper.layers {
-                true => Stage::Layer(found),
-                false => Stage::Head,
+            let first = if found < hyper.layers {
+                Stage::Layer(found)
+            } else {
+                Stage::Head
             };
             let mut flow = Flow::new(&files, &text, model, first, device, watch)?;
             for layer in found..hyper.layers {
@@ -367,9 +368,10 @@ impl Read {
 /// A small file may claim any width.
 fn check_memory(model: &Model, extent: Extent, device: &dyn Device) -> Result<(), CalibrateError> {
     let (hyper, threads) = (model.hyper(), device.pool().threads());
-    let session = match device.has_own_memory() {
-        true => 0,
-        false => memory::of_session(hyper, extent.context, threads, KvType::F32),
+    let session = if device.has_own_memory() {
+        0
+    } else {
+        memory::of_session(hyper, extent.context, threads, KvType::F32)
     };
     let needed = session.saturating_add(statistics::sums_bytes(hyper));
     match memory::available() {

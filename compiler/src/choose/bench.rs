@@ -301,9 +301,10 @@ impl<'a> Bench<'a> {
 
     /// Returns the candidate with the smaller KL divergence and discards the other.
     pub(super) fn better(&self, one: Candidate, other: Candidate) -> Candidate {
-        let (best, beaten) = match other.distance.kl < one.distance.kl {
-            true => (other, one),
-            false => (one, other),
+        let (best, beaten) = if other.distance.kl < one.distance.kl {
+            (other, one)
+        } else {
+            (one, other)
         };
         self.discard(&beaten);
         best

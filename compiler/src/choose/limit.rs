@@ -118,9 +118,10 @@ impl<C> Search<'_, C> {
                 Some(found) if (self.holds)(&found) => {
                     holds = next;
                     // Of two within the limit, keep the smaller.
-                    let (smaller, larger) = match (self.bytes)(&found) <= (self.bytes)(&best) {
-                        true => (found, best),
-                        false => (best, found),
+                    let (smaller, larger) = if (self.bytes)(&found) <= (self.bytes)(&best) {
+                        (found, best)
+                    } else {
+                        (best, found)
                     };
                     (self.discard)(&larger);
                     best = smaller;

@@ -217,9 +217,10 @@ fn decide(
     for other in (plans.others)(&best.plan)? {
         let found = bench.measure(&other, best.treatment, &deciding.all)?;
         let smaller = (found.bytes, found.distance.kl) < (best.bytes, best.distance.kl);
-        let (taken, left) = match smaller && limit.holds(&found.distance) {
-            true => (found, best),
-            false => (best, found),
+        let (taken, left) = if smaller && limit.holds(&found.distance) {
+            (found, best)
+        } else {
+            (best, found)
         };
         bench.discard(&left);
         best = taken;

@@ -52,9 +52,10 @@ impl ChoiceRequest {
 
     /// Returns the test split for the quality of the result.
     pub(super) fn reporting(&self, held_out: &HeldOut) -> Option<Windows> {
-        match self.decides() {
-            true => held_out.reporting(),
-            false => held_out.all(),
+        if self.decides() {
+            held_out.reporting()
+        } else {
+            held_out.all()
         }
     }
 
@@ -76,9 +77,10 @@ impl ChoiceRequest {
         };
         // The largest ratio, and seven halvings of a hundred.
         let ratios = if self.goal.limit.is_none() { 0 } else { 8 };
-        let shrinkages = match self.tries_shrinkages() {
-            true => Shrinkage::TRIED.len(),
-            false => 0,
+        let shrinkages = if self.tries_shrinkages() {
+            Shrinkage::TRIED.len()
+        } else {
+            0
         };
         let plans = self.plans.saturating_sub(1);
         gauges + shrinkages + usize::from(self.tries_biases()) + ratios + plans

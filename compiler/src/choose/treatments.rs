@@ -31,9 +31,10 @@ impl Bench<'_> {
             needed: 1,
         };
         let first = treatments.next().ok_or_else(nothing)?;
-        let mut best = match wanted.tries_shrinkages() {
-            true => self.best_shrinkage(plan, first, deciding)?,
-            false => self.measure(plan, first, windows)?,
+        let mut best = if wanted.tries_shrinkages() {
+            self.best_shrinkage(plan, first, deciding)?
+        } else {
+            self.measure(plan, first, windows)?
         };
         for treatment in treatments {
             let found = self.measure(plan, treatment, windows)?;

@@ -47,16 +47,13 @@ impl Bench<'_> {
             evaluation,
             ..trial
         });
-        match gained {
-            true => {
-                candidate.distance = distance;
-                candidate.trial = trial;
-                Ok((better, Some(course)))
-            }
-            false => {
-                course.kept = 0;
-                Ok((built, Some(course)))
-            }
+        if gained {
+            candidate.distance = distance;
+            candidate.trial = trial;
+            Ok((better, Some(course)))
+        } else {
+            course.kept = 0;
+            Ok((built, Some(course)))
         }
     }
 

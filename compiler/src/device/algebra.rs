@@ -241,9 +241,12 @@ pub(super) mod tests {
 
         fn read(&self, first: usize, out: &mut [f64]) -> Result<(), LinearError> {
             let order = self.0.nrows();
-            let lower = |i: usize, j: usize| match i < first + j {
-                true => 0.0,
-                false => self.0[(i, first + j)],
+            let lower = |i: usize, j: usize| {
+                if i < first + j {
+                    0.0
+                } else {
+                    self.0[(i, first + j)]
+                }
             };
             let lower = Mat::from_fn(order, out.len() / order, lower);
             out.copy_from_slice(&column_major(lower.as_ref()));

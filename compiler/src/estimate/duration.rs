@@ -131,10 +131,12 @@ fn work(unit: &UnitPlan, calibrated: bool) -> Work {
         Form::LowRank { .. } | Form::Residual { .. } => rows.min(cols),
         Form::SharedBasis { .. } => cols,
     };
-    let (moments, root) = match calibrated {
-        true if order == cols => (3.0 * rows * cols * cols, cols.powi(3)),
-        true => (3.0 * rows * cols * cols, 0.0),
-        false => (0.0, 0.0),
+    let (moments, root) = if !calibrated {
+        (0.0, 0.0)
+    } else if order == cols {
+        (3.0 * rows * cols * cols, cols.powi(3))
+    } else {
+        (3.0 * rows * cols * cols, 0.0)
     };
     Work {
         products: rows * cols * order + 2.0 * rows * cols * rank + moments,
@@ -163,9 +165,10 @@ pub fn forward_seconds(
         })
     };
     let size = |tensor: &ModelTensor| (tensor.rows * tensor.cols) as f64;
-    let logits = match logits {
-        true => (source.hyper.vocabulary * source.hyper.width) as f64,
-        false => 0.0,
+    let logits = if logits {
+        (source.hyper.vocabulary * source.hyper.width) as f64
+    } else {
+        0.0
     };
     let all = weights().map(size).sum::<f64>() + logits;
     let largest = weights().max_by(|a, b| size(a).total_cmp(&size(b)))?;

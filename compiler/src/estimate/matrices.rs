@@ -26,21 +26,23 @@ pub(crate) fn on_device(hyper: &HyperParameters, calibrated: bool, threads: usiz
     let vectors = (5 * F64 * BATCH as u64).saturating_mul(widest);
     // Roots are taken of any input; without a second moment the hidden layer is only the wider side
     // of a weight.
-    let order = match calibrated {
-        true => widest,
-        false => [Site::Attention, Site::AttentionOutput]
+    let order = if calibrated {
+        widest
+    } else {
+        [Site::Attention, Site::AttentionOutput]
             .map(|site| site_width(hyper, site) as u64)
             .into_iter()
-            .fold(0, u64::max),
+            .fold(0, u64::max)
     };
     // With vectors and library workspace. Each thread has at most two sums with a panel each.
     let decomposition = square(order).saturating_mul(4);
     let of_thread = square(hyper.width as u64).saturating_add(panel(hyper.width));
     let of_threads = of_thread.saturating_mul(2 * threads as u64);
     Matrices {
-        sums: match calibrated {
-            true => sums.saturating_add(vectors),
-            false => 0,
+        sums: if calibrated {
+            sums.saturating_add(vectors)
+        } else {
+            0
         },
         decomposition: decomposition.saturating_add(of_threads),
     }

@@ -108,17 +108,19 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         threads,
         vocabulary,
     );
-    let copies = match algebra_elsewhere {
-        true => threads as u64 * matrices::copies(source.hyper.width),
-        false => 0,
+    let copies = if algebra_elsewhere {
+        threads as u64 * matrices::copies(source.hyper.width)
+    } else {
+        0
     };
     let memory = memory.saturating_add(copies);
     let calibrated = calibration.map_or(0, |found| {
         let context = found.context;
         let gauged = treatment.gauge != GaugeKind::None;
-        let sessions = match elsewhere {
-            true => 0,
-            false => sessions(&source.hyper, context),
+        let sessions = if elsewhere {
+            0
+        } else {
+            sessions(&source.hyper, context)
         };
         sites(&source.hyper, context, threads, gauged) + sessions
     });
@@ -151,23 +153,23 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     let work = Workload {
         source,
         tokens: calibration.map_or(0, Calibration::tokens),
-        back: match goes_back {
-            true => effort
+        back: if goes_back {
+            effort
                 .gradient_tokens
-                .min(calibration.map_or(0, Calibration::tokens)),
-            false => 0,
+                .min(calibration.map_or(0, Calibration::tokens))
+        } else {
+            0
         },
         threads,
     };
     let stages = StageSeconds {
         calibrate: stages::calibration(work, speed),
-        plan: match quantises {
-            true => {
-                let request = plan.request();
-                let of = (effort, request.codes, stages::rotates(request));
-                (1.0 + refinements) * stages::curves(source, of, speed, threads)
-            }
-            false => 0.0,
+        plan: if quantises {
+            let request = plan.request();
+            let of = (effort, request.codes, stages::rotates(request));
+            (1.0 + refinements) * stages::curves(source, of, speed, threads)
+        } else {
+            0.0
         },
         factorise: ((candidates + compared) as f64 + refinements) * speed.seconds(units, threads)
             + (candidates + compared) as f64
@@ -192,9 +194,10 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     let peak_memory = calibrated + memory.max(tuning);
     // Arenas of the C library retain freed memory between multi-threaded stages: a third was
     // observed.
-    let kept = match quantises && threads > 1 {
-        true => peak_memory / 2,
-        false => 0,
+    let kept = if quantises && threads > 1 {
+        peak_memory / 2
+    } else {
+        0
     };
     Estimate {
         bytes,
@@ -323,9 +326,10 @@ fn spectrum(unit: &UnitPlan, request: &Request) -> u64 {
         Method::SharedBasis => cols,
     };
     // Feedback of rotated and plain inputs, and the source of the former.
-    let rotated = match stages::rotates(request) {
-        true => 4 * 6 * cols * cols,
-        false => 0,
+    let rotated = if stages::rotates(request) {
+        4 * 6 * cols * cols
+    } else {
+        0
     };
     4 * rows * cols + (8 * 3 * order * order).max(rotated) + panels(rows, cols)
 }

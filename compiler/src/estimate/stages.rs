@@ -128,9 +128,10 @@ pub fn curves(
         let measured = types + bands.count() as f64;
         let codings = types * coding(member.cols) + searched;
         // The bound of factors, separate and with a shared basis.
-        let bounds = match codes.has_blocks() && member.slot().is_some() {
-            true => 2.0 * bound::rows_for_bound(member.rows, member.cols) as f64 * cols * cols,
-            false => 0.0,
+        let bounds = if codes.has_blocks() && member.slot().is_some() {
+            2.0 * bound::rows_for_bound(member.rows, member.cols) as f64 * cols * cols
+        } else {
+            0.0
         };
         rows * cols * codings + measured * errors + bounds + factor(&member, rotates)
     };
@@ -158,9 +159,10 @@ const FEEDBACK: f64 = 3.6;
 const FEEDBACK_OF_BANDS: f64 = 1.6;
 
 fn feedback(is_banded: bool) -> f64 {
-    match is_banded {
-        true => FEEDBACK_OF_BANDS,
-        false => FEEDBACK,
+    if is_banded {
+        FEEDBACK_OF_BANDS
+    } else {
+        FEEDBACK
     }
 }
 
@@ -194,9 +196,12 @@ pub fn coded(unit: &UnitPlan) -> Option<f64> {
         Form::Bands { codes } => (codes.mean(|code| search(code.kind())), true),
         _ => return None,
     };
-    let fit = |member: &Member| match is_banded {
-        true => fit_of_columns(member),
-        false => 0.0,
+    let fit = |member: &Member| {
+        if is_banded {
+            fit_of_columns(member)
+        } else {
+            0.0
+        }
     };
     let rotated = matches!(&unit.form, Form::Bands { codes } if codes.is_rotated());
     let members = unit.members.iter();
@@ -224,9 +229,10 @@ fn along_rows(member: &Member) -> f64 {
 
 fn fit_of_columns(member: &Member) -> f64 {
     let (rows, cols) = (member.rows as f64, member.cols as f64);
-    match member.cols > WIDEST_FIT {
-        true => 0.0,
-        false => 2.0 * rows * cols * (cols + rows_together(member)) + cols.powi(3),
+    if member.cols > WIDEST_FIT {
+        0.0
+    } else {
+        2.0 * rows * cols * (cols + rows_together(member)) + cols.powi(3)
     }
 }
 
@@ -306,9 +312,10 @@ pub(crate) fn before(
     let once = speed.products(coded.sum()) / threads.max(1) as f64
         + bases(source, request, speed, threads);
     // Including the best single type, or the search.
-    let candidates = match options.goal.limit.is_none() {
-        true => 2.0,
-        false => SEARCHED,
+    let candidates = if options.goal.limit.is_none() {
+        2.0
+    } else {
+        SEARCHED
     };
     // At most half of the calibration tokens are held out, half of those for validation.
     let held_out = (candidates + 1.0 + compared) * 0.5 * tokens as f64 / 2.0;

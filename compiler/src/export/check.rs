@@ -56,12 +56,13 @@ pub(super) fn vocabulary(expected: &Vocabulary, found: &Vocabulary) -> Result<()
     }
     let numbers = |of: &Vocabulary| (of.tokens.len(), of.add_bos, of.add_eos, of.add_space_prefix);
     let (expected, found) = (numbers(expected), numbers(found));
-    match expected == found {
-        true => Ok(()),
-        false => Err(ExportError::Differs {
+    if expected == found {
+        Ok(())
+    } else {
+        Err(ExportError::Differs {
             what: "the vocabulary".to_owned(),
             expected: format!("{expected:?}"),
             found: format!("{found:?}"),
-        }),
+        })
     }
 }

@@ -165,9 +165,10 @@ impl ModelFolder<'_> {
         let tensors = outputs.iter().map(|output| {
             let tensor = Lazy {
                 output,
-                shape: match output.is_vector() {
-                    true => vec![output.cols],
-                    false => vec![output.rows, output.cols],
+                shape: if output.is_vector() {
+                    vec![output.cols]
+                } else {
+                    vec![output.rows, output.cols]
                 },
                 producer,
                 failure: &failure,

@@ -73,9 +73,10 @@ impl<'a> GgufFile<'a> {
         }
         for output in self.outputs {
             let (rows, cols) = (output.rows as u64, output.cols as u64);
-            let dims = match output.is_vector() {
-                true => vec![cols],
-                false => vec![cols, rows],
+            let dims = if output.is_vector() {
+                vec![cols]
+            } else {
+                vec![cols, rows]
             };
             let kind = GgmlType::of(output.dtype).ok_or(ExportError::NoType(output.dtype))?;
             writer.later(output.name.clone(), kind, &dims);

@@ -299,12 +299,13 @@ impl<'a> Planner<'a, '_> {
             Form::LowRank | Form::SharedBasis => (types::of_zeros(matrix.cols), Content::Zeros),
             Form::Residual => {
                 let base = matrix.part(Part::Weight)?;
-                match types::is_executed(base.tensor.dtype) {
-                    true => (base.tensor.dtype, Content::Stored(base)),
-                    false => (
+                if types::is_executed(base.tensor.dtype) {
+                    (base.tensor.dtype, Content::Stored(base))
+                } else {
+                    (
                         types::fitting(self.wanted.dtype, matrix.cols),
                         Content::Numbers(base),
-                    ),
+                    )
                 }
             }
         };
@@ -332,12 +333,13 @@ impl<'a> Planner<'a, '_> {
         let order = self.order(matrix.id.weight());
         for (suffix, factor, order) in [("lora_a", a, None), ("lora_b", b, order)] {
             let (rows, cols) = (factor.tensor.rows, factor.tensor.cols);
-            let (dtype, content) = match types::is_executed(factor.tensor.dtype) {
-                true => (factor.tensor.dtype, Content::Stored(factor)),
-                false => (
+            let (dtype, content) = if types::is_executed(factor.tensor.dtype) {
+                (factor.tensor.dtype, Content::Stored(factor))
+            } else {
+                (
                     types::fitting(self.wanted.dtype, cols),
                     Content::Numbers(factor),
-                ),
+                )
             };
             outputs.adapter.push(Output {
                 name: format!("{}.{suffix}", named.name),

@@ -89,9 +89,10 @@ impl<'a> Distillation<'a> {
         let mut streams = vec![self.embed(model, tokens)?];
         for layer in 0..model.hyper().layers {
             let block = self.block(model, layer, scales)?;
-            let mut x = match keeps {
-                true => streams.last().cloned().unwrap_or_default(),
-                false => streams.pop().unwrap_or_default(),
+            let mut x = if keeps {
+                streams.last().cloned().unwrap_or_default()
+            } else {
+                streams.pop().unwrap_or_default()
             };
             for x in x.chunks_mut(portion) {
                 block.forward(self.cpu.pool(), x, &mut self.saved);
@@ -237,9 +238,10 @@ impl<'a> Distillation<'a> {
             sum += head.divergence(pool, x, (&teacher, expected), [work, other], d)?;
             self.watch.check()?;
         }
-        match sum.is_finite() {
-            true => Ok((sum, work[0].norm.take().unwrap_or_default())),
-            false => Err(self.not_finite(self.made, "head".to_owned())),
+        if sum.is_finite() {
+            Ok((sum, work[0].norm.take().unwrap_or_default()))
+        } else {
+            Err(self.not_finite(self.made, "head".to_owned()))
         }
     }
 
@@ -249,9 +251,10 @@ impl<'a> Distillation<'a> {
         x: &[f32],
         place: impl Fn() -> String,
     ) -> Result<(), GradientError> {
-        match x.iter().fold(true, |all, x| all & x.is_finite()) {
-            true => Ok(()),
-            false => Err(self.not_finite(model, place())),
+        if x.iter().fold(true, |all, x| all & x.is_finite()) {
+            Ok(())
+        } else {
+            Err(self.not_finite(model, place()))
         }
     }
 

@@ -286,9 +286,10 @@ impl<'a> Pass<'a> {
 
     fn check(&self, x: &[f32], place: impl Fn() -> String) -> Result<(), GradientError> {
         // Without a way out, so that the compiler makes vectors of it.
-        match x.iter().fold(true, |all, x| all & x.is_finite()) {
-            true => Ok(()),
-            false => Err(self.not_finite(place())),
+        if x.iter().fold(true, |all, x| all & x.is_finite()) {
+            Ok(())
+        } else {
+            Err(self.not_finite(place()))
         }
     }
 
@@ -297,9 +298,10 @@ impl<'a> Pass<'a> {
         sums: &[OutputSums],
         place: impl Fn() -> String,
     ) -> Result<(), GradientError> {
-        match sums.iter().all(OutputSums::is_finite) {
-            true => Ok(()),
-            false => Err(self.not_finite(place())),
+        if sums.iter().all(OutputSums::is_finite) {
+            Ok(())
+        } else {
+            Err(self.not_finite(place()))
         }
     }
 

@@ -13,9 +13,10 @@ pub(super) const BLOCK: usize = 256;
 
 /// The blocks of the diagonal that are kept for so many outputs: the first row of each, and how many.
 pub(super) fn blocks(order: usize) -> Vec<(usize, usize)> {
-    let side = match order <= MOST_FULL {
-        true => order.max(1),
-        false => BLOCK,
+    let side = if order <= MOST_FULL {
+        order.max(1)
+    } else {
+        BLOCK
     };
     let firsts = (0..order).step_by(side);
     firsts

@@ -51,9 +51,10 @@ fn expected(mut logits: Vec<f32>, mut shares: Vec<f32>) -> TokenCosts {
             *share *= (1.0 - new) as f32;
             continue;
         }
-        let by_model = match sum > 0.0 {
-            true => f64::from(logit.max(0.0)) / sum,
-            false => 1.0 / rows,
+        let by_model = if sum > 0.0 {
+            f64::from(logit.max(0.0)) / sum
+        } else {
+            1.0 / rows
         };
         let part = 0.5 * (by_model + 1.0 / rows);
         *share = (new * part) as f32;

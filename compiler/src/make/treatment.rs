@@ -191,9 +191,10 @@ impl TreatmentReport {
             let sum = |of: fn(&AxiomSearch) -> f64| self.axiom.iter().map(of).sum::<f64>();
             let (before, after) = (sum(|a| a.before), sum(|a| a.after));
             let iterations: usize = self.axiom.iter().map(|a| a.trace.len() - 1).sum();
-            let change = match before > 0.0 {
-                true => format!(" ({:+.1} %)", 100.0 * (after / before - 1.0)),
-                false => String::new(),
+            let change = if before > 0.0 {
+                format!(" ({:+.1} %)", 100.0 * (after / before - 1.0))
+            } else {
+                String::new()
             };
             lines.push(format!(
                 "axiom       tail energy {before:.4} -> {after:.4}{change} in the gauge's coordinates, {} layers, {iterations} iterations",

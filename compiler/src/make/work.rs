@@ -252,9 +252,10 @@ fn remove(parent: &Folder, name: &OsStr, folder: &Folder) -> io::Result<()> {
         }
     }
     folder.remove(OsStr::new(LOCK))?;
-    match parent.holds(name, folder) {
-        true => parent.remove_folder(name),
-        false => Ok(()),
+    if parent.holds(name, folder) {
+        parent.remove_folder(name)
+    } else {
+        Ok(())
     }
 }
 

@@ -90,9 +90,10 @@ pub(crate) fn student_quantile(degrees: usize, probability: f64) -> Option<f64> 
     let (mut low, mut high) = (0.0, FRAC_PI_2);
     for _ in 0..f64::MANTISSA_DIGITS {
         let middle = 0.5 * (low + high);
-        match within(middle, degrees) < probability {
-            true => low = middle,
-            false => high = middle,
+        if within(middle, degrees) < probability {
+            low = middle
+        } else {
+            high = middle
         }
     }
     Some((0.5 * (low + high)).tan() * (degrees as f64).sqrt())
@@ -111,9 +112,10 @@ fn within(angle: f64, degrees: usize) -> f64 {
         power += 2;
         term *= cos * cos * (power - 1) as f64 / power as f64;
     }
-    match odd {
-        true => FRAC_2_PI * (angle + sin * sum),
-        false => sin * sum,
+    if odd {
+        FRAC_2_PI * (angle + sin * sum)
+    } else {
+        sin * sum
     }
 }
 

@@ -168,10 +168,7 @@ impl<'a> Ordered<'a> {
         let mut numbers = vec![0.0; tuned.cols];
         block::decode(tuned.dtype, base.bytes(tuned), &mut numbers)?;
         for (scale, number) in scales.iter_mut().zip(numbers) {
-            *scale = match number == 0.0 {
-                true => 1.0,
-                false => *scale / number,
-            };
+            *scale = if number == 0.0 { 1.0 } else { *scale / number };
         }
         Ok(Some(scales))
     }

@@ -32,9 +32,10 @@ pub fn page(record: &Record) -> Result<String, PageError> {
         title: match &record.baseline {
             Some(baseline) => {
                 let (subject, other) = (&record.subject, &baseline.name);
-                match subject.name == *other {
-                    true => format!("Speed of {} against {}", subject.name, baseline.engine),
-                    false => format!("Speed of {} against {other}", subject.name),
+                if subject.name == *other {
+                    format!("Speed of {} against {}", subject.name, baseline.engine)
+                } else {
+                    format!("Speed of {} against {other}", subject.name)
                 }
             }
             None => format!("Speed of {}", record.subject.name),

@@ -47,11 +47,12 @@ impl Drift {
     /// What the page counts on.
     pub(super) fn check(&self) -> Result<(), String> {
         let found = self.points.len();
-        match found > MAX_POINTS {
-            true => Err(format!(
+        if found > MAX_POINTS {
+            Err(format!(
                 "points: expected at most {MAX_POINTS}, found {found}"
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 }

@@ -280,11 +280,12 @@ fn in_order(layers: impl Iterator<Item = usize>) -> Result<(), String> {
 
 fn at_most(name: &str, count: usize, each: usize) -> Result<(), String> {
     let most = MAX_LAYERS * each;
-    match count > most {
-        true => Err(format!(
+    if count > most {
+        Err(format!(
             "{name}: expected at most {most} entries, found {count}"
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 

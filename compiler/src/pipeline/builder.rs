@@ -268,9 +268,10 @@ impl Compiler {
     /// calibration, which is required then; by default it does not. The model's output is
     /// unchanged.
     pub fn kv_bases(mut self, wanted: bool) -> Self {
-        self.wishes.kv_bases = match wanted {
-            true => KvBasesArg::On,
-            false => KvBasesArg::Off,
+        self.wishes.kv_bases = if wanted {
+            KvBasesArg::On
+        } else {
+            KvBasesArg::Off
         };
         self
     }

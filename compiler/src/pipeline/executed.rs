@@ -59,9 +59,10 @@ fn tell(device: &dyn Device, calibrates: bool, watch: Watch) {
     if calibrates {
         note(format!("the model is executed by {}", device.name()));
     }
-    let does = match calibrates {
-        true => "second moments are summed and weights decomposed",
-        false => "weights are decomposed",
+    let does = if calibrates {
+        "second moments are summed and weights decomposed"
+    } else {
+        "weights are decomposed"
     };
     if let Some(algebra) = device.own_algebra() {
         note(format!("{does} by {}", algebra.name()));

@@ -253,11 +253,12 @@ pub(super) fn prepare(
         goal: options.goal,
         calibrated: calibration.is_some(),
         held_out,
-        tune: match held_out {
-            true => options
+        tune: if held_out {
+            options
                 .goal
-                .tune_steps(plan.request().method, plan.request().effort),
-            false => 0,
+                .tune_steps(plan.request().method, plan.request().effort)
+        } else {
+            0
         },
     };
     let treatment = wanted.treatment.resolve(wanted.calibrated)?;
@@ -281,9 +282,10 @@ pub(super) fn prepare(
     let compares = measured && made_from.is_some();
     let at_a_time = (candidates + usize::from(wanted.tune > 0)).min(2);
     let needed = room(options, &plan, artifact_bytes, (at_a_time, compares));
-    let needed = match options.with_source {
-        true => needed.saturating_add(whole(options, artifact_bytes) + source.tensor_bytes()),
-        false => needed,
+    let needed = if options.with_source {
+        needed.saturating_add(whole(options, artifact_bytes) + source.tensor_bytes())
+    } else {
+        needed
     };
     let needed = needed.saturating_sub(Work::bytes(&options.output));
     let free = disk::free(disk::folder_of(&options.output));
@@ -370,9 +372,10 @@ fn room(
 /// Returns the bytes of the complete artifact. With a requested size, the plan of an elastic
 /// artifact covers only the bases.
 fn whole(options: &CompileOptions, artifact: u64) -> u64 {
-    match options.planes == 2 && options.goal.limit.is_none() {
-        true => (artifact as f64 / BASES) as u64,
-        false => artifact,
+    if options.planes == 2 && options.goal.limit.is_none() {
+        (artifact as f64 / BASES) as u64
+    } else {
+        artifact
     }
 }
 

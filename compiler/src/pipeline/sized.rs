@@ -76,9 +76,10 @@ impl MadeFrom {
             request.budget = Budget::FileSize(smallest);
             match self.plan_of(request, source, calibration) {
                 Err(PlanError::FileTooSmall { smallest: more, .. }) => {
-                    smallest = match more > smallest + SLACK {
-                        true => more,
-                        false => smallest + step,
+                    smallest = if more > smallest + SLACK {
+                        more
+                    } else {
+                        smallest + step
                     };
                     step *= 2;
                 }
@@ -305,9 +306,10 @@ impl MadeFrom {
             let middle = 0.5 * (fails + holds);
             let lost = self.at_ratio(middle, source, calibration);
             let lost = lost.ok().and_then(|plan| plan.expected_loss());
-            match lost.is_some_and(|lost| lost <= wanted) {
-                true => holds = middle,
-                false => fails = middle,
+            if lost.is_some_and(|lost| lost <= wanted) {
+                holds = middle
+            } else {
+                fails = middle
             }
         }
         Some(holds)

@@ -25,9 +25,10 @@ pub(super) fn check_unchanged(
     digest: Digest,
     clock: &StageClock,
 ) -> Result<(), CompileError> {
-    match clock.during(Stage::Read, || source.digest()) == digest {
-        true => Ok(()),
-        false => Err(CompileError::SourceChanged(source.path.clone())),
+    if clock.during(Stage::Read, || source.digest()) == digest {
+        Ok(())
+    } else {
+        Err(CompileError::SourceChanged(source.path.clone()))
     }
 }
 

@@ -78,9 +78,10 @@ impl Form {
     /// projection. The pair is the requested type and the input width; each factor falls back to
     /// another type if its rows are not whole blocks.
     pub fn of_factors(shared: bool, rank: usize, (asked, cols): (DType, usize)) -> Form {
-        let method = match shared {
-            true => Method::SharedBasis,
-            false => Method::PerSlot,
+        let method = if shared {
+            Method::SharedBasis
+        } else {
+            Method::PerSlot
         };
         let (first, second) = (factor_type_for(asked, cols), factor_type_for(asked, rank));
         Form::factored(method, rank, first, second)

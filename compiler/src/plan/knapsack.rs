@@ -58,9 +58,10 @@ pub(super) fn core<T>(mut choices: Vec<Vec<Choice<T>>>, budget: u64) -> Vec<Vec<
     let (mut low, mut high) = (-80.0_f64, 20.0_f64);
     for _ in 0..60 {
         let middle = 0.5 * (low + high);
-        match bytes(middle.exp()) > budget {
-            true => low = middle,
-            false => high = middle,
+        if bytes(middle.exp()) > budget {
+            low = middle
+        } else {
+            high = middle
         }
     }
     for of in &mut choices {

@@ -343,11 +343,10 @@ fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
     };
     let exempt = unit.exact_type(request).is_some();
     for (what, cols, dtype) in factors.into_iter().filter(|(.., dtype)| *dtype != asked) {
-        notes.push(match exempt {
-            true => {
-                format!("{what} in {dtype} instead of {asked}: exempt channels are exact there")
-            }
-            false => instead(what, dtype.into(), asked.into(), cols),
+        notes.push(if exempt {
+            format!("{what} in {dtype} instead of {asked}: exempt channels are exact there")
+        } else {
+            instead(what, dtype.into(), asked.into(), cols)
         });
     }
     let (before, after) = (compared.bytes(&unit.members), form.bytes(&unit.members));

@@ -97,9 +97,10 @@ fn closest(
         })
         .collect();
     let alone = each(&codes);
-    let with_factors = match codes == choices {
-        true => None,
-        false => each(choices),
+    let with_factors = if codes == choices {
+        None
+    } else {
+        each(choices)
     };
     let together = together(members, (choices, &finer), shared, budget);
     let less = |one: &(Vec<UnitPlan>, f64), other: &(Vec<UnitPlan>, f64)| one.1.total_cmp(&other.1);
@@ -271,9 +272,10 @@ pub fn plain(
         let members = vec![member];
         let dense = Form::Dense { weight };
         let fits = weight.row_bytes(member.cols).is_some();
-        let form = match fits && dense.bytes(&members) < Form::Kept.bytes(&members) {
-            true => dense,
-            false => Form::Kept,
+        let form = if fits && dense.bytes(&members) < Form::Kept.bytes(&members) {
+            dense
+        } else {
+            Form::Kept
         };
         UnitPlan {
             members,

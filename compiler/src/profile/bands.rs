@@ -40,9 +40,10 @@ pub(super) struct Matrix<'a> {
 impl Matrix<'_> {
     fn codes_of(&self, codes: Vec<Code>) -> Result<Codes, CodesError> {
         let codes = Codes::new(codes, self.member.cols)?;
-        Ok(match self.rotated {
-            true => codes.of_rotated(),
-            false => codes,
+        Ok(if self.rotated {
+            codes.of_rotated()
+        } else {
+            codes
         })
     }
 }
@@ -270,9 +271,10 @@ fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
         .map(|columns| columns.iter().sum::<f64>());
     let bands: Vec<f64> = bands.collect();
     let all: f64 = bands.iter().sum();
-    Ok(match all > 0.0 {
-        true => bands.iter().map(|band| band / all).collect(),
-        false => vec![1.0 / bands.len() as f64; bands.len()],
+    Ok(if all > 0.0 {
+        bands.iter().map(|band| band / all).collect()
+    } else {
+        vec![1.0 / bands.len() as f64; bands.len()]
     })
 }
 

@@ -150,9 +150,10 @@ impl Spectrum {
         let gauge = Gauge::whiten(moment, 0.0).map_err(failed)?;
         let values =
             gauged_singular_values(weight, &gauge, looked.treatment.algebra()).map_err(failed)?;
-        let told = match seen >= outs {
-            true => values.len(),
-            false => (TOLD * seen as f64) as usize,
+        let told = if seen >= outs {
+            values.len()
+        } else {
+            (TOLD * seen as f64) as usize
         };
         Ok(Some(Spectrum {
             energies: values.iter().map(|value| 0.5 * value * value).collect(),

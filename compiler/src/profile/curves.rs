@@ -54,9 +54,10 @@ pub fn measure(
 ) -> Result<CurvesFound, UnitsError> {
     let members = looked.members;
     let of_source = || UnitsError::of(looked.source.file());
-    let groups = match looked.factors() {
-        true => rank::groups(members),
-        false => Vec::new(),
+    let groups = if looked.factors() {
+        rank::groups(members)
+    } else {
+        Vec::new()
     };
     watch.tell(Event::Measuring(
         Measurement::Curves,
@@ -236,9 +237,10 @@ fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>)
             loss: loss(&vec![0.0; sample.values.len()]),
         });
     }
-    let classes = match codes.bands().is_empty() || source.is_less() {
-        true => Vec::new(),
-        false => row_classes(source, tensor, (matrix, place), treatment)?,
+    let classes = if codes.bands().is_empty() || source.is_less() {
+        Vec::new()
+    } else {
+        row_classes(source, tensor, (matrix, place), treatment)?
     };
     let samples = classes
         .iter()
@@ -277,9 +279,10 @@ fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>)
         points,
         between: in_bands.between,
     };
-    let closest = match looked.factors() && matrix.slot().is_some() {
-        true => rank::of_slot(looked, read, &sample, &mut curve)?,
-        false => None,
+    let closest = if looked.factors() && matrix.slot().is_some() {
+        rank::of_slot(looked, read, &sample, &mut curve)?
+    } else {
+        None
     };
     Ok((curve, closest))
 }

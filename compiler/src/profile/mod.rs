@@ -160,10 +160,9 @@ fn depth(layer: &StoredLayer, first: FirstPositions) -> (Branches, f64) {
         FirstPositions::Counted => layer.sink().variance_with(&stream),
     };
     let energy: f64 = stream.diagonal().iter().sum();
-    let [attention, feed_forward] = layer.branches().map(|branch| match energy > 0.0 {
-        true => branch / energy,
-        false => 0.0,
-    });
+    let [attention, feed_forward] = layer
+        .branches()
+        .map(|branch| if energy > 0.0 { branch / energy } else { 0.0 });
     let branches = Branches {
         attention,
         feed_forward,

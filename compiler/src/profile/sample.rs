@@ -120,9 +120,10 @@ fn chances(costs: &[Cost], rows: &[u32], wanted: usize) -> Vec<f64> {
     }
     let even = 1.0 / rows.len().max(1) as f64;
     for part in &mut parts {
-        *part = match all > 0.0 && all.is_finite() {
-            true => ALIKE * even + (1.0 - ALIKE) * *part / all,
-            false => even,
+        *part = if all > 0.0 && all.is_finite() {
+            ALIKE * even + (1.0 - ALIKE) * *part / all
+        } else {
+            even
         };
     }
     let (mut certain, mut factor) = (0, wanted as f64);

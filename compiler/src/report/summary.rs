@@ -133,9 +133,10 @@ impl Summary {
             before: others + sum(&|s| s.parameters_before, chosen),
             after: others + bases + sum(&|s| s.parameters_after, chosen),
         };
-        let biases = match biases {
-            true => Biases::new(plan),
-            false => Biases::default(),
+        let biases = if biases {
+            Biases::new(plan)
+        } else {
+            Biases::default()
         };
         let mut parameters = counted(&Slot::ALL, others);
         let outside = |of: fn(&MatrixRecord) -> u64| record.matrices.iter().map(of).sum::<u64>();
@@ -174,9 +175,10 @@ impl Summary {
             },
             matrices: record.matrices.clone(),
             biases,
-            kv_bases: match plan.has_kv_bases() {
-                true => source.hyper.layers as u64 * kv_bases::bytes(&source.hyper),
-                false => 0,
+            kv_bases: if plan.has_kv_bases() {
+                source.hyper.layers as u64 * kv_bases::bytes(&source.hyper)
+            } else {
+                0
             },
             notes: all_notes(plan, record, ratio),
         }
@@ -305,9 +307,10 @@ impl fmt::Display for Summary {
         writeln!(f, "  asked for   {}", self.asked)?;
         writeln!(f)?;
         let measured = self.slots.iter().any(|s| s.error.is_some());
-        let of_errors = match measured {
-            true => "                     error (rms)  error (max)",
-            false => "",
+        let of_errors = if measured {
+            "                     error (rms)  error (max)"
+        } else {
+            ""
         };
         writeln!(f, "  slot   layers  rank       bytes{of_errors}")?;
         let shown = |s: &&SlotSummary| s.factorised > 0 || s.encoded > 0;

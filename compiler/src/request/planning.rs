@@ -265,9 +265,10 @@ impl fmt::Display for Request {
             first_positions,
         } = self.allocation;
         let (method, factor_type) = (self.method.name(), self.factor_type);
-        let effort = match self.effort == Effort::default() {
-            true => String::new(),
-            false => format!(" --effort {}", self.effort),
+        let effort = if self.effort == Effort::default() {
+            String::new()
+        } else {
+            format!(" --effort {}", self.effort)
         };
         if self.method == Method::Quantise {
             write!(f, "--method {method} {}{effort}", self.budget)?;

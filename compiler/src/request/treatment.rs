@@ -210,13 +210,14 @@ impl TreatmentRequest {
     /// [`TreatmentError::NoCalibration`] if activations are required but missing,
     /// [`TreatmentError::Shrinkage`] if the gauge does not use it.
     pub fn resolve(self, calibrated: bool) -> Result<Treatment, TreatmentError> {
-        let by_default = match calibrated {
-            true => Treatment {
+        let by_default = if calibrated {
+            Treatment {
                 gauge: GaugeKind::Whiten,
                 sink: SinkProtection::Append,
                 ..Treatment::default()
-            },
-            false => Treatment::default(),
+            }
+        } else {
+            Treatment::default()
         };
         let treatment = Treatment {
             gauge: self.gauge.unwrap_or(by_default.gauge),

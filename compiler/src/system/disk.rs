@@ -117,9 +117,10 @@ fn special(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = options.write(true).custom_flags(flags.bits() as i32);
     let file = file.open(path).map_err(|error| {
-        match error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) {
-            true => io::Error::other("nobody reads this pipe"),
-            false => error,
+        if error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) {
+            io::Error::other("nobody reads this pipe")
+        } else {
+            error
         }
     })?;
     // Only opening is non-blocking.

@@ -67,9 +67,12 @@ impl State {
 
     /// Returns the first measurement with the smallest loss.
     pub fn least(&self) -> Option<Point> {
-        let smaller = |best: Point, point: &Point| match point.loss() < best.loss() {
-            true => *point,
-            false => best,
+        let smaller = |best: Point, point: &Point| {
+            if point.loss() < best.loss() {
+                *point
+            } else {
+                best
+            }
         };
         let (first, others) = self.trace.split_first()?;
         Some(others.iter().fold(*first, smaller))

@@ -195,9 +195,10 @@ fn each_encoding_step_reduces_the_loss_of_column_groups() {
                     ..columns
                 };
                 let is_trellis = codes.has(Kind::Trellis);
-                let swept = match is_trellis {
-                    true => rows,
-                    false => Guide { sweeps, ..rows },
+                let swept = if is_trellis {
+                    rows
+                } else {
+                    Guide { sweeps, ..rows }
                 };
                 let lost = [
                     of.of_bands(&codes, Guide::default(), false),

@@ -101,9 +101,10 @@ impl SiteInputs {
         };
         let varying = energies.whole.max(0.0);
         energies.whole = varying + mean_energy(weight, mean);
-        let part = match energies.whole > 0.0 {
-            true => (varying / energies.whole).sqrt(),
-            false => 1.0,
+        let part = if energies.whole > 0.0 {
+            (varying / energies.whole).sqrt()
+        } else {
+            1.0
         };
         (energies, part)
     }
@@ -206,9 +207,10 @@ impl<'a> ModelTreatment<'a> {
     /// Returns the damping for [`feedback`](Self::feedback) of a matrix.
     pub fn damping(&self, matrix: Option<MatrixId>) -> f64 {
         let damping = codes::damping(matrix);
-        match self.refined {
-            true => codes::DAMPING_OF_BASES * damping,
-            false => damping,
+        if self.refined {
+            codes::DAMPING_OF_BASES * damping
+        } else {
+            damping
         }
     }
 

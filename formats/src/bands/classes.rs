@@ -423,9 +423,10 @@ impl<'a> ClassedBands<'a> {
         for (to, class) in expected.iter_mut().zip(self.classes.iter()) {
             *to = class.rows;
         }
-        match counted == expected {
-            true => Ok(()),
-            false => Err(BandsError::Rows { row: self.rows() }),
+        if counted == expected {
+            Ok(())
+        } else {
+            Err(BandsError::Rows { row: self.rows() })
         }
     }
 

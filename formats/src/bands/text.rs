@@ -86,10 +86,12 @@ impl FromStr for Codes {
         if codes.version() != known {
             return Err(wrong("version 1 where there are levels alone", version));
         }
-        match rotated {
-            false => Ok(codes),
-            true if cols < BAND => Err(wrong("no r where no band is whole", text)),
-            true => Ok(codes.of_rotated()),
+        if !rotated {
+            Ok(codes)
+        } else if cols < BAND {
+            Err(wrong("no r where no band is whole", text))
+        } else {
+            Ok(codes.of_rotated())
         }
     }
 }

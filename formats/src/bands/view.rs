@@ -111,9 +111,12 @@ impl<'a> Bands<'a> {
     /// # Errors
     /// [`BandsError::Scale`] for the first that is not.
     pub fn check_scales(&self) -> Result<(), BandsError> {
-        let finite = |of, index, value: f32| match value.is_finite() {
-            true => Ok(()),
-            false => Err(BandsError::Scale { of, index, value }),
+        let finite = |of, index, value: f32| {
+            if value.is_finite() {
+                Ok(())
+            } else {
+                Err(BandsError::Scale { of, index, value })
+            }
         };
         for kind in [Kind::Levels, Kind::Trellis] {
             for row in 0..self.rows {

@@ -52,13 +52,16 @@ pub fn scale(dtype: DType, bytes: &mut [u8], factor: f32) -> Result<(), BlockErr
     let blocks = bytes.len() / dtype.block_bytes().max(1);
     let numbers = blocks * dtype.block_len();
     super::check_lengths(dtype, bytes.len(), numbers)?;
-    let no_code = |index: usize, value: f32| match value.is_finite() {
-        true => Ok(()),
-        false => Err(BlockError::NoCode {
-            dtype,
-            index,
-            value,
-        }),
+    let no_code = |index: usize, value: f32| {
+        if value.is_finite() {
+            Ok(())
+        } else {
+            Err(BlockError::NoCode {
+                dtype,
+                index,
+                value,
+            })
+        }
     };
     let Some(places) = places(dtype) else {
         let mut values = vec![0.0; numbers];

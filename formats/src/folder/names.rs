@@ -18,9 +18,10 @@ pub(super) enum Use {
 }
 
 pub(super) fn open(path: &Path) -> io::Result<Handle> {
-    match fs::metadata(path)?.is_dir() {
-        true => fs::canonicalize(path),
-        false => Err(io::ErrorKind::NotADirectory.into()),
+    if fs::metadata(path)?.is_dir() {
+        fs::canonicalize(path)
+    } else {
+        Err(io::ErrorKind::NotADirectory.into())
     }
 }
 
@@ -106,9 +107,10 @@ pub(super) fn find(at: &Handle, _: &Path, name: &OsStr) -> io::Result<Found> {
 }
 
 pub(super) fn remove(at: &Handle, _: &Path, name: &OsStr, folder: bool) -> io::Result<()> {
-    match folder {
-        true => fs::remove_dir(at.join(name)),
-        false => fs::remove_file(at.join(name)),
+    if folder {
+        fs::remove_dir(at.join(name))
+    } else {
+        fs::remove_file(at.join(name))
     }
 }
 

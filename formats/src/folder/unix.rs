@@ -35,9 +35,10 @@ pub(super) fn open(path: &Path) -> io::Result<Handle> {
 }
 
 pub(super) fn make(at: &Handle, name: &OsStr, private: bool) -> io::Result<()> {
-    let mode = match private {
-        true => Mode::RWXU,
-        false => Mode::RWXU | Mode::RWXG | Mode::RWXO,
+    let mode = if private {
+        Mode::RWXU
+    } else {
+        Mode::RWXU | Mode::RWXG | Mode::RWXO
     };
     Ok(rustix::fs::mkdirat(at, name, mode)?)
 }
@@ -151,9 +152,10 @@ pub(super) fn find(at: &Handle, _: &Path, name: &OsStr) -> io::Result<Found> {
 }
 
 pub(super) fn remove(at: &Handle, _: &Path, name: &OsStr, folder: bool) -> io::Result<()> {
-    let flags = match folder {
-        true => AtFlags::REMOVEDIR,
-        false => AtFlags::empty(),
+    let flags = if folder {
+        AtFlags::REMOVEDIR
+    } else {
+        AtFlags::empty()
     };
     Ok(rustix::fs::unlinkat(at, name, flags)?)
 }

@@ -57,10 +57,7 @@ impl SourceTensor {
 
     /// Iterates over the lengths of its sections, possibly more than any file has.
     fn parts(&self) -> impl Iterator<Item = u64> {
-        let length = match self.shared {
-            true => 0,
-            false => self.entry().length,
-        };
+        let length = if self.shared { 0 } else { self.entry().length };
         let starts = (0..length.div_ceil(MAX_SECTION_BYTES)).map(|part| part * MAX_SECTION_BYTES);
         starts.map(move |start| (length - start).min(MAX_SECTION_BYTES))
     }

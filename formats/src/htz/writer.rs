@@ -341,9 +341,10 @@ impl HtzWriter {
             overwrite,
             ..
         } = &self.place;
-        let named = match overwrite {
-            true => folder.keep_mode(name, &self.file),
-            false => Ok(()),
+        let named = if *overwrite {
+            folder.keep_mode(name, &self.file)
+        } else {
+            Ok(())
         };
         named
             .and_then(|()| folder.rename(unfinished, folder, name, *overwrite))

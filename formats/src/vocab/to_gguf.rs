@@ -36,9 +36,10 @@ impl Vocabulary {
                 Value::Array(Array::String(merges.collect())),
             ));
         } else {
-            let scores = match self.merges.is_empty() {
-                true => self.scores.clone(),
-                false => self.scores_of_merges(),
+            let scores = if self.merges.is_empty() {
+                self.scores.clone()
+            } else {
+                self.scores_of_merges()
             };
             entries.push(("tokenizer.ggml.scores", Value::Array(Array::F32(scores))));
             let prefix = Value::Bool(self.add_space_prefix);

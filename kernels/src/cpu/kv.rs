@@ -215,9 +215,10 @@ impl<'a> KvView<'a> {
     /// Row among those in full of the first position from `position` on that is stored so.
     pub(crate) fn full_row(&self, position: usize) -> usize {
         let [compressed, front] = self.compressed();
-        match position <= front {
-            true => position,
-            false => front.max(position.saturating_sub(compressed)),
+        if position <= front {
+            position
+        } else {
+            front.max(position.saturating_sub(compressed))
         }
     }
 

@@ -237,9 +237,10 @@ pub(super) fn multiply(kernels: &Kernels, a: SmallMatrix<'_>, x: &[f32], out: &m
     let mut product = vec![0.0; a.rows * width];
     let operands = Columns {
         a: a.numbers,
-        strides: match a.transposed {
-            true => [1, a.rows],
-            false => [a.cols, 1],
+        strides: if a.transposed {
+            [1, a.rows]
+        } else {
+            [a.cols, 1]
         },
         rows: a.rows,
         b: &columns,

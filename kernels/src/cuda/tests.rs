@@ -442,9 +442,12 @@ fn float_fragments_follow_the_ptx_layout() {
     let device = Emulated::new(10);
     let before: Vec<f32> = (0..128).map(|i| 1000.0 * i as f32).collect();
     for bf16 in [false, true] {
-        let bits = |x: f32| match bf16 {
-            true => half::bf16::from_f32(x).to_bits(),
-            false => half::f16::from_f32(x).to_bits(),
+        let bits = |x: f32| {
+            if bf16 {
+                half::bf16::from_f32(x).to_bits()
+            } else {
+                half::f16::from_f32(x).to_bits()
+            }
         };
         let of = |index: usize| (index * 37 % 101) as f32 - 50.0;
         let columns: Vec<u16> = (0..128).map(|i| bits(i as f32)).collect();

@@ -73,9 +73,10 @@ impl Maker {
         let name = codes.map(ToString::to_string).unwrap_or_default();
         let key = (dtype, name, rows, cols);
         if let Some(made) = self.made.get(&key) {
-            return Ok(match self.own {
-                true => Arc::from(&made[..]),
-                false => Arc::clone(made),
+            return Ok(if self.own {
+                Arc::from(&made[..])
+            } else {
+                Arc::clone(made)
             });
         }
         let bytes: Arc<[u8]> = match codes {

@@ -139,9 +139,10 @@ pub fn found(bench: &Bench, arguments: &Arguments, key: bool) -> Outcome<Vec<Val
     let mut tasks = Vec::new();
     for draw in 0..draws * DEPTHS.len() {
         let (length, depth) = (arguments.needle, DEPTHS[draw % DEPTHS.len()]);
-        tasks.push(match key {
-            true => Task::key(bench, length, depth, &mut random)?,
-            false => Task::copy(bench, length, depth, &mut random),
+        tasks.push(if key {
+            Task::key(bench, length, depth, &mut random)?
+        } else {
+            Task::copy(bench, length, depth, &mut random)
         });
     }
     let mut unseen = Series::default();

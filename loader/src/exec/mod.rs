@@ -434,9 +434,10 @@ impl<B: Backend> Session<B> {
 
     fn check_batch(&self, n: usize) -> Result<(), ExecError> {
         let limit = self.batch();
-        match n > limit {
-            true => Err(ExecError::Batch { found: n, limit }),
-            false => Ok(()),
+        if n > limit {
+            Err(ExecError::Batch { found: n, limit })
+        } else {
+            Ok(())
         }
     }
 
@@ -444,9 +445,10 @@ impl<B: Backend> Session<B> {
     fn check_context(&self, n: usize) -> Result<(), ExecError> {
         let (_, limit) = self.model.rope.global(self.context);
         let found = self.kv.len().saturating_add(n);
-        match found > limit {
-            true => Err(ExecError::Context { found, limit }),
-            false => Ok(()),
+        if found > limit {
+            Err(ExecError::Context { found, limit })
+        } else {
+            Ok(())
         }
     }
 
@@ -508,9 +510,10 @@ impl<B: Backend> Buffers<B> {
         debug_assert_ne!(first, second);
         let (low, high) = (first as usize, second as usize);
         let (before, after) = self.registers.split_at_mut(low.max(high));
-        match low < high {
-            true => [&mut before[low], &mut after[0]],
-            false => [&mut after[0], &mut before[high]],
+        if low < high {
+            [&mut before[low], &mut after[0]]
+        } else {
+            [&mut after[0], &mut before[high]]
         }
     }
 

@@ -91,9 +91,10 @@ pub(super) fn project<B: Backend>(
             });
         }
     }
-    match refined.is_empty() {
-        true => Ok(()),
-        false => backend.refine(n, x, &mut refined, extra),
+    if refined.is_empty() {
+        Ok(())
+    } else {
+        backend.refine(n, x, &mut refined, extra)
     }
 }
 

@@ -39,9 +39,10 @@ impl<B: Backend> Session<B> {
         let rest = left.saturating_sub(batch);
         // Passes that were asked to be as short as the window stay as they are.
         let short = rest > 0 && rest < options.window && batch > options.window;
-        match decides && short {
-            true => left.div_ceil(2).min(batch),
-            false => left.min(batch),
+        if decides && short {
+            left.div_ceil(2).min(batch)
+        } else {
+            left.min(batch)
         }
     }
 

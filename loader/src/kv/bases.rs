@@ -70,13 +70,14 @@ impl TryFrom<&kv_bases::KvBases> for KvBases {
 }
 
 fn expect(what: &'static str, expected: usize, found: usize) -> Result<(), KvError> {
-    match expected == found {
-        true => Ok(()),
-        false => Err(KvError::BasesShape {
+    if expected == found {
+        Ok(())
+    } else {
+        Err(KvError::BasesShape {
             what,
             expected,
             found,
-        }),
+        })
     }
 }
 

@@ -91,12 +91,13 @@ impl Keeper {
 
     /// Checks that the sequence can be cut to `positions`.
     pub(crate) fn check_truncate(&self, positions: usize) -> Result<(), KvError> {
-        match positions > 0 && positions < self.evicted_at {
-            true => Err(KvError::Evicted {
+        if positions > 0 && positions < self.evicted_at {
+            Err(KvError::Evicted {
                 asked: positions,
                 evicted_at: self.evicted_at,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 
@@ -220,14 +221,13 @@ impl Keeper {
         let held = kv.layout().held(layer);
         let first = front + kv.layout().compressed(layer);
         let importance = &self.importance[layer];
-        let chosen: Vec<Vec<usize>> = match long && importance.len() == heads * held {
-            true => {
-                let salient = (f64::from(oja.salient) * count as f64).ceil() as usize;
-                let heads = importance.chunks_exact(held.max(1));
-                let most = |head: &[f32]| evict::largest(&head[first..first + count], salient);
-                heads.map(most).collect()
-            }
-            false => vec![(0..count).collect(); heads],
+        let chosen: Vec<Vec<usize>> = if long && importance.len() == heads * held {
+            let salient = (f64::from(oja.salient) * count as f64).ceil() as usize;
+            let heads = importance.chunks_exact(held.max(1));
+            let most = |head: &[f32]| evict::largest(&head[first..first + count], salient);
+            heads.map(most).collect()
+        } else {
+            vec![(0..count).collect(); heads]
         };
         let (mut next, mut turns) = ((*old).clone(), [vec![], vec![]]);
         let mut moved = Moved::default();
@@ -270,9 +270,10 @@ impl Keeper {
                 if kv.layout().held(layer) <= keep {
                     continue;
                 }
-                match self.windows[layer] {
-                    true => windowed += 1,
-                    false => evicted |= self.evict(backend, kv, layer, keep)?,
+                if self.windows[layer] {
+                    windowed += 1
+                } else {
+                    evicted |= self.evict(backend, kv, layer, keep)?
                 }
             }
             self.counters.windowed_layers = windowed;
@@ -282,9 +283,10 @@ impl Keeper {
         }
         self.prompt_ended = true;
         self.last_pass = 1;
-        match self.options.keep.is_some() || !self.initial.is_empty() {
-            true => backend.reserve(kv, 1),
-            false => Ok(()),
+        if self.options.keep.is_some() || !self.initial.is_empty() {
+            backend.reserve(kv, 1)
+        } else {
+            Ok(())
         }
     }
 

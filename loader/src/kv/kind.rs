@@ -67,9 +67,10 @@ impl KvRank {
 
     pub(super) fn check(self) -> Result<(), KvError> {
         let (KvRank::Ratio(part) | KvRank::Energy(part)) = self;
-        match part > 0.0 && part <= 1.0 {
-            true => Ok(()),
-            false => Err(KvError::Part { found: part }),
+        if part > 0.0 && part <= 1.0 {
+            Ok(())
+        } else {
+            Err(KvError::Part { found: part })
         }
     }
 }

@@ -113,9 +113,12 @@ impl KvLayout {
         let shrinks = compresses || self.evicted(layer) > 0;
         let idle = shrinks && capacity > 2 * needed.next_multiple_of(STEP);
         let changes = needed > capacity || idle;
-        changes.then(|| match compresses || idle {
-            true => needed.next_multiple_of(STEP),
-            false => needed.max(2 * capacity).max(FIRST_CAPACITY),
+        changes.then(|| {
+            if compresses || idle {
+                needed.next_multiple_of(STEP)
+            } else {
+                needed.max(2 * capacity).max(FIRST_CAPACITY)
+            }
         })
     }
 

@@ -202,12 +202,11 @@ impl KvPlan {
 
     /// Returns the bytes of a position in all layers, as the kind stores it.
     pub fn bytes_per_position(&self) -> usize {
-        match self.ranks.is_empty() {
-            true => self.full_bytes_per_position(),
-            false => {
-                let numbers: usize = self.ranks.iter().flatten().sum();
-                2 * numbers * self.shape.kv_heads
-            }
+        if self.ranks.is_empty() {
+            self.full_bytes_per_position()
+        } else {
+            let numbers: usize = self.ranks.iter().flatten().sum();
+            2 * numbers * self.shape.kv_heads
         }
     }
 

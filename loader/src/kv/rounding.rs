@@ -36,9 +36,12 @@ pub(crate) fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(),
 fn extreme(values: &[f32; LEN]) -> f32 {
     // Magnitudes order like their bits.
     let magnitude = |value: f32| value.abs().to_bits();
-    let larger = |most: f32, &value: &f32| match magnitude(value) > magnitude(most) {
-        true => value,
-        false => most,
+    let larger = |most: f32, &value: &f32| {
+        if magnitude(value) > magnitude(most) {
+            value
+        } else {
+            most
+        }
     };
     values.iter().fold(0.0, larger)
 }

@@ -51,11 +51,11 @@ impl Clock {
             Hands::System(beginning) => beginning.elapsed(),
             Hands::Manual(nanoseconds) => Duration::from_nanos(nanoseconds.load(Ordering::Acquire)),
         };
-        match self.speed == 1.0 {
-            true => passed,
+        if self.speed == 1.0 {
+            passed
+        } else {
             // Saturates at the maximum Duration, 6e11 years.
-            false => Duration::try_from_secs_f64(passed.as_secs_f64() * self.speed)
-                .unwrap_or(Duration::MAX),
+            Duration::try_from_secs_f64(passed.as_secs_f64() * self.speed).unwrap_or(Duration::MAX)
         }
     }
 

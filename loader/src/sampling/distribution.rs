@@ -88,9 +88,10 @@ impl Sampler {
         let more = |&(token, p): &(u32, f64)| (token, (p - draft.of(token)).max(0.0));
         let rest = own.tokens.iter().map(more);
         let total: f64 = rest.clone().map(|(_, p)| p).sum();
-        Judged::Replaced(match total > 0.0 {
-            true => self.pick(rest, total),
-            false => self.draw_from(own),
+        Judged::Replaced(if total > 0.0 {
+            self.pick(rest, total)
+        } else {
+            self.draw_from(own)
         })
     }
 

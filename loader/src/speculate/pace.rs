@@ -114,10 +114,10 @@ impl Pace {
         let [seconds, tokens] = self.alone;
         let alone = tokens / seconds.max(1e-9);
         let speeds = (1..=most).map(|length| (length, self.speed(length) / alone));
-        speeds.fold((0, 0.0), |best, next| match next.1 > best.1 {
-            true => next,
-            false => best,
-        })
+        speeds.fold(
+            (0, 0.0),
+            |best, next| if next.1 > best.1 { next } else { best },
+        )
     }
 
     /// Returns tokens per second at a draft length: `(1 − α^(n+1)) / (1 − α)` per round with

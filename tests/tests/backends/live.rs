@@ -135,16 +135,17 @@ pub fn full_context_slides<B: Backend>(backends: fn() -> Vec<Named<B>>) {
             let length = DraftLength::Fixed(3);
             let draft = Speculator::own(session.setting(), length, &sampler);
             let mut draft = draft.unwrap();
-            let generator = match drafts {
-                false => Generator::new(&mut session, &tokenizer, &mut sampler, &prompt, limits),
-                true => Generator::with_draft(
+            let generator = if drafts {
+                Generator::with_draft(
                     &mut session,
                     &mut draft,
                     &tokenizer,
                     &mut sampler,
                     &prompt,
                     limits,
-                ),
+                )
+            } else {
+                Generator::new(&mut session, &tokenizer, &mut sampler, &prompt, limits)
             };
             let mut generator = generator.unwrap();
             let found: Vec<u32> = generator.by_ref().map(|w| w.unwrap().token).collect();

@@ -64,9 +64,10 @@ fn per_slot_errors_are_the_eckart_young_tail() {
         let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
         let artifact = Artifact::open(&artifact);
         for (slot, source) in SLOT_NAMES.iter().zip(&sources) {
-            let gram = match source.rows < source.cols {
-                true => source.times(&source.transposed()),
-                false => source.transposed().times(source),
+            let gram = if source.rows < source.cols {
+                source.times(&source.transposed())
+            } else {
+                source.transposed().times(source)
             };
             let tail: f64 = gram.eigen().0[rank..].iter().sum();
             let expected = tail.sqrt() / source.norm();

@@ -53,16 +53,15 @@ pub fn encode_bands(
         return Err(BandsEncodeError::Length { rows, cols, found });
     }
     let mut rotated = Vec::new();
-    let w = match codes.is_rotated() {
-        false => w,
-        true => {
-            rotated.extend_from_slice(w.values);
-            rotated.chunks_exact_mut(cols).for_each(rotate);
-            Weight {
-                values: &rotated,
-                ..w
-            }
+    let w = if codes.is_rotated() {
+        rotated.extend_from_slice(w.values);
+        rotated.chunks_exact_mut(cols).for_each(rotate);
+        Weight {
+            values: &rotated,
+            ..w
         }
+    } else {
+        w
     };
     let guide = guide.of(codes)?;
     let mut energies = ColumnEnergies::new(cols);

@@ -25,9 +25,12 @@ impl Metric {
             };
         };
         let n = feedback.order;
-        let factor = |i: usize, j: usize| match first + j < n {
-            true => feedback.factor[(first + i) * n + first + j],
-            false => 0.0,
+        let factor = |i: usize, j: usize| {
+            if first + j < n {
+                feedback.factor[(first + i) * n + first + j]
+            } else {
+                0.0
+            }
         };
         let importance = feedback.importance();
         let own: [f32; QUAD] =

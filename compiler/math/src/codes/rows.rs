@@ -107,9 +107,10 @@ impl RowFeedback {
 fn normalise(weights: &mut [f32]) {
     let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
     let mean = (sum / weights.len().max(1) as f64) as f32;
-    match mean > 0.0 {
-        true => weights.iter_mut().for_each(|w| *w /= mean),
-        false => weights.fill(1.0),
+    if mean > 0.0 {
+        weights.iter_mut().for_each(|w| *w /= mean)
+    } else {
+        weights.fill(1.0)
     }
 }
 
@@ -125,9 +126,12 @@ impl Block {
             let (row, col) = (row.max(col), row.min(col));
             f64::from(of.lower[row * (row + 1) / 2 + col]) / unit + own
         };
-        let mut reversed = Mat::from_fn(n, n, |i, j| match j <= i {
-            true => entry(n - 1 - i, n - 1 - j),
-            false => 0.0,
+        let mut reversed = Mat::from_fn(n, n, |i, j| {
+            if j <= i {
+                entry(n - 1 - i, n - 1 - j)
+            } else {
+                0.0
+            }
         });
         cholesky(&mut reversed)?;
         // `H = U Uᵀ` with `U` upper triangular.

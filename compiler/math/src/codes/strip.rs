@@ -131,9 +131,10 @@ impl<'a> StripCoder<'a> {
             let part = Part {
                 rows: start..end,
                 ahead: end..(end + AHEAD).min(rows.rows),
-                tail: match start == 0 && end < rows.rows {
-                    true => rows.rows.next_multiple_of(GROUP_ROWS) - GROUP_ROWS..rows.rows,
-                    false => 0..0,
+                tail: if start == 0 && end < rows.rows {
+                    rows.rows.next_multiple_of(GROUP_ROWS) - GROUP_ROWS..rows.rows
+                } else {
+                    0..0
                 },
                 ends: end == rows.rows,
             };
@@ -174,9 +175,10 @@ impl<'a> StripCoder<'a> {
 
     fn descend(&mut self, strip: &mut Strip, feedback: &Feedback) -> Result<(), BandsEncodeError> {
         let mut slopes = Vec::new();
-        let sweeps = match self.codes.has(Kind::Levels) {
-            true => self.guide.sweeps,
-            false => 0,
+        let sweeps = if self.codes.has(Kind::Levels) {
+            self.guide.sweeps
+        } else {
+            0
         };
         for _ in 0..sweeps {
             strip.slopes(feedback, &mut slopes);

@@ -110,9 +110,10 @@ struct Given<'a> {
 
 impl<'a> Given<'a> {
     fn gauge(self, gauged: bool) -> Result<Gauge, FactoriseError> {
-        match gauged {
-            true => Gauge::whiten(self.moment.of(), 0.01),
-            false => Ok(Gauge::None),
+        if gauged {
+            Gauge::whiten(self.moment.of(), 0.01)
+        } else {
+            Ok(Gauge::None)
         }
     }
 

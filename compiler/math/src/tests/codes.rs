@@ -306,9 +306,10 @@ fn each_step_with_feedback_loses_less_of_the_outputs() {
             parts[0], parts[1]
         );
         assert!(parts[0] < most, "{codes}: {parts:?}");
-        match codes.has(Kind::Levels) {
-            true => assert!(swept < fed, "{codes}: {parts:?}"),
-            false => assert_eq!(swept, fed, "{codes}"),
+        if codes.has(Kind::Levels) {
+            assert!(swept < fed, "{codes}: {parts:?}")
+        } else {
+            assert_eq!(swept, fed, "{codes}")
         }
     }
 }
@@ -470,13 +471,19 @@ fn padded_column_group_loses_as_much_as_whole_ones() {
 fn with_zeros(narrow: &Lossy, wide: usize) -> Lossy {
     let (rows, cols) = (narrow.rows, narrow.cols);
     let place = |at: usize| (at / wide, at % wide);
-    let value = |(row, col): (usize, usize)| match col < cols {
-        true => narrow.values[row * cols + col],
-        false => 0.0,
+    let value = |(row, col): (usize, usize)| {
+        if col < cols {
+            narrow.values[row * cols + col]
+        } else {
+            0.0
+        }
     };
-    let input = |(i, j): (usize, usize)| match i.max(j) < cols {
-        true => narrow.inputs[i * cols + j],
-        false => 0.0,
+    let input = |(i, j): (usize, usize)| {
+        if i.max(j) < cols {
+            narrow.inputs[i * cols + j]
+        } else {
+            0.0
+        }
     };
     Lossy {
         rows,

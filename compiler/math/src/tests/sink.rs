@@ -206,9 +206,10 @@ fn best_with_the_direction(
     let (b, a) = (matrix(&kept.b, m, r), matrix(&kept.a, r, n));
     let u = along * (1.0 / norm(along));
     let deflated = gauged - &u * (u.transpose() * gauged);
-    let tall = match m < n {
-        true => deflated.transpose().to_owned(),
-        false => deflated,
+    let tall = if m < n {
+        deflated.transpose().to_owned()
+    } else {
+        deflated
     };
     let values = right_singular(tall, 1).unwrap().values;
     for shorter in [1, r.div_ceil(2), r] {

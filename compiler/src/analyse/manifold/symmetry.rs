@@ -79,9 +79,10 @@ fn compare(of: &str, subspaces: &[Mat<f64>]) -> Result<Symmetry, FactoriseError>
 
 /// Mean singular value of `AᵀB`, over the smaller dimension.
 fn mean_cosine(a: &Mat<f64>, b: &Mat<f64>) -> Result<f64, FactoriseError> {
-    let (a, b) = match a.ncols() <= b.ncols() {
-        true => (a, b),
-        false => (b, a),
+    let (a, b) = if a.ncols() <= b.ncols() {
+        (a, b)
+    } else {
+        (b, a)
     };
     let k = a.ncols();
     if k == 0 {

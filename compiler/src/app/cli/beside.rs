@@ -27,9 +27,10 @@ impl Beside {
 
 impl From<OsString> for Beside {
     fn from(typed: OsString) -> Self {
-        match typed == SOURCE {
-            true => Beside::Source,
-            false => Beside::Model(typed.into()),
+        if typed == SOURCE {
+            Beside::Source
+        } else {
+            Beside::Model(typed.into())
         }
     }
 }

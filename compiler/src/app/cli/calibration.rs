@@ -103,11 +103,10 @@ fn parse_text(text: &str) -> Result<CalibrationText, String> {
     let weighted = split.and_then(|(name, weight)| Some((name, weight.parse::<f64>().ok()?)));
     match weighted {
         Some((name, weight)) if name == SHIPPED || !Path::new(text).exists() => {
-            match weight > 0.0 && weight.is_finite() && !name.is_empty() {
-                true => plain(name, weight),
-                false => {
-                    Err("a weight is a finite number above 0, behind the name of a text".into())
-                }
+            if weight > 0.0 && weight.is_finite() && !name.is_empty() {
+                plain(name, weight)
+            } else {
+                Err("a weight is a finite number above 0, behind the name of a text".into())
             }
         }
         _ => plain(text, 1.0),

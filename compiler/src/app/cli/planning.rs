@@ -227,9 +227,10 @@ impl PlanningArgs {
             low_rank: size.low_rank,
             rotation: size.rotation,
             order: self.order,
-            kv_bases: match self.kv_bases {
-                true => KvBasesArg::On,
-                false => KvBasesArg::Off,
+            kv_bases: if self.kv_bases {
+                KvBasesArg::On
+            } else {
+                KvBasesArg::Off
             },
             treatment,
             effort: self.effort,

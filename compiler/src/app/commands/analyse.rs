@@ -64,8 +64,9 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
                 source,
             })?;
     }
-    match args.json || (args.output.is_some() && output.is_none()) {
-        true => print_json(&analysis),
-        false => Ok(()),
+    if args.json || (args.output.is_some() && output.is_none()) {
+        print_json(&analysis)
+    } else {
+        Ok(())
     }
 }

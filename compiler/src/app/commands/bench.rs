@@ -44,9 +44,10 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
     check_output(args)?;
     let gates = args.gates.as_deref().map(gates::read).transpose()?;
     let gates = gates.unwrap_or_default();
-    let rank = match gates.iter().any(|gate| gate.rank.is_some()) {
-        true => rank_of(&args.model)?,
-        false => None,
+    let rank = if gates.iter().any(|gate| gate.rank.is_some()) {
+        rank_of(&args.model)?
+    } else {
+        None
     };
     let (compared, text) = (args.against().is_some(), args.text.is_some());
     gates::check(&gates, rank, compared, text, args.pairs as usize)?;

@@ -13,9 +13,10 @@ use htc_formats::folder::user_cache;
 const DAY: u64 = 24 * 60 * 60;
 
 pub(super) fn execute(args: &CleanArgs) -> Result<(), Failure> {
-    let folders = match args.folders.is_empty() {
-        true => vec![PathBuf::from(".")],
-        false => args.folders.clone(),
+    let folders = if args.folders.is_empty() {
+        vec![PathBuf::from(".")]
+    } else {
+        args.folders.clone()
     };
     let request = Clean {
         folders,

@@ -396,9 +396,10 @@ fn show_kernels(artifact: &Htz) {
         .iter()
         .map(ToString::to_string)
         .collect::<Vec<_>>();
-    let own = match code.sources == htc_kernels::cuda::source::digest() {
-        true => "this program's sources",
-        false => "sources of another version, which this program does not use",
+    let own = if code.sources == htc_kernels::cuda::source::digest() {
+        "this program's sources"
+    } else {
+        "sources of another version, which this program does not use"
     };
     let bytes = code
         .images

@@ -174,9 +174,10 @@ pub(super) fn check(
 }
 
 pub(super) fn check_energy(path: &Path, args: &PlanningArgs) -> Result<(), Failure> {
-    match args.energy.iter().any(|read| disk::same_place(read, path)) {
-        true => Err(CompileError::SameFile(path.into()).into()),
-        false => Ok(()),
+    if args.energy.iter().any(|read| disk::same_place(read, path)) {
+        Err(CompileError::SameFile(path.into()).into())
+    } else {
+        Ok(())
     }
 }
 

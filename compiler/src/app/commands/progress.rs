@@ -74,9 +74,10 @@ impl Progress {
             Event::Keeping(folder) => self.interrupt.keep(folder),
             Event::Planned(jobs) => {
                 let trial = self.trial();
-                match trial.is_empty() {
-                    true => steps(jobs, "factors"),
-                    false => steps(jobs, &format!("factors ({trial})")),
+                if trial.is_empty() {
+                    steps(jobs, "factors")
+                } else {
+                    steps(jobs, &format!("factors ({trial})"))
                 }
             }
             Event::Done(what) => {

@@ -47,9 +47,10 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let (path, model) = (&models.path, &models.model);
     let tokenizer = tokenizer_of(path, model)?;
     let prompt = prompt(args)?;
-    let tokens = match args.chat {
-        false => tokenizer.encode(&prompt, AddSpecial::Prompt),
-        true => conversation(args, &tokenizer, prompt)?,
+    let tokens = if args.chat {
+        conversation(args, &tokenizer, prompt)?
+    } else {
+        tokenizer.encode(&prompt, AddSpecial::Prompt)
     };
     let context = context_of(args, model, tokens.len());
     let writing = Writing {

@@ -37,9 +37,10 @@ pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
         error,
     })?;
     let text = text::read(&args.text)?;
-    let tokens = match args.special {
-        true => tokenizer.encode_with_special(&text, AddSpecial::AsVocabulary),
-        false => tokenizer.encode(&text, AddSpecial::AsVocabulary),
+    let tokens = if args.special {
+        tokenizer.encode_with_special(&text, AddSpecial::AsVocabulary)
+    } else {
+        tokenizer.encode(&text, AddSpecial::AsVocabulary)
     };
     if args.json {
         return print_json(&Tokens { tokens });

@@ -78,9 +78,10 @@ impl Bars {
         let length = |value: f64| {
             let room = f64::from((WIDTH - LEFT - RIGHT) * FINE);
             let (value, zero) = (scale.fraction(value), scale.fraction(0.0));
-            match whole > zero {
-                true => ((value - zero) / (whole - zero) * room).round() as i32,
-                false => 0,
+            if whole > zero {
+                ((value - zero) / (whole - zero) * room).round() as i32
+            } else {
+                0
             }
         };
         let above = text(Colour::Muted, 0.95, HPos::Left, VPos::Top);

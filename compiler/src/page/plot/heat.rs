@@ -123,9 +123,10 @@ impl Heat {
         let [low, high] = self.range.unwrap_or([low, high]);
         let part = |value: f64| {
             let (from, to) = (scale.fraction(low), scale.fraction(high));
-            match to > from {
-                true => (scale.fraction(value) - from) / (to - from),
-                false => 0.5,
+            if to > from {
+                (scale.fraction(value) - from) / (to - from)
+            } else {
+                0.5
             }
         };
         let above = text(Colour::Muted, 0.95, HPos::Left, VPos::Top);

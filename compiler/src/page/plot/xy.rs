@@ -160,10 +160,7 @@ impl Xy {
 
     /// Width and height in units of the page. Text has one size everywhere.
     fn size(&self) -> (i32, i32) {
-        match self.small {
-            true => (340, 240),
-            false => (WIDTH, 270),
-        }
+        if self.small { (340, 240) } else { (WIDTH, 270) }
     }
 
     fn points(&self) -> impl Iterator<Item = &Point> {
@@ -441,9 +438,10 @@ impl Xy {
                         ),
                     })
                     .collect();
-                match here.is_empty() {
-                    true => Cell::none(),
-                    false => Cell::number(here.join(", ")),
+                if here.is_empty() {
+                    Cell::none()
+                } else {
+                    Cell::number(here.join(", "))
                 }
             }));
             table.row(row);

@@ -95,9 +95,10 @@ fn field(given: &Given, subject: &Subject) -> Result<Option<Figure>, PlotError> 
     let others = others.map(|of| said(subject, of.matrix, of.bytes_after, of.parameters_before));
     let others: Vec<String> = others.collect();
     let caption = format!("{}Bits per weight, by slot and layer", given.of(subject));
-    let outside = match others.is_empty() {
-        true => String::new(),
-        false => format!(" Outside of the layers, {}.", others.join("; ")),
+    let outside = if others.is_empty() {
+        String::new()
+    } else {
+        format!(" Outside of the layers, {}.", others.join("; "))
     };
     Ok(Some(Figure {
         plots: vec![heat.draw_with(tip)?],

@@ -105,12 +105,13 @@ pub fn sections(given: &Given) -> Result<(Vec<Section>, String), PlotError> {
         .into_iter()
         .map(|(command, names)| format!("{} ({})", names.join(", "), command.line()))
         .collect();
-    let line = match absent.is_empty() {
-        true => String::new(),
-        false => format!(
+    let line = if absent.is_empty() {
+        String::new()
+    } else {
+        format!(
             "Left out, with the command that gives it: {}.",
             absent.join("; ")
-        ),
+        )
     };
     Ok((sections, line))
 }

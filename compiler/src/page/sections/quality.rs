@@ -125,9 +125,10 @@ fn candidates<'a>(subject: &Subject, report: &'a Report, fields: &mut Fields<'a>
         let part = part.map_or_else(String::new, |part| format!(" {part}"));
         let ratio = of_ratios.then(|| format!(" at {:.2}", trial.ratio));
         let ratio = ratio.unwrap_or_default();
-        let elsewhere = match trial.elsewhere {
-            true => " on the shrinkage, of the texts behind the first",
-            false => "",
+        let elsewhere = if trial.elsewhere {
+            " on the shrinkage, of the texts behind the first"
+        } else {
+            ""
         };
         let about = format!(
             "candidates of {}, {} held-out windows that decided{elsewhere}, {} tokens",
@@ -143,9 +144,10 @@ fn candidates<'a>(subject: &Subject, report: &'a Report, fields: &mut Fields<'a>
             },
             bytes: trial.bytes,
             scores,
-            kind: match trial.chosen {
-                true => What::Chosen,
-                false => What::Candidate,
+            kind: if trial.chosen {
+                What::Chosen
+            } else {
+                What::Candidate
             },
         };
         fields.add(about, reference(report, scores), one);

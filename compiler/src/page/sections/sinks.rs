@@ -160,9 +160,10 @@ fn positions(prefix: &str, sinks: &Sinks) -> Option<Block> {
             .collect();
         table.row(vec![
             Cell::number(layer.layer.to_string()),
-            Cell::text(match places.is_empty() {
-                true => "none".into(),
-                false => places.join(", "),
+            Cell::text(if places.is_empty() {
+                "none".into()
+            } else {
+                places.join(", ")
             }),
             match largest.filter(|_| layer.norm_mean > 0.0) {
                 Some(norm) => Cell::number(number(norm / layer.norm_mean)),

@@ -169,9 +169,10 @@ fn window(
                 ..
             }
         );
-        return Ok(match has_default {
-            true => vec![(positions, Value::U32(0))],
-            false => Vec::new(),
+        return Ok(if has_default {
+            vec![(positions, Value::U32(0))]
+        } else {
+            Vec::new()
         });
     };
     let SlidingWindow {

@@ -377,8 +377,9 @@ pub(super) fn suggested_factor(context: usize, original: usize) -> f32 {
 }
 
 fn suggested(factor: f64, original: usize) -> f32 {
-    match factor <= 1.0 {
-        true => 1.0,
-        false => (1.0 + factor.ln() / (original as f64).ln()).sqrt() as f32,
+    if factor <= 1.0 {
+        1.0
+    } else {
+        (1.0 + factor.ln() / (original as f64).ln()).sqrt() as f32
     }
 }

@@ -90,9 +90,12 @@ pub(super) fn bind(
         hyper,
         Naming::HuggingFace,
         tensors.names().filter(|name| !unused(name)),
-        |name| match unused(name) {
-            true => Ok(None),
-            false => tensors.find(name),
+        |name| {
+            if unused(name) {
+                Ok(None)
+            } else {
+                tensors.find(name)
+            }
         },
     )?;
     check_biases(config, model, architecture, hyper, &tensors)?;

@@ -388,9 +388,10 @@ impl State<'_> {
 /// The divisor whose root's inverse is a scale: a whole number where that rounds to the same.
 fn divisor(scale: f32) -> Value {
     let exact = f64::from(scale).powi(-2);
-    match exact.round().powf(-0.5) as f32 == scale {
-        true => json!(exact.round() as u64),
-        false => json!(exact),
+    if exact.round().powf(-0.5) as f32 == scale {
+        json!(exact.round() as u64)
+    } else {
+        json!(exact)
     }
 }
 

@@ -43,9 +43,12 @@ impl BlockFit {
         // Converted once, because conversions dominate the cost.
         let stored = (self.d.to_f32(), self.d_min.to_f32());
         let others = others.filter(|other| *other != (0, 0));
-        others.filter_map(move |(distance, next)| match whole {
-            true => self.with_d(stored, distance.into()),
-            false => self.with_run(run, stored, (distance.into(), next.into())),
+        others.filter_map(move |(distance, next)| {
+            if whole {
+                self.with_d(stored, distance.into())
+            } else {
+                self.with_run(run, stored, (distance.into(), next.into()))
+            }
         })
     }
 
@@ -53,9 +56,10 @@ impl BlockFit {
         let other = f16::from_f32(d * (1.0 + APART * distance));
         // The minimum is subtracted: a larger step lowers the first code.
         let moved = (other.to_f32() - d) * self.format.middle();
-        let other_min = match moved == 0.0 {
-            true => self.d_min,
-            false => f16::from_f32(d_min + moved),
+        let other_min = if moved == 0.0 {
+            self.d_min
+        } else {
+            f16::from_f32(d_min + moved)
         };
         let fits = other.is_finite() && other_min.is_finite();
         fits.then(|| BlockFit::with(self.format, (other, other_min), self.scales, self.minima))

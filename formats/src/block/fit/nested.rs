@@ -78,14 +78,18 @@ impl Format {
     /// Rounds a scale of the scales to f16. `None` if out of range, or negative where negative
     /// scales are not allowed.
     pub(super) fn stored(&self, fitted: f64, minimum: bool) -> Option<f16> {
-        let signed = match minimum {
-            false => !self.has_minima(),
-            true => self.minima == (1.0, 1.0),
+        let signed = if minimum {
+            self.minima == (1.0, 1.0)
+        } else {
+            !self.has_minima()
         };
         let fits = fitted.abs() < f64::from(F16_LIMIT) && (signed || fitted >= 0.0);
-        fits.then(|| match minimum {
-            false => f16_scale(fitted as f32),
-            true => self.rounded_minimum(fitted as f32),
+        fits.then(|| {
+            if minimum {
+                self.rounded_minimum(fitted as f32)
+            } else {
+                f16_scale(fitted as f32)
+            }
         })
     }
 

@@ -142,12 +142,11 @@ fn normalizer(vocabulary: &Vocabulary) -> Value {
     if vocabulary.add_space_prefix {
         steps.push(json!({"type": "Prepend", "prepend": SPACE}));
     }
-    match steps.is_empty() {
-        true => replace,
-        false => {
-            steps.push(replace);
-            json!({"type": "Sequence", "normalizers": steps})
-        }
+    if steps.is_empty() {
+        replace
+    } else {
+        steps.push(replace);
+        json!({"type": "Sequence", "normalizers": steps})
     }
 }
 

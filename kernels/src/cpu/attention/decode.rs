@@ -172,9 +172,10 @@ impl Cpu {
                 let (sums, [split_max, sum]) = of_split(split);
                 let weight = (split_max - max).exp();
                 total += weight * sum;
-                let to = match split < seen.full {
-                    true => &mut *out,
-                    false => &mut coordinates[head * low_size..][..low_size],
+                let to = if split < seen.full {
+                    &mut *out
+                } else {
+                    &mut coordinates[head * low_size..][..low_size]
                 };
                 for (out, sum) in to.iter_mut().zip(sums) {
                     *out += weight * sum;
@@ -234,9 +235,10 @@ impl Seen {
     /// Returns true for a low-rank split, and its rows within the rows of that kind.
     fn stretch(&self, split: usize) -> (bool, Range<usize>) {
         let low = split >= self.full;
-        let (rows, split) = match low {
-            true => (&self.rows[1], split - self.full),
-            false => (&self.rows[0], split),
+        let (rows, split) = if low {
+            (&self.rows[1], split - self.full)
+        } else {
+            (&self.rows[0], split)
         };
         let first = rows.start + split * SPLIT;
         (low, first..rows.end.min(first + SPLIT))

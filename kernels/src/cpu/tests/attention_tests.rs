@@ -157,9 +157,10 @@ fn attention_agrees_with_the_reference_on_any_number_of_threads() {
         let (keys, values) = (random.numbers(stored), random.numbers(stored));
         let half = (halves(&keys), halves(&values));
         let capacity = case.capacity;
-        let kv = match case.float32 {
-            true => KvView::new(&keys, &values, kv_heads, size, capacity),
-            false => KvView::new(&half.0, &half.1, kv_heads, size, capacity),
+        let kv = if case.float32 {
+            KvView::new(&keys, &values, kv_heads, size, capacity)
+        } else {
+            KvView::new(&half.0, &half.1, kv_heads, size, capacity)
         };
         let kv = kv.unwrap();
         let width = kv_heads * group * size;

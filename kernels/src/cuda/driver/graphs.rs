@@ -333,10 +333,7 @@ fn may_overlap(before: Option<&Node>, node: &Node) -> bool {
 /// of a model and its draft, have the same launches but nearly no common arguments.
 fn nearest(kept: &[Kept], step: &Step) -> Option<usize> {
     let nodes = step.nodes().len();
-    let mut fewest = 1 + match kept.len() < KEPT {
-        true => nodes / 2,
-        false => nodes,
-    };
+    let mut fewest = 1 + if kept.len() < KEPT { nodes / 2 } else { nodes };
     let mut nearest = None;
     for (at, kept) in kept.iter().enumerate().rev() {
         if !kept.step.is_like(step) {

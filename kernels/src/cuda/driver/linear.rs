@@ -268,9 +268,10 @@ impl Linear for CudaLinear {
         let [a, w] = [&on_device, &found].map(pointer);
         let Handles { solver, params, .. } = *handles;
         let lower = solver::cublasFillMode_t::CUBLAS_FILL_MODE_LOWER;
-        let job = match vectors {
-            true => solver::cusolverEigMode_t::CUSOLVER_EIG_MODE_VECTOR,
-            false => solver::cusolverEigMode_t::CUSOLVER_EIG_MODE_NOVECTOR,
+        let job = if vectors {
+            solver::cusolverEigMode_t::CUSOLVER_EIG_MODE_VECTOR
+        } else {
+            solver::cusolverEigMode_t::CUSOLVER_EIG_MODE_NOVECTOR
         };
         shared.decompose(
             ("an eigenvalue decomposition by cuSOLVER", order),
@@ -401,9 +402,10 @@ fn is_much_taller(rows: usize, columns: usize) -> bool {
 /// Returns an error for values that are not finite, which a decomposition may pass through
 /// unnoticed.
 fn check_finite(order: usize, values: &[f64]) -> Result<(), LinearError> {
-    match values.iter().all(|value| value.is_finite()) {
-        true => Ok(()),
-        false => Err(LinearError::NoConvergence { order }),
+    if values.iter().all(|value| value.is_finite()) {
+        Ok(())
+    } else {
+        Err(LinearError::NoConvergence { order })
     }
 }
 

@@ -35,9 +35,10 @@ impl CudaMemory {
         let allocate = |address: &mut CUdeviceptr| {
             // SAFETY: the context is current and owns the stream.
             unsafe {
-                match shared.found.pools {
-                    true => sys::cuMemAllocAsync(address, bytes, shared.stream),
-                    false => sys::cuMemAlloc_v2(address, bytes),
+                if shared.found.pools {
+                    sys::cuMemAllocAsync(address, bytes, shared.stream)
+                } else {
+                    sys::cuMemAlloc_v2(address, bytes)
                 }
             }
         };

@@ -129,9 +129,10 @@ pub(super) fn load(
     device: Architecture,
     options: Options<'_>,
 ) -> Result<(Modules, String), DeviceError> {
-    let (further, without): (&[&str], _) = match options.tensor_cores {
-        true => (&[], ""),
-        false => (&[PLAIN], " without tensor cores"),
+    let (further, without): (&[&str], _) = if options.tensor_cores {
+        (&[], "")
+    } else {
+        (&[PLAIN], " without tensor cores")
     };
     let sealed = match options.sealed {
         _ if !options.tensor_cores => "none are sealed without tensor cores".to_owned(),

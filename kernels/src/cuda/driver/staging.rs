@@ -96,9 +96,10 @@ impl Staging {
             if state.made - state.free.len() >= most {
                 return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
             }
-            let kept = match state.made < 2 {
-                true => None,
-                false => state.free.pop_front(),
+            let kept = if state.made < 2 {
+                None
+            } else {
+                state.free.pop_front()
             };
             state.made += usize::from(kept.is_none());
             kept

@@ -214,9 +214,10 @@ pub fn attend<D: Device>(
     let end = held.start + rows;
     // Many rows give enough blocks without further splits.
     let few = rows == 1 || queries.apart || rows * kv_heads < device.multiprocessors();
-    let (split, splits) = match few {
-        true => (0, splits_of(held.start, end)),
-        false => (end, 1),
+    let (split, splits) = if few {
+        (0, splits_of(held.start, end))
+    } else {
+        (end, 1)
     };
     let numbers = [rows, heads, splits, 2 + wide];
     // Allocated for the maximum number of splits, so that the address is the same for each token.

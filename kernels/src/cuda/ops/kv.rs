@@ -256,9 +256,10 @@ fn gather<D: Device>(
         Some(rows) => return Err(range("rows that are moved", heads * used, rows.len())),
     };
     if last >= shape.from || used > shape.to {
-        let (needed, found) = match last >= shape.from {
-            true => (last + 1, shape.from),
-            false => (used, shape.to),
+        let (needed, found) = if last >= shape.from {
+            (last + 1, shape.from)
+        } else {
+            (used, shape.to)
         };
         return Err(range("rows of a head", needed, found));
     }
@@ -334,9 +335,10 @@ pub fn append<D: Device>(
         position: count("positions", position)?,
         unused: 0,
     };
-    let (kernel, numbers) = match rows.numbers.has_blocks() {
-        true => (&BLOCKS, n * heads * (size / BLOCK)),
-        false => (&NUMBERS, n * heads * size),
+    let (kernel, numbers) = if rows.numbers.has_blocks() {
+        (&BLOCKS, n * heads * (size / BLOCK))
+    } else {
+        (&NUMBERS, n * heads * size)
     };
     // SAFETY: a thread reads an element or block of `x` and writes it to a row below the capacity;
     // the spans cover both.
@@ -348,14 +350,15 @@ pub(super) fn check_rows<D: Device>(
     first: usize,
     n: usize,
 ) -> Result<(), DeviceError> {
-    match first.checked_add(n).is_some_and(|end| end <= rows.capacity) {
-        true => Ok(()),
-        false => Err(DeviceError::Range {
+    if first.checked_add(n).is_some_and(|end| end <= rows.capacity) {
+        Ok(())
+    } else {
+        Err(DeviceError::Range {
             what: "rows of a head",
             start: first,
             needed: n,
             found: rows.capacity,
-        }),
+        })
     }
 }
 
@@ -408,14 +411,15 @@ pub fn widen<D: Device>(
 }
 
 fn check_target(first: usize, n: usize, capacity: usize) -> Result<(), DeviceError> {
-    match first.checked_add(n).is_some_and(|end| end <= capacity) {
-        true => Ok(()),
-        false => Err(DeviceError::Range {
+    if first.checked_add(n).is_some_and(|end| end <= capacity) {
+        Ok(())
+    } else {
+        Err(DeviceError::Range {
             what: "rows to write",
             start: first,
             needed: n,
             found: capacity,
-        }),
+        })
     }
 }
 

@@ -91,10 +91,7 @@ impl<D: Device> Workspace<D> {
     /// Sets batch invariance: each row of later batches gets the same bits as alone, regardless of
     /// the batch size.
     pub fn keep_apart(&mut self, apart: bool) {
-        self.order = match apart {
-            true => Order::OfOne,
-            false => Order::OfMany,
-        };
+        self.order = if apart { Order::OfOne } else { Order::OfMany };
     }
 }
 

@@ -12,9 +12,10 @@ use crate::kv::{Energies, FIRST_CAPACITY, Kept, Kv, KvLayout, KvPlan, KvType, La
 
 /// Rows that there may be room for where a sequence has so many positions.
 pub(super) fn most_room(positions: usize) -> usize {
-    match positions <= FIRST_CAPACITY {
-        true => FIRST_CAPACITY,
-        false => positions.saturating_mul(2),
+    if positions <= FIRST_CAPACITY {
+        FIRST_CAPACITY
+    } else {
+        positions.saturating_mul(2)
     }
 }
 

@@ -109,9 +109,10 @@ impl<D: Device> Gpu<D> {
     /// Begins a forward pass, which ends where its numbers are read, or where it is given the numbers of positions in place of their
     /// tokens. What few positions take is more launches than work, so they are begun as one.
     fn begin(&mut self, positions: usize) -> Result<(), ExecError> {
-        match positions <= STEP {
-            true => self.device.begin_step().map_err(device_error),
-            false => Ok(()),
+        if positions <= STEP {
+            self.device.begin_step().map_err(device_error)
+        } else {
+            Ok(())
         }
     }
 
@@ -309,9 +310,10 @@ impl<D: Device> Backend for Gpu<D> {
         slots: &mut [Slot<'_, Self>],
         extra: &mut GpuBuffer<D>,
     ) -> Result<(), ExecError> {
-        match self.joins {
-            true => self.project_to(n, x, &[], slots, true),
-            false => refine_one_by_one(self, n, x, slots, extra),
+        if self.joins {
+            self.project_to(n, x, &[], slots, true)
+        } else {
+            refine_one_by_one(self, n, x, slots, extra)
         }
     }
 

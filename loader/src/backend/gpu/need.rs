@@ -75,13 +75,14 @@ impl Need {
 
     fn fits(self, [free, total]: [usize; 2]) -> Result<(), DeviceError> {
         let needed = usize::try_from(self.bytes()).unwrap_or(usize::MAX);
-        match needed > free {
-            true => Err(DeviceError::OutOfMemory {
+        if needed > free {
+            Err(DeviceError::OutOfMemory {
                 needed,
                 free,
                 total,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 }

@@ -118,9 +118,10 @@ impl Law {
     /// # Errors
     /// [`LawError::Least`].
     pub fn with_least(self, least: f64) -> Result<Law, LawError> {
-        match least > 0.0 && least <= 1.0 {
-            true => Ok(Law(LawOptions { least, ..self.0 })),
-            false => Err(LawError::Least(least)),
+        if least > 0.0 && least <= 1.0 {
+            Ok(Law(LawOptions { least, ..self.0 }))
+        } else {
+            Err(LawError::Least(least))
         }
     }
 

@@ -181,9 +181,10 @@ impl Controller {
         let celsius = reading.plausible_temperature();
         let celsius = celsius.filter(|_| self.law.thermal());
         let watts = reading.plausible_power();
-        let temperature = match self.law.thermal() {
-            true => sense(&mut self.has_temperature, celsius.is_some()),
-            false => Sense::Unused,
+        let temperature = if self.law.thermal() {
+            sense(&mut self.has_temperature, celsius.is_some())
+        } else {
+            Sense::Unused
         };
         let power = match self.law.power_cap() {
             Some(_) => sense(&mut self.has_power, watts.is_some()),
@@ -194,20 +195,22 @@ impl Controller {
 
         let least = self.law.least();
         let limit = self.thermal.min(self.cap);
-        self.fraction = match limit >= 1.0 {
-            true => 1.0,
-            false => ((limit / STEP).floor() * STEP).max(least),
+        self.fraction = if limit >= 1.0 {
+            1.0
+        } else {
+            ((limit / STEP).floor() * STEP).max(least)
         };
         let gone = |of: Sense| matches!(of, Sense::Lost | Sense::Away);
         let nothing = match temperature {
             Sense::Unused => gone(power),
             sense => gone(sense),
         };
-        let why = match self.fraction >= 1.0 {
-            true if nothing => Why::NoReading,
-            true => Why::Base,
-            false if self.cap < self.thermal => Why::PowerCap,
-            false => Why::Temperature,
+        let why = if self.fraction >= 1.0 {
+            if nothing { Why::NoReading } else { Why::Base }
+        } else if self.cap < self.thermal {
+            Why::PowerCap
+        } else {
+            Why::Temperature
         };
         let too_warm = celsius.is_some_and(|celsius| celsius > self.law.high());
         let over = |budget: f64| watts.is_some_and(|watts| watts > budget);

@@ -318,15 +318,17 @@ fn run(
         };
         plant.step(Some(used), Duration::from_secs_f64(POLL));
         let (watts, celsius) = (plant.power(Some(used)), plant.temperature());
-        average += match distortion.average > 0.0 {
-            true => (watts - average) * (1.0 - (-POLL / distortion.average).exp()),
-            false => watts - average,
+        average += if distortion.average > 0.0 {
+            (watts - average) * (1.0 - (-POLL / distortion.average).exp())
+        } else {
+            watts - average
         };
         fraction = decide(&Reading {
             at: Duration::from_secs_f64(poll as f64 * POLL),
-            temperature: Some(match distortion.whole {
-                true => celsius.floor(),
-                false => celsius,
+            temperature: Some(if distortion.whole {
+                celsius.floor()
+            } else {
+                celsius
             }),
             power: Some(average),
             energy: None,
@@ -388,10 +390,12 @@ fn gain(law: &Law, plant: &SimOptions) -> (f64, f64) {
 /// one rounding step.
 fn ripple_bound(plant: &SimOptions, whole: bool) -> f64 {
     let (gain, most) = gain(&usual(), plant);
-    STEP + match whole {
-        false => 0.02 * POLL,
-        true if gain <= most => 0.0375,
-        true => 2.0 * 0.0375,
+    STEP + if !whole {
+        0.02 * POLL
+    } else if gain <= most {
+        0.0375
+    } else {
+        2.0 * 0.0375
     }
 }
 

@@ -43,25 +43,25 @@ impl Hwmon {
     /// read.
     pub fn open(root: &Path, powercap: &Path, clock: Clock) -> Result<Hwmon, SensorError> {
         let (mut temperatures, mut known, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        let drivers = match root.is_dir() {
-            true => folders(root)?,
-            false => Vec::new(),
+        let drivers = if root.is_dir() {
+            folders(root)?
+        } else {
+            Vec::new()
         };
         for folder in drivers {
             // Drivers without a name are not for processors.
             let Ok(driver) = short_text(&folder.join("name")) else {
                 continue;
             };
-            match DRIVERS.contains(&driver.as_str()) {
-                false => others.push(driver),
-                true => {
-                    let (path, label) = value_of(&folder)?;
-                    known.push(match label {
-                        Some(label) => format!("{driver} {label}"),
-                        None => driver,
-                    });
-                    temperatures.push(path);
-                }
+            if DRIVERS.contains(&driver.as_str()) {
+                let (path, label) = value_of(&folder)?;
+                known.push(match label {
+                    Some(label) => format!("{driver} {label}"),
+                    None => driver,
+                });
+                temperatures.push(path);
+            } else {
+                others.push(driver)
             }
         }
         if temperatures.is_empty() {

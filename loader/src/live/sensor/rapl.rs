@@ -54,9 +54,10 @@ impl Rapl {
                 continue;
             };
             let name = short_text(&folder.join("name"))?;
-            let counted = match place.contains(':') {
-                true => name == "dram",
-                false => name.starts_with("package"),
+            let counted = if place.contains(':') {
+                name == "dram"
+            } else {
+                name.starts_with("package")
             };
             if counted {
                 domains.push(Domain::open(&folder, name)?);

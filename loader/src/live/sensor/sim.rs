@@ -124,17 +124,19 @@ impl FromStr for SimOptions {
                 .split_once('=')
                 .ok_or_else(|| format!("expected KEY=VALUE, found `{}`", escaped(pair)))?;
             options.set(key, value)?;
-            match given.contains(&key) {
-                true => return Err(format!("{key} is given twice")),
-                false => given.push(key),
+            if given.contains(&key) {
+                return Err(format!("{key} is given twice"));
+            } else {
+                given.push(key)
             }
         }
-        match options.full >= options.idle {
-            true => Ok(options),
-            false => Err(format!(
+        if options.full >= options.idle {
+            Ok(options)
+        } else {
+            Err(format!(
                 "full is {} W, expected at least the idle power of {} W",
                 options.full, options.idle
-            )),
+            ))
         }
     }
 }

@@ -90,12 +90,13 @@ impl Trace {
             reading.at = Duration::try_from_secs_f64(passed).unwrap_or(Duration::MAX);
             readings.push(reading);
         }
-        match readings.is_empty() {
-            true => Err(lines.fault("expected a row behind the names of columns, found none")),
-            false => Ok(Trace {
+        if readings.is_empty() {
+            Err(lines.fault("expected a row behind the names of columns, found none"))
+        } else {
+            Ok(Trace {
                 path: path.into(),
                 readings,
-            }),
+            })
         }
     }
 
@@ -122,9 +123,10 @@ impl Trace {
     fn at(&self, time: Duration) -> Option<Reading> {
         let next = self.readings.partition_point(|row| row.at <= time);
         let row = self.readings.get(next.checked_sub(1)?)?;
-        match next == self.readings.len() && time > row.at + self.spacing() {
-            true => None,
-            false => Some(*row),
+        if next == self.readings.len() && time > row.at + self.spacing() {
+            None
+        } else {
+            Some(*row)
         }
     }
 }
@@ -217,9 +219,10 @@ impl Columns {
             .map(str::trim)
             .collect();
         if cells.len() != self.count {
-            let many = match cells.len() > self.count {
-                true => "more".to_owned(),
-                false => cells.len().to_string(),
+            let many = if cells.len() > self.count {
+                "more".to_owned()
+            } else {
+                cells.len().to_string()
             };
             return Err(format!("expected {} columns, found {many}", self.count));
         }
@@ -293,9 +296,10 @@ fn seconds(text: &str) -> Option<f64> {
         return None;
     }
     // Days of the previous months, counted from March so that a leap day is the last.
-    let (year, month) = match month < 3 {
-        true => (year - 1, month + 9),
-        false => (year, month - 3),
+    let (year, month) = if month < 3 {
+        (year - 1, month + 9)
+    } else {
+        (year, month - 3)
     };
     let of_years = year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     let days = of_years + (153 * month + 2) / 5 + day;

@@ -59,10 +59,7 @@ fn output_folder_not_writable() {
     let run = htc!["compile", &model, "-o", &output];
     // Permissions do not restrict root, who can run as an unprivileged user instead.
     let root = fs::File::create(target.path("probe")).is_ok();
-    let run = match root {
-        true => run.as_user(65534),
-        false => run,
-    };
+    let run = if root { run.as_user(65534) } else { run };
     if root {
         fs::remove_file(target.path("probe")).unwrap();
         let mut probe = Command::new(binary::path());

@@ -299,11 +299,12 @@ fn memory_stays_at_the_largest_tensor() {
 
 fn size_of(path: &Path) -> u64 {
     let bytes = |path: &Path| fs::metadata(path).unwrap().len();
-    match path.is_dir() {
-        true => names_in(path)
+    if path.is_dir() {
+        names_in(path)
             .iter()
             .map(|name| bytes(&path.join(name)))
-            .sum(),
-        false => bytes(path),
+            .sum()
+    } else {
+        bytes(path)
     }
 }

@@ -246,9 +246,10 @@ impl<'b, 'a> Measuring<'b, 'a> {
             |done, all| {
                 bar.set_length(all as u64);
                 bar.set_position(done as u64);
-                match cancel.is_cancelled() {
-                    true => Err(Cancelled),
-                    false => Ok(()),
+                if cancel.is_cancelled() {
+                    Err(Cancelled)
+                } else {
+                    Ok(())
                 }
             },
         );

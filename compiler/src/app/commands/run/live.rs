@@ -35,15 +35,16 @@ impl Live {
         let limited = args.thermal.is_some() || args.power_cap.is_some();
         let least = session.model().dial().least() / most.get();
         if limited && least > STEP {
-            match session.model().dial().least() < STEP {
-                true => say!(
+            if session.model().dial().least() < STEP {
+                say!(
                     "htc: warning: --fraction leaves out all that could be, so that heat and power change nothing; ask for more \
                      with it"
-                ),
-                false => say!(
+                )
+            } else {
+                say!(
                     "htc: warning: the model has nothing that could be left out, so that heat and power change nothing; \
                      compile it with --planes 2, or to factors"
-                ),
+                )
             }
         }
         let mut options = LawOptions {
@@ -54,10 +55,11 @@ impl Live {
             [options.low, options.high] = thresholds;
         }
         options.power_cap = args.power_cap;
-        options.least = match limited {
-            true => options.least.max(least).min(1.0),
+        options.least = if limited {
+            options.least.max(least).min(1.0)
+        } else {
             // Monitoring alone limits nothing.
-            false => 1.0,
+            1.0
         };
         let law = Law::new(options)?;
         let spec = match (&args.sensor, gpu) {
@@ -139,9 +141,10 @@ pub(super) fn in_words(energy: &Energy, tokens: u64) -> String {
         Some(joules) => format!(" ({joules:.1} J beyond what it idles at)"),
         None => String::new(),
     };
-    let missed = match energy.missed > 0.5 {
-        true => format!("; no reading of {:.1} s", energy.missed),
-        false => String::new(),
+    let missed = if energy.missed > 0.5 {
+        format!("; no reading of {:.1} s", energy.missed)
+    } else {
+        String::new()
     };
     format!(
         "energy: {:.1} J in {:.1} s{per_joule}{beyond_idle}{missed}",

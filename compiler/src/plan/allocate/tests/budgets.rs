@@ -155,9 +155,10 @@ impl Case {
                 };
                 slots(other.0) == slots(members) && other.2.rungs == ladder.rungs
             };
-            let count = match together {
-                true => steps.iter().filter(alike).count() as u64,
-                false => 1,
+            let count = if together {
+                steps.iter().filter(alike).count() as u64
+            } else {
+                1
             };
             assert!(
                 step.is_none_or(|step| step * count > left),

@@ -107,9 +107,12 @@ fn split_precision_keeps_values_of_any_magnitude() {
         // 32 values of each magnitude; small ones must not be lost next to large ones.
         let x = random.numbers(n * cols);
         for hidden in 0..3 {
-            let magnitudes: [f32; 3] = std::array::from_fn(|of| match of < hidden {
-                true => 0.0,
-                false => [1e30, 1.0, 1e-30][of],
+            let magnitudes: [f32; 3] = std::array::from_fn(|of| {
+                if of < hidden {
+                    0.0
+                } else {
+                    [1e30, 1.0, 1e-30][of]
+                }
             });
             let of = |i: usize| x[i] * magnitudes[i % cols / 32];
             let x: Vec<f32> = (0..n * cols).map(of).collect();

@@ -351,9 +351,10 @@ pub(super) fn terms<'a, D: Device>(
                         return Err(misfit("columns of a matrix in bands", width, found));
                     }
                     for part in &bands.parts {
-                        let integers = match has_own(part) {
-                            true => *own.next().unwrap_or(&Integers::NONE),
-                            false => plain,
+                        let integers = if has_own(part) {
+                            *own.next().unwrap_or(&Integers::NONE)
+                        } else {
+                            plain
                         };
                         in_bands.push((part, integers, to));
                     }
@@ -500,15 +501,12 @@ fn multiply_blocks<D: Device>(
     let arguments = product_of(n, tiled, matrices)?;
     let blocks = arguments.blocks();
     let (index, together) = together(n);
-    let (kernel, together) = match tiled {
-        true => {
-            let kernel = Kernel::<Product>::new(first.format.tiles(), TILE_THREADS);
-            (kernel, TILE)
-        }
-        false => {
-            let name = first.format.kernels()[index];
-            (Kernel::new(name, WARPS * 32), together)
-        }
+    let (kernel, together) = if tiled {
+        let kernel = Kernel::<Product>::new(first.format.tiles(), TILE_THREADS);
+        (kernel, TILE)
+    } else {
+        let name = first.format.kernels()[index];
+        (Kernel::new(name, WARPS * 32), together)
     };
     let grid = [count("rows", blocks)?, groups(n, together)?, 1];
     // SAFETY: warps or tiles read `live` of the `rows` rows of each matrix, in blocks up to
@@ -542,9 +540,10 @@ fn multiply_bands<D: Device>(
     let mut slots = Vec::with_capacity(SLOTS);
     let (mut blocks, mut shared) = (0, 0);
     for &(part, integers, to) in parts {
-        let of_part = match tiled {
-            true => part.rows.div_ceil(TILE),
-            false => (part.rows.div_ceil(32)).min(device.multiprocessors() * AT_A_TIME),
+        let of_part = if tiled {
+            part.rows.div_ceil(TILE)
+        } else {
+            (part.rows.div_ceil(32)).min(device.multiprocessors() * AT_A_TIME)
         };
         let rows = count("rows", to.rows)?;
         slots.push(BandsSlot {
@@ -573,18 +572,16 @@ fn multiply_bands<D: Device>(
         slots: std::array::from_fn(|i| slots[i]),
     };
     let (index, together) = together(n);
-    let (kernel, together, shared) = match tiled {
-        true => {
-            let kernel = Kernel::<BandsProduct>::new("bands_tiles", TILE_THREADS);
-            (kernel, TILE, shared.next_multiple_of(16))
-        }
-        false => {
-            let kernel = match n == 1 && blocks <= device.multiprocessors() {
-                true => Kernel::new("bands_1_alone", ALONE),
-                false => Kernel::new(BANDS[index], THREADS),
-            };
-            (kernel, together, shared_of_bands(shared, together))
-        }
+    let (kernel, together, shared) = if tiled {
+        let kernel = Kernel::<BandsProduct>::new("bands_tiles", TILE_THREADS);
+        (kernel, TILE, shared.next_multiple_of(16))
+    } else {
+        let kernel = if n == 1 && blocks <= device.multiprocessors() {
+            Kernel::new("bands_1_alone", ALONE)
+        } else {
+            Kernel::new(BANDS[index], THREADS)
+        };
+        (kernel, together, shared_of_bands(shared, together))
     };
     let grid = [count("tiles", blocks)?, groups(n, together)?, 1];
     // SAFETY: warps read the tiles of matrices with `n` quantised vectors of whole column groups
