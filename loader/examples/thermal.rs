@@ -22,13 +22,11 @@ use std::time::Duration;
 use htc_loader::live::sensor::sim::SimOptions;
 use htc_loader::live::{Controller, Law, LawOptions, Meter, Phase, Reading};
 
-/// Time between readings.
 const POLL: Duration = Duration::from_millis(500);
 
 /// Readings between two lines of the trajectory: 10 s.
 const SHOWN: usize = 20;
 
-/// Time limit of a run: a week.
 const MOST_POLLS: usize = 7 * 24 * 3600 * 2;
 
 #[derive(Clone, Copy)]
@@ -39,7 +37,7 @@ struct Run {
     rate: f64,
 }
 
-/// Result of a run.
+/// -
 struct Done {
     seconds: f64,
     joules: f64,

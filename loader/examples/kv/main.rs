@@ -45,7 +45,6 @@ struct Arguments {
     cases: Vec<Case>,
 }
 
-/// A cache type and the part of a prompt that it keeps.
 struct Case {
     name: String,
     kind: KvKind,
@@ -68,7 +67,6 @@ impl Case {
         })
     }
 
-    /// Creates a session for prompts of `prompt` positions, read `pass` at a time.
     fn session(&self, bench: &Bench, prompt: usize, pass: Option<usize>) -> Outcome<Session> {
         let mut options = KvOptions::new(self.kind);
         options.step = pass;
@@ -81,7 +79,6 @@ impl Case {
     }
 }
 
-/// Model and settings shared by all measurements.
 struct Bench {
     model: Arc<Model>,
     pool: Arc<Pool>,
@@ -202,7 +199,6 @@ fn parse() -> Outcome<Arguments> {
     Ok(arguments)
 }
 
-/// Values per window or draw.
 #[derive(Clone, Default)]
 struct Series(Vec<f64>);
 
@@ -224,13 +220,11 @@ impl Series {
         0.5 * (sorted[last / 2] + sorted[last.div_ceil(2)])
     }
 
-    /// Returns the paired differences to another series.
     fn less(&self, other: &Series) -> Series {
         Series(self.0.iter().zip(&other.0).map(|(a, b)| a - b).collect())
     }
 }
 
-/// Reference distribution.
 struct Row {
     probabilities: Vec<f64>,
     /// Σ p ln p.
@@ -238,7 +232,6 @@ struct Row {
     top: usize,
 }
 
-/// Returns the log-sum-exp in float64.
 fn log_sum(logits: &[f32]) -> f64 {
     let largest = f64::from(logits[top(logits)]);
     let sum: f64 = logits.iter().map(|&x| (f64::from(x) - largest).exp()).sum();
@@ -249,12 +242,10 @@ fn dot(a: &[f64], b: impl Iterator<Item = f64>) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Returns the index of the largest value, the first one for ties.
 fn top(logits: &[f32]) -> usize {
     (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best })
 }
 
-/// Measures perplexity and divergence of every type, and its bytes after a window.
 fn scored(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     if arguments.windows == 0 {
         return Ok(vec![Value::Null; arguments.cases.len()]);
@@ -358,7 +349,6 @@ fn time(session: &mut Session, tokens: &[u32], written: usize) -> Outcome<[f64; 
     Ok([first, step])
 }
 
-/// Times every type in pairs with float16.
 fn timed(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     if arguments.pairs == 0 {
         return Ok(vec![Value::Null; arguments.cases.len()]);
@@ -401,7 +391,6 @@ fn timed(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     Ok(records)
 }
 
-/// Prints the results, one row per type.
 fn table(rows: &[Value]) {
     println!(
         "| kind | bytes a position | of f16, at the end | perplexity | loss less f16's, nats | KL divergence, nats | same token \

@@ -70,7 +70,6 @@ pub const STEP: f64 = 1.0 / 256.0;
 
 /// Part of the budget above which the cap is lowered.
 const TOO_MUCH: f64 = 0.98;
-/// Target part of the budget.
 const AIM: f64 = 0.95;
 /// Part of the budget below which the cap recovers.
 const ENOUGH: f64 = 0.92;

@@ -100,7 +100,6 @@ pub struct Governor {
     patience: Duration,
 }
 
-/// State shared between the governor and its thread.
 #[derive(Debug)]
 struct Shared {
     orders: Mutex<Orders>,
@@ -262,7 +261,6 @@ impl Governor {
         Ok(())
     }
 
-    /// Waits until a condition holds or the thread has ended.
     fn wait(
         &self,
         orders: MutexGuard<'_, Orders>,
@@ -293,7 +291,6 @@ impl Drop for Governor {
     }
 }
 
-/// State of the thread.
 struct Watch<F> {
     sensor: Box<dyn Sensor>,
     clock: Clock,
@@ -307,7 +304,6 @@ struct Watch<F> {
 }
 
 impl<F: FnMut(&Event)> Watch<F> {
-    /// Runs until stopped, and records the outcome.
     fn guarded(mut self, interval: Duration) {
         // After a panic only fields that are overwritten are used.
         let worked = catch_unwind(AssertUnwindSafe(|| self.work(interval)));
@@ -366,7 +362,6 @@ impl<F: FnMut(&Event)> Watch<F> {
         self.tell(&end, What::Stop);
     }
 
-    /// Takes a reading, applies it, and returns its time.
     fn look(&mut self) -> Duration {
         let (reading, decision, error) = match self.sensor.read() {
             Ok(reading) => {
@@ -446,7 +441,6 @@ impl<F: FnMut(&Event)> Watch<F> {
     }
 }
 
-/// Describes the implausible values of lost quantities.
 fn said(reading: &Reading, lost: &[Quantity]) -> String {
     let said = |quantity: &Quantity| {
         let (value, name) = match quantity {
