@@ -1,11 +1,10 @@
-//! The operations on registers of 256 bits.
+//! Operations on 256-bit registers.
 
-/// What [`tiles`](super::tiles::tiles) expects, for eight rows in a register.
+/// Defines the operations of [`tiles`](super::tiles::tiles) for eight rows per register.
 macro_rules! registers_of_256 {
     ($features:literal) => {
-        /// Rows in a register.
         const LANES: usize = 8;
-        /// Registers of rows, and vectors, whose sums and sums of products fit the 16 registers.
+        /// Register tile whose sums and products fit the 16 registers.
         const VECTORS: usize = 2;
         const TILE: usize = 3;
         const MIDDLE: usize = 2;
@@ -83,7 +82,7 @@ macro_rules! registers_of_256 {
             }
 
             fn transposed(rows: [__m256i; LANES]) -> [__m256i; 8] {
-                // Every 128 bits are a row of a matrix of 4 by 4 words.
+                // Every 128 bits are a row of a 4 by 4 matrix of words.
                 let mut halves = [[zero(); 4]; 2];
                 for half in 0..2 {
                     let [a, b, c, d] = [

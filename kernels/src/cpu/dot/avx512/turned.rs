@@ -173,8 +173,7 @@ avx512! {
     /// in the second; swapped in the other register.
     fn q3_k_codes(b: &[u8; 110]) -> [__m512i; 4] {
         let (bits, high) = (load_512(part(b, 32)), twice(part(b, 0)));
-        // Shifts for each 32-bit word of a lane that bring pairs, and single bits, to their
-        // positions.
+        // Lookup tables that place two pairs of bits, or two single bits, in a byte.
         let pairs = _mm_setr_epi8(0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35, 48, 49, 50, 51);
         let singles = _mm_setr_epi8(0, 4, 64, 68, 0, 4, 64, 68, 0, 4, 64, 68, 0, 4, 64, 68);
         let mut both = [_mm512_setzero_si512(); 2];
