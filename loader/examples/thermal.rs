@@ -6,8 +6,10 @@
 //! and once controlled down to the fraction LEAST (0.25), below CAP watts. A token at fraction r
 //! takes r of the dynamic energy of a full one, in two loops:
 //!
-//! * *paced* generates RATE tokens per second at any fraction, and draws less power at a smaller one;
-//! * *free* generates RATE/r tokens per second, as if limited by weight bandwidth, and draws the same power at any.
+//! * *paced* generates RATE tokens per second at any fraction, and draws less power at a smaller
+//!   one;
+//! * *free* generates RATE/r tokens per second, as if limited by weight bandwidth, and draws the
+//!   same power at any.
 //!
 //! The trajectory of each run is followed by its tokens per fraction in hundredths; `htc eval
 //! --fraction` at these gives the quality of the run.

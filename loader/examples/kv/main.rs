@@ -4,10 +4,22 @@
 //! for `htc eval --kv`, and PART is the part of a prompt that is kept after it (`htc run
 //! --kv-keep`); kinds with bases need an artifact of `htc compile --kv-bases`. Values and defaults:
 //!
-//! * `context=512 windows=16`: tokens of a window of TEXT, and number of windows (0: no scores), evenly spread. A window begins with BOS; its first half is a prompt, its second half is scored (perplexity, KL divergence from float16).
-//! * `pass=32 step=32`: positions of a pass of the first half, and of the second. Attention within a pass is exact, so short passes measure the stored cache. `htc run` reads prompts in passes of 512, after which bases of `oja` follow the most important positions only.
-//! * `pairs=7 written=32`: timed runs of the first half (time to first token) and, with all but `written` tokens of the context read, of as many single steps; each before or after a run with float16. 0 for none.
-//! * `copies=4 keys=4 needle=0`: texts of `needle` tokens (0: the context) for each of five depths, of two tasks. *copy*: a passage of 32 tokens from elsewhere is inserted at the depth, its first 16 are repeated at the end, and the other 16 are scored. *pass key*: a sentence at the depth gives five digits that a question at the end asks for. `exact` is the part of draws in which every token is the most likely; `nats` the negative log-likelihood per token, compared with that of float16 with another passage or number inserted (`unseen`), the level of a cache that retains nothing.
+//! * `context=512 windows=16`: tokens of a window of TEXT, and number of windows (0: no scores),
+//!   evenly spread. A window begins with BOS; its first half is a prompt, its second half is scored
+//!   (perplexity, KL divergence from float16).
+//! * `pass=32 step=32`: positions of a pass of the first half, and of the second. Attention within
+//!   a pass is exact, so short passes measure the stored cache. `htc run` reads prompts in passes
+//!   of 512, after which bases of `oja` follow the most important positions only.
+//! * `pairs=7 written=32`: timed runs of the first half (time to first token) and, with all but
+//!   `written` tokens of the context read, of as many single steps; each before or after a run with
+//!   float16. 0 for none.
+//! * `copies=4 keys=4 needle=0`: texts of `needle` tokens (0: the context) for each of five depths,
+//!   of two tasks. *copy*: a passage of 32 tokens from elsewhere is inserted at the depth, its
+//!   first 16 are repeated at the end, and the other 16 are scored. *pass key*: a sentence at the
+//!   depth gives five digits that a question at the end asks for. `exact` is the part of draws in
+//!   which every token is the most likely; `nats` the negative log-likelihood per token, compared
+//!   with that of float16 with another passage or number inserted (`unseen`), the level of a cache
+//!   that retains nothing.
 //! * `threads=2 seed=1 json=FILE`.
 //!
 //! Standard errors are over windows, or draws, of paired differences to float16.

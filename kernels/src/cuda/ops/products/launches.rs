@@ -393,10 +393,10 @@ pub(super) fn multiply<D: Device>(
 /// Summation order for batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
-    /// That of single rows for small batches, tiled otherwise.
+    /// Single-row order for small batches, tiled otherwise.
     #[default]
     OfMany,
-    /// Always that of single rows.
+    /// Single-row order for any batch.
     OfOne,
 }
 
