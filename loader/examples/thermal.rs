@@ -46,7 +46,7 @@ struct Done {
     warmest: f64,
     mean: f64,
     beyond: bool,
-    /// Tokens by hundredths of the fraction, rounded down.
+    /// -
     tokens: BTreeMap<u32, f64>,
 }
 

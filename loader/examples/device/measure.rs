@@ -18,14 +18,12 @@ use super::on::{Beside, Measured, Outcome, Task, Thrash};
 /// Benchmark settings.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Positions before the decoded ones.
     pub context: usize,
     /// Tokens per run.
     pub tokens: usize,
     /// Maximum number of runs and their total time in seconds; at least three runs are made.
     pub runs: usize,
     pub seconds: f64,
-    /// Prefill length; 0 to skip.
     pub prefill: usize,
     /// Bytes of the copy that measures the bandwidth; 0 to skip.
     pub copy_bytes: usize,
@@ -293,7 +291,6 @@ fn prefill<B: Backend>(session: &mut Session<B>, plan: &Plan, operations: u64) -
 /// Time from a file to the first token.
 pub struct First {
     pub path: std::path::PathBuf,
-    /// Program start.
     pub began: Instant,
 }
 

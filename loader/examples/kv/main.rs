@@ -239,7 +239,6 @@ impl Series {
 
 struct Row {
     probabilities: Vec<f64>,
-    /// Σ p ln p.
     entropy: f64,
     top: usize,
 }

@@ -36,7 +36,6 @@ pub(super) struct Modules {
 #[derive(Clone, Copy)]
 struct Function {
     handle: CUfunction,
-    /// Dynamic shared memory limit set so far.
     shared: usize,
 }
 

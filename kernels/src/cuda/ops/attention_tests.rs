@@ -18,9 +18,7 @@ struct Case {
     rows: usize,
     window: Option<usize>,
     softcap: Option<f32>,
-    /// Of keys and of values.
     magnitudes: [f32; 2],
-    /// Batch-invariant rows, without tiles.
     apart: bool,
 }
 

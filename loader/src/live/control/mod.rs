@@ -141,14 +141,11 @@ pub struct Decision {
 #[derive(Clone, Debug)]
 pub struct Controller {
     law: Law,
-    /// Time of the latest reading.
     before: Option<Duration>,
     /// T', °C.
     held: Option<f64>,
-    /// Limits by temperature and by power cap, before rounding.
     thermal: f64,
     cap: f64,
-    /// Fraction in use.
     fraction: f64,
     has_temperature: bool,
     has_power: bool,

@@ -278,11 +278,8 @@ impl Run {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Distortion {
-    /// Whole degrees, like NVML.
     whole: bool,
-    /// Time constant of power averaging, s.
     average: f64,
-    /// Number of fractions supported by the model; 0 for any.
     steps: u32,
 }
 

@@ -112,10 +112,8 @@ struct Shared {
 struct Orders {
     stop: bool,
     law: Law,
-    /// Requested phase, and the number of requests.
     phase: Phase,
     asked: u64,
-    /// Number of completed requests.
     entered: u64,
     end: Option<End>,
 }

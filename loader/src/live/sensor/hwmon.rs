@@ -25,7 +25,6 @@ const MOST: usize = 1024;
 /// All processors of the machine: the highest temperature, and the total power.
 #[derive(Debug)]
 pub struct Hwmon {
-    /// Files with thousandths of a degree.
     temperatures: Vec<PathBuf>,
     name: String,
     counters: Option<Rapl>,

@@ -59,7 +59,6 @@ pub(in super::super) struct Tile {
 pub(super) struct Tiles {
     tile: Tile,
     splits: usize,
-    /// Positions of a split, and the first position.
     split: usize,
     first: usize,
 }
