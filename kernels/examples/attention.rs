@@ -145,7 +145,6 @@ fn compressed(
     Ok(())
 }
 
-/// Returns the seconds of the fastest call.
 fn best<E>(mut f: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
     let mut fastest = f64::MAX;
     for _ in 0..ROUNDS {

@@ -246,7 +246,6 @@ fn several_vectors(cpu: &Cpu, forms: &[Form], bytes: &[u8]) -> Result<(), Box<dy
     Ok(())
 }
 
-/// Returns the mean seconds of one call.
 fn seconds<T>(repeats: usize, mut f: impl FnMut() -> T) -> f64 {
     let begin = Instant::now();
     for _ in 0..repeats {
@@ -259,7 +258,6 @@ fn best(values: Vec<f64>) -> f64 {
     values.into_iter().fold(f64::MAX, f64::min)
 }
 
-/// Reads every byte with next to no arithmetic.
 fn read(pool: &Pool, bytes: &[u8]) -> u64 {
     let total = std::sync::atomic::AtomicU64::new(0);
     let chunk = 64 << 10;

@@ -20,10 +20,8 @@ use thiserror::Error;
 /// step, short enough not to heat an idle machine.
 const SPIN: Duration = Duration::from_micros(100);
 
-/// Pauses between clock reads while spinning.
 const PAUSES_PER_LOOK: usize = 64;
 
-/// Maximum number of threads of a pool.
 const MAX_THREADS: usize = 1024;
 
 /// Error of [`Pool::new`].
@@ -280,7 +278,6 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    /// Runs a job; the caller holds `busy`.
     fn fork_join(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
         // SAFETY: the lifetime is erased only until this function returns, and no worker touches
         // the closure after the wait below: the job is closed and nobody is inside.
@@ -328,7 +325,6 @@ impl Shared {
         }
     }
 
-    /// Main loop of a worker.
     fn work(&self) {
         let mut last = 0;
         while let Some(state) = self.wait_for_job(last) {

@@ -63,7 +63,7 @@ fn rms_norm_matches_the_reference() {
 }
 
 #[test]
-fn uploads_and_downloads_preserve_bytes() {
+fn bytes_come_back_as_they_went() {
     let Some(device) = device(|_| ()) else {
         return;
     };
@@ -196,7 +196,6 @@ fn matrices_are_decomposed_and_multiplied_in_double_precision() {
     assert!(others.iter().all(|other| *other == first));
 }
 
-/// Pseudo-random numbers of a magnitude.
 fn scaled(count: usize, norm: f64) -> Vec<f64> {
     let numbers = numbers(count as u64, count).into_iter();
     numbers.map(|x| norm * x).collect()
@@ -271,7 +270,6 @@ fn tall_matrices_are_decomposed(linear: &CudaLinear, n: usize, norm: f64) {
     }
 }
 
-/// Matrix of random codes.
 fn banded(codes: &Codes, rows: usize) -> Vec<u8> {
     let mut packer = Packer::new(codes, rows);
     let mut state = 7_u32;
@@ -365,7 +363,6 @@ fn integer_products_are_identical_with_and_without_tensor_cores() {
     }
 }
 
-/// A vocabulary of realistic size, with ties; compares frequencies with probabilities.
 #[test]
 fn sampling_matches_probabilities_of_a_large_vocabulary() {
     let Some(device) = device(|_| ()) else {

@@ -29,10 +29,8 @@ use std::process::Command;
 
 use library::{BLAS, DRIVER, SOLVER};
 
-/// Selects the scenario of a child process.
 const SCENARIO: &str = "HTC_SCENARIO";
 
-/// Compiles a library into a folder.
 fn library(folder: &Path, name: &str, source: &str, options: &[&str]) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     library::library(here, folder, name, source, options);
@@ -141,7 +139,6 @@ fn device_operations_run_in_order() {
     );
 }
 
-/// Runs the GPU tests in a process with the mock driver.
 #[test]
 fn gpu_tests_pass_on_the_mock_driver() {
     let folder = tempfile::tempdir().unwrap();

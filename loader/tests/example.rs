@@ -18,7 +18,6 @@ fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo/reference-7m-f16.gguf")
 }
 
-/// Cargo's layout: target/PROFILE/deps/TEST, target/PROFILE/examples/NAME.
 fn example(arguments: &[&str]) -> Output {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();

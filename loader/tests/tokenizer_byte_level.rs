@@ -65,7 +65,6 @@ fn special_tokens_are_parsed_only_on_request() {
     assert_eq!(other, [1, a, 0, 2]);
 }
 
-/// Whitespace next to tokens that strip it, as in Phi-3 and Phi-4.
 #[test]
 fn whitespace_next_to_special_tokens_is_stripped() {
     let vocabulary = Vocabulary {
@@ -227,7 +226,6 @@ fn invalid_vocabularies_are_rejected() {
     );
 }
 
-/// In the format of artifacts.
 #[test]
 fn vocabulary_round_trips_through_json() {
     let vocabulary = small();

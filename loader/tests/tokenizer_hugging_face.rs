@@ -10,7 +10,6 @@ use htc_formats::vocab::Vocabulary;
 use htc_loader::tokenizer::{AddSpecial, Tokenizer, TokenizerError};
 use tokenizer_common::{cases, fixture, from_json, shared, texts, vocabulary_of};
 
-/// Every model in `reference/arch`, converted by llama.cpp from its folder.
 #[test]
 fn folders_and_ggufs_give_the_same_vocabulary() {
     let Some(folder) = shared("reference/arch") else {
@@ -73,7 +72,6 @@ fn characters_with_byte_fallback() {
     }
 }
 
-/// The same vocabulary by scores and by merges, on texts without ties.
 #[test]
 fn scores_and_merges_agree() {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo");

@@ -52,7 +52,6 @@ fn text() -> impl Strategy<Value = String> {
         .prop_map(|text: String| text.replace('\u{2581}', ""))
 }
 
-/// Concatenates the bytes of every token before decoding UTF-8.
 fn bytes_of(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<u8> {
     let vocabulary = tokenizer.vocabulary();
     let mut bytes = Vec::new();
@@ -130,7 +129,7 @@ const PRE_TOKENIZERS: [PreTokenizer; 10] = [
     PreTokenizer::Tekken,
 ];
 
-/// A vocabulary with all bytes, with each pre-tokenizer.
+/// -
 fn byte_level() -> Vec<Tokenizer> {
     let small = from_json(&fixture("bpe_tokenizer.json"));
     let with = |pre| Vocabulary {

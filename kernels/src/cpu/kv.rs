@@ -40,7 +40,6 @@ impl<'a> KvNumbers<'a> {
         self.len() == 0
     }
 
-    /// Block length, which divides the head size.
     fn block(self) -> usize {
         match self {
             KvNumbers::F16(_) | KvNumbers::F32(_) => 1,

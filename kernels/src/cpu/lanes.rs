@@ -75,14 +75,13 @@ macro_rules! version {
             fn version($($argument: $kind),*) $(-> $result)? {
                 lanes::$loop::<true>($($argument),*)
             }
-            // SAFETY: see `KERNELS`: the CPU features are present.
+            // SAFETY: see `KERNELS`.
             unsafe { version($($argument),*) }
         }
     };
 }
 pub(super) use version;
 
-/// Numbers processed together: one 512-bit register, or two or four smaller ones.
 const LANES: usize = 16;
 
 #[inline(always)]
@@ -90,7 +89,6 @@ fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// Sums the lanes in a fixed tree.
 #[inline(always)]
 fn sum(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES;
@@ -401,7 +399,6 @@ pub(super) fn rotate<const FMA: bool>(x: &mut [f32]) {
 
 const PART: usize = 8;
 
-/// Sum and difference of each pair of numbers at distance `APART`.
 #[inline(always)]
 fn pairs<const APART: usize>(x: [f32; PART]) -> [f32; PART] {
     let mut y = x;

@@ -8,7 +8,6 @@ use super::kernels::Kernels;
 use super::kv::{KvNumbers, KvView};
 use crate::error::{ShapeError, expect, product};
 
-/// Vectors that [`Cpu::map_rows`] transposes at a time.
 const ROWS: usize = 64;
 
 /// Positions of one layer whose keys and values are stored as float16 coordinates `k̃ = U_kᵀ k` and

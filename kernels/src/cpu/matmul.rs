@@ -8,7 +8,6 @@ use super::{dot, int_gemm};
 use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;
 
-/// Rows of `W` that one task decodes and multiplies.
 const PANEL_ROWS: usize = 96;
 
 /// Columns decoded at a time, a multiple of every block length: a panel fits the L2 cache with the

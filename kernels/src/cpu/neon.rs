@@ -116,11 +116,9 @@ tile_kernels!("neon", float32x4_t);
 attention_kernels!([target_feature(enable = "neon")], float32x4_t);
 
 const LANES: usize = 4;
-/// See [`tile_kernels`].
 const CHAINS: usize = 4;
 const TILE_ROWS: usize = 8;
 const TILE_VECTORS: usize = 3;
-/// See [`attention_kernels`].
 const REGISTERS: usize = 4;
 const COLUMN_ROWS: usize = 6;
 const VALUE_PARTS: usize = 4;
@@ -161,17 +159,17 @@ neon! {
     }
 
     fn load(x: &[f32; LANES]) -> float32x4_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { vld1q_f32(x.as_ptr()) }
     }
 
     fn store(x: &mut [f32; LANES], value: float32x4_t) {
-        // SAFETY: the write stays within the array.
+        // SAFETY: in bounds.
         unsafe { vst1q_f32(x.as_mut_ptr(), value) }
     }
 
     fn load_halves(halves: &[u16; LANES]) -> float32x4_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         widened(unsafe { vld1_u16(halves.as_ptr()) })
     }
 
@@ -186,7 +184,7 @@ neon! {
                 options(pure, nomem, nostack, preserves_flags)
             );
         }
-        // SAFETY: the write stays within the array.
+        // SAFETY: in bounds.
         unsafe { vst1_u16(halves.as_mut_ptr(), rounded) };
     }
 
@@ -205,7 +203,7 @@ neon! {
     }
 
     fn load_128(bytes: &[u8; 16]) -> uint8x16_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { vld1q_u8(bytes.as_ptr()) }
     }
 
@@ -213,7 +211,6 @@ neon! {
         widened(vdup_n_u16(u16::from_le_bytes(*bytes)))
     }
 
-    /// Rounded twice.
     fn scaled(q: float32x4_t, d: f32, m: f32) -> float32x4_t {
         vsubq_f32(vmulq_n_f32(q, d), vdupq_n_f32(m))
     }
@@ -253,7 +250,7 @@ neon! {
 
     fn unpack_f16<F: FnMut(usize, float32x4_t)>(b: &[u8; 64], mut each: F) {
         for i in 0..8 {
-            // SAFETY: the read stays within the array.
+            // SAFETY: in bounds.
             let halves = unsafe { vld1_u8(part::<8>(b, i * 8).as_ptr()) };
             each(i, widened(vreinterpret_u16_u8(halves)));
         }

@@ -11,7 +11,6 @@ use super::matvec::decoded_matvec;
 use super::plain_heads;
 use crate::matrix::Matrix;
 
-/// True if every processor of this architecture has a fused multiply-add.
 const FMA: bool = cfg!(target_arch = "aarch64");
 
 /// Portable kernels.

@@ -19,7 +19,6 @@ pub(super) const HEADS: Heads = Heads {
 attention_kernels!([inline], Register);
 
 const LANES: usize = 4;
-/// See [`attention_kernels`].
 const REGISTERS: usize = 2;
 const COLUMN_ROWS: usize = 6;
 const VALUE_PARTS: usize = 2;

@@ -118,13 +118,11 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Numbers of inner vectors per tile.
 const TILE: usize = 1 << 17;
 
 /// Minimum rows of a tile: weights are read again for every tile.
 const TILE_ROWS: usize = 64;
 
-/// Processes several rows through one factor; the shapes have been checked.
 fn two_stages<'s, 'y: 's>(
     cpu: &Cpu,
     n: usize,
@@ -164,7 +162,6 @@ pub(super) fn clear_tails(inner: &mut [f32], width: usize, rank: usize) {
     }
 }
 
-/// Slice whose parts several threads use concurrently.
 struct Shared<'a, T> {
     base: *mut T,
     len: usize,
@@ -202,7 +199,6 @@ impl<'a, T> Shared<'a, T> {
     }
 }
 
-/// Product, cut into tasks of some rows each.
 struct Work<'a> {
     w: Matrix<'a>,
     input: Input,
@@ -292,7 +288,6 @@ fn works<'a>(
     [first, second]
 }
 
-/// Processes one row; the shapes have been checked.
 fn one_row(
     cpu: &Cpu,
     x: &[f32],

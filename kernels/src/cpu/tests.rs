@@ -50,7 +50,6 @@ const TYPES: [DType; 8] = [
     DType::Q6K,
 ];
 
-/// Byte offsets of the f16 scales in a block.
 fn scales(dtype: DType) -> &'static [usize] {
     match dtype {
         DType::I8 => &[],
@@ -130,7 +129,6 @@ impl Random {
     }
 }
 
-/// Columns to try: whole blocks, and for single numbers also odd lengths.
 fn widths(dtype: DType) -> Vec<usize> {
     match dtype.block_len() {
         1 => vec![0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 100, 257, 1000],

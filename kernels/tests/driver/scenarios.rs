@@ -12,7 +12,6 @@ use htc_kernels::cuda::{
 
 use super::steps;
 
-/// Kernel code in the format of the mock driver.
 fn sealed() -> KernelCode {
     let forms = [
         (CodeForm::Cubin, &b"\x7fELF"[..]),
@@ -220,7 +219,6 @@ fn code_that_does_not_load(log: &Path) {
     nothing_is_left(log);
 }
 
-/// Operations are bit-identical to the emulation.
 fn operations(log: &Path) {
     fn of<D: Device>(device: &D) -> Vec<f32> {
         let x: Vec<f32> = (0..2 * 300).map(|i| (i as f32 * 0.37).sin()).collect();
@@ -448,7 +446,6 @@ fn errors_of_kernels() {
     assert!(error.contains("noticed when launching trial"), "{error}");
 }
 
-/// A device is usable by any thread, and by several.
 fn threads(log: &Path) {
     let device = open();
     std::thread::scope(|scope| {

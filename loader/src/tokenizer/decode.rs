@@ -106,7 +106,6 @@ impl<'a> StreamDecoder<'a> {
     }
 }
 
-/// Returns true if `bytes` are the start of an incomplete character.
 fn may_continue(bytes: &[u8]) -> bool {
     // A truncated character is the only error for which the standard library reports no length.
     matches!(std::str::from_utf8(bytes), Err(error) if error.valid_up_to() == 0 && error.error_len().is_none())

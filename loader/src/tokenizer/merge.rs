@@ -13,7 +13,6 @@ use super::queue::{Pair, PairQueue};
 use super::texts::{Prefixes, Texts};
 use super::{TokenizerError, byte_tokens};
 
-/// No token or symbol.
 const NONE: u32 = u32::MAX;
 
 /// Positions in a part are 32-bit. Longer parts are cut, which needs a text of more than 4 GiB
@@ -93,7 +92,6 @@ impl Merger {
         }
     }
 
-    /// Appends the token of a symbol, or the tokens of its bytes.
     fn push_symbol(&self, symbol: &str, id: Option<u32>, ids: &mut Vec<u32>) {
         if let Some(id) = id {
             ids.push(id);
@@ -215,7 +213,6 @@ impl Merging<'_> {
     }
 }
 
-/// Returns dense ranks of scores, the greatest 0.
 fn ranks(scores: &[f32]) -> Vec<u32> {
     let mut order = Vec::from_iter(0..scores.len());
     order.sort_unstable_by(|&a, &b| scores[b].total_cmp(&scores[a]));

@@ -143,7 +143,6 @@ pub enum AddSpecial {
     Nothing,
 }
 
-/// Algorithm for text between special tokens.
 #[derive(Clone, Debug)]
 enum Method {
     /// SentencePiece by scores.
@@ -257,7 +256,6 @@ impl Tokenizer {
         )
     }
 
-    /// Returns the automaton of user-defined, control and unknown tokens.
     fn special(&self) -> &UserDefined {
         self.special.get_or_init(|| {
             let special = [
@@ -423,13 +421,11 @@ impl Tokenizer {
         &self.vocabulary
     }
 
-    /// Kind of a token; `None` for an invalid id.
     fn kind(&self, token: u32) -> Option<TokenKind> {
         self.kinds.get(token as usize).copied()
     }
 }
 
-/// Parses the text of a byte token.
 fn byte_value(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let hexadecimal = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -440,7 +436,6 @@ fn byte_value(text: &str) -> Option<u8> {
     }
 }
 
-/// Validates the vocabulary.
 fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
     vocabulary.check()?;
     let Vocabulary {
@@ -491,7 +486,6 @@ fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
     Ok(())
 }
 
-/// Builds the tables for the vocabulary's kind.
 fn method(vocabulary: &Vocabulary) -> Result<Method, TokenizerError> {
     if vocabulary.model != BYTE_LEVEL && vocabulary.merges.is_empty() {
         return Ok(Method::Scores(Merger::new(vocabulary)?));
@@ -518,7 +512,6 @@ fn method(vocabulary: &Vocabulary) -> Result<Method, TokenizerError> {
     })
 }
 
-/// Returns the token of every byte, or `u32::MAX`.
 fn byte_tokens(id: impl Fn(&str) -> Option<u32>) -> Box<[u32; 256]> {
     let mut bytes = Box::new([u32::MAX; 256]);
     for (byte, token) in (0u8..=255).zip(bytes.iter_mut()) {
@@ -527,14 +520,12 @@ fn byte_tokens(id: impl Fn(&str) -> Option<u32>) -> Box<[u32; 256]> {
     bytes
 }
 
-/// Builds an automaton of the tokens of the given kinds.
 fn automaton(vocabulary: &Vocabulary, kinds: &[TokenKind], wanted: &[TokenKind]) -> UserDefined {
     let tokens = (0..).zip(&vocabulary.tokens);
     let tokens = tokens.filter(|&(id, _)| wanted.contains(&kinds[id as usize]));
     UserDefined::new(tokens.map(|(id, text)| (id, text.as_str())))
 }
 
-/// Returns the special token of a fragment, if any.
 fn end_of(fragment: Option<&Fragment<'_>>) -> Option<u32> {
     match fragment {
         Some(Fragment::Token(token)) => Some(*token),
@@ -570,7 +561,6 @@ fn collapse_spaces(text: &str, said: &[Range<usize>]) -> (String, Vec<Range<usiz
     (collapsed, said)
 }
 
-/// Returns true if any of the ascending ranges overlaps `other`.
 fn touches(ranges: &[Range<usize>], other: &Range<usize>) -> bool {
     let first = ranges.partition_point(|range| range.end <= other.start);
     let mut rest = ranges[first..].iter().filter(|range| !range.is_empty());

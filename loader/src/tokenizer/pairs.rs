@@ -14,7 +14,6 @@ pub(super) const NONE: u32 = u32::MAX;
 /// Positions are 32-bit. Longer sequences are cut, which needs a word of more than 4 GB.
 const MAX_PART: usize = u32::MAX as usize - 4;
 
-/// Result of a merge.
 #[derive(Clone, Copy, Debug)]
 struct Joint {
     /// Rank in the list.

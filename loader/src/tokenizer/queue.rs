@@ -21,7 +21,6 @@ pub(super) struct Pair {
 
 /// Bits after the leading one that select a heap.
 const DIGITS: u32 = 4;
-/// `heap_of(u32::MAX) + 1`.
 const HEAPS: usize = (33 - DIGITS as usize) << DIGITS;
 
 /// Pairs, the least first.
@@ -57,7 +56,6 @@ impl PairQueue {
     }
 }
 
-/// Monotonic in the rank.
 fn heap_of(rank: u32) -> usize {
     let exponent = rank.max(1).ilog2().saturating_sub(DIGITS);
     ((exponent << DIGITS) + (rank >> exponent)) as usize

@@ -85,7 +85,6 @@ fn partial_byte_coverage_gives_the_unknown_token() {
     assert_eq!(encode(with_byte, "é\na"), [3, 0, 7, 4]);
 }
 
-/// Ambiguous merges of five characters: best score first, then left-most.
 #[test]
 fn merges_follow_scores_then_positions() {
     let merges = |ab: f32, ba: f32, aba: f32| {
@@ -325,7 +324,6 @@ fn merge_naively(vocabulary: &Vocabulary, text: &str) -> Vec<u32> {
     ids
 }
 
-/// Searches each token separately, the longest first, in every remaining fragment.
 fn split_naively<'a>(tokens: &[String], text: &'a str) -> Vec<Fragment<'a>> {
     let mut order: Vec<usize> = (0..tokens.len()).collect();
     order.sort_by_key(|&id| std::cmp::Reverse(tokens[id].len()));
@@ -382,7 +380,6 @@ fn long_symbols_are_fast() {
     assert!(elapsed.as_secs() < 20, "{elapsed:?}");
 }
 
-/// `<s>`, `</s>` and `<b>` (user-defined) and letters.
 fn conversational(collapse_spaces: bool) -> Tokenizer {
     let mut vocabulary = letters();
     vocabulary.tokens.push("<b>".to_owned());

@@ -10,13 +10,11 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 
-/// The modulus, a Mersenne prime.
 const PRIME: u64 = (1 << 61) - 1;
 
 /// Number of cached powers.
 const KEPT: usize = 1 << 12;
 
-/// Values of a polynomial at both points.
 type Hash = [u64; 2];
 
 /// Ids by texts.
@@ -119,7 +117,6 @@ fn next(hash: Hash, byte: u8, points: Hash) -> Hash {
     [at(0), at(1)]
 }
 
-/// Product modulo the prime, of numbers below it.
 fn times(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     // 2^61 is 1.

@@ -70,7 +70,6 @@ impl UserDefined {
         automaton
     }
 
-    /// Returns the child of `node` by `byte`, inserting it if necessary.
     fn child(&mut self, node: u32, byte: u8) -> u32 {
         let new = self.nodes.len() as u32;
         let child = *self.edges.entry((node, byte)).or_insert(new);
@@ -113,7 +112,6 @@ impl UserDefined {
         }
     }
 
-    /// Returns the longest suffix of `state` and `byte` in the trie.
     fn step(&self, mut state: u32, byte: u8) -> u32 {
         loop {
             if let Some(&next) = self.edges.get(&(state, byte)) {
@@ -154,7 +152,6 @@ impl UserDefined {
         fragments
     }
 
-    /// Returns start, end and token of the selected occurrences.
     fn choose(
         &self,
         text: &str,

@@ -15,7 +15,6 @@ fn dot_unsigned(codes: __m256i, x: __m256i) -> __m256i {
     _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1))
 }
 
-/// Sums four products of signed codes with those of the vector.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_signed(codes: __m256i, x: __m256i) -> __m256i {

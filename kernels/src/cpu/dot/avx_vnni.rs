@@ -4,10 +4,8 @@ use super::wide::integer_products;
 
 integer_products!("avx2,fma,f16c,avxvnni");
 
-/// Offset that makes signed codes unsigned.
 const SIGNED_CENTRE: i32 = 128;
 
-/// Sums four products of unsigned codes with those of the vector.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn dot_unsigned(codes: __m256i, x: __m256i) -> __m256i {

@@ -142,7 +142,6 @@ fn iq4_xs(block: &[u8; 136], out: &mut Block) {
     levels(&mut out.codes);
 }
 
-/// Extracts `bits` bits of the bytes from bit `shift`.
 fn field(bytes: &[u8], shift: usize, bits: u32, codes: &mut [i8]) {
     for (code, byte) in codes.iter_mut().zip(bytes) {
         *code = (byte >> shift & ((1 << bits) - 1)) as i8;

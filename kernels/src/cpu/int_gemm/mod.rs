@@ -39,13 +39,10 @@ pub(super) use {avx_vnni::TILES as avx_vnni, avx2::TILES as avx2, avx512::TILES 
 /// vector and the next.
 pub(super) type Tiles = fn(Matrix<'_>, &[Strip], usize, &mut Target<'_>, &mut Panel);
 
-/// Minimum number of tasks per thread.
 const TASKS: usize = 8;
 
-/// Maximum number of row panels per task.
 const PANELS: usize = 8;
 
-/// Vectors that are worth a task, a multiple of every tile.
 const PART: usize = 48;
 
 /// Computes `y [n, rows] = x Wᵀ` as [`Tiles`] on all threads; the shapes have been checked.

@@ -92,14 +92,14 @@ impl<const T: usize> SumsOfCodes<T> {
             for i in 0..S::SCALES {
                 let whole = S::SCALES == 1;
                 let sums = if whole { &x.sums } else { &x.half_sums[i] };
-                // SAFETY: the read stays within the array.
+                // SAFETY: in bounds.
                 let sums = unsafe { _mm256_loadu_si256(sums.as_ptr().cast()) };
                 let offsets = _mm256_mullo_epi32(sums, _mm256_set1_epi32(-centre));
-                // SAFETY: the write stays within the array.
+                // SAFETY: in bounds.
                 unsafe { _mm256_storeu_si256(out.offsets[t][i].as_mut_ptr().cast(), offsets) };
                 if S::MINIMA {
                     let four = x.scales.as_chunks::<4>().0[i].as_ptr();
-                    // SAFETY: the reads stay within the arrays.
+                    // SAFETY: in bounds.
                     let scales = unsafe {
                         if whole {
                             _mm256_loadu_ps(x.scales.as_ptr())
@@ -108,7 +108,7 @@ impl<const T: usize> SumsOfCodes<T> {
                         }
                     };
                     let numbers = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scales);
-                    // SAFETY: the write stays within the array.
+                    // SAFETY: in bounds.
                     unsafe { _mm256_storeu_ps(out.numbers[t][i].as_mut_ptr(), numbers) };
                 }
             }
@@ -245,7 +245,7 @@ macro_rules! tiles {
         #[inline]
         #[target_feature(enable = $features)]
         fn load_words(bytes: &[u8; 32]) -> __m256i {
-            // SAFETY: the read stays within the array.
+            // SAFETY: in bounds.
             unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
         }
 
@@ -278,7 +278,6 @@ macro_rules! tiles {
             }
         }
 
-        /// [`tile`] for `T` vectors and the register rows from `first`.
         #[target_feature(enable = $features)]
         fn products<S: Shape, const T: usize>(
             columns: Columns<'_>,

@@ -4,7 +4,6 @@
 macro_rules! registers_of_256 {
     ($features:literal) => {
         const LANES: usize = 8;
-        /// Register tile whose sums and products fit the 16 registers.
         const VECTORS: usize = 2;
         const TILE: usize = 3;
         const MIDDLE: usize = 2;
@@ -44,25 +43,25 @@ macro_rules! registers_of_256 {
 
             fn load(x: &[f32; ROWS], at: usize) -> __m256 {
                 let x: &[f32] = &x[at..at + LANES];
-                // SAFETY: the read stays within the slice.
+                // SAFETY: in bounds.
                 unsafe { _mm256_loadu_ps(x.as_ptr()) }
             }
 
             fn store(out: &mut [f32; ROWS], at: usize, x: __m256) {
                 let out: &mut [f32] = &mut out[at..at + LANES];
-                // SAFETY: the write stays within the slice.
+                // SAFETY: in bounds.
                 unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) }
             }
 
             fn load_codes(codes: &[[u8; 4]; ROWS], at: usize) -> __m256i {
                 let codes: &[[u8; 4]] = &codes[at..at + LANES];
-                // SAFETY: the read stays within the slice.
+                // SAFETY: in bounds.
                 unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
             }
 
             fn store_codes(out: &mut [[u8; 4]; ROWS], at: usize, x: __m256i) {
                 let out: &mut [[u8; 4]] = &mut out[at..at + LANES];
-                // SAFETY: the write stays within the slice.
+                // SAFETY: in bounds.
                 unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), x) }
             }
 
@@ -71,13 +70,13 @@ macro_rules! registers_of_256 {
             }
 
             fn look_up(table: &[i8; 16], x: __m256i) -> __m256i {
-                // SAFETY: the read stays within the array.
+                // SAFETY: in bounds.
                 let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
                 _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), x)
             }
 
             fn widen(halves: &[[u8; 2]; LANES]) -> __m256 {
-                // SAFETY: the read stays within the array.
+                // SAFETY: in bounds.
                 _mm256_cvtph_ps(unsafe { _mm_loadu_si128(halves.as_ptr().cast()) })
             }
 

@@ -78,7 +78,6 @@ fn numbers_outside_float16_are_reported() {
     }
 }
 
-/// Shapes and attention parameters of a case.
 struct Case {
     kv_heads: usize,
     group: usize,

@@ -184,7 +184,6 @@ fn all_versions_give_exact_integer_sums() {
     }
 }
 
-/// Full tiles and remainders of vectors match single vectors.
 #[test]
 fn several_vectors_match_single_vectors() {
     let mut random = Random(54);

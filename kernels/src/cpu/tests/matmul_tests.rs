@@ -56,7 +56,6 @@ fn products_match_the_reference_on_any_number_of_threads() {
     }
 }
 
-/// Long rows are summed in parts.
 #[test]
 fn long_rows_agree_with_the_reference() {
     let mut random = Random(42);
@@ -131,7 +130,6 @@ fn results_depend_on_row_and_vector_alone() {
     }
 }
 
-/// The largest integer sums: every code and every number at its extreme.
 #[test]
 fn extreme_codes_do_not_overflow() {
     let mut random = Random(45);

@@ -161,7 +161,6 @@ fn few_long_rows_agree_with_the_reference() {
     }
 }
 
-/// The largest integer sums: every code and every number at its extreme.
 #[test]
 fn extreme_codes_do_not_overflow() {
     let mut random = Random(24);
@@ -199,7 +198,6 @@ fn non_finite_inputs_make_products_nan() {
     }
 }
 
-/// Every projection separately, in two products.
 fn project_separately(
     k: &'static Kernels,
     pool: &Arc<Pool>,

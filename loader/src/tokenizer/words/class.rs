@@ -69,7 +69,6 @@ pub(super) fn class(character: char) -> Class {
 mod tests {
     use super::*;
 
-    /// The standard library provides three of the classes (and newer characters).
     #[test]
     fn classes_match_the_standard_library_and_the_ascii_table() {
         for character in '\0'..=char::MAX {

@@ -16,7 +16,6 @@ use expressions::{
     number, numbers, punctuation, punctuation_deep_seek_llm, spaced_letters, tekken, three_numbers,
 };
 
-/// Splitting step.
 enum Stage {
     /// Function that returns the number of bytes matched at the start of a text; `None` without a
     /// match.

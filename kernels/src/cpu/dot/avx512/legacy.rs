@@ -9,7 +9,6 @@ const PAIRS: [[i32; 16]; 4] = [
     lanes([6, 6, 7, 7]),
 ];
 
-/// For eight blocks in the order of halves.
 const HALVES: [[i32; 16]; 2] = [FOURS[0], FOURS[1]];
 
 product!(
@@ -108,16 +107,14 @@ avx512! {
         codes
     }
 
-    /// Gathers words of the blocks from `4 i`.
     fn brought<const N: usize>(b: &[[u8; N]; BLOCKS], i: usize, words: &[i16; 32]) -> __m512i {
         let bytes = b.as_flattened();
         let (first, last) = (part(bytes, 4 * N * i), part(bytes, 4 * N * (i + 1) - 64));
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
         _mm512_permutex2var_epi16(load_512(first), words, load_512(last))
     }
 
-    /// Returns the f16 at byte `at` of every block.
     fn of_blocks<const N: usize>(b: &[[u8; N]; BLOCKS], at: usize) -> __m512 {
         let mut halves = 0;
         for (k, block) in b.iter().enumerate() {

@@ -100,7 +100,7 @@ avx512! {
                 *codes = _mm512_mask_blend_epi32(mask, *codes, blocks[j ^ r]);
             }
         }
-        // SAFETY: the reads stay within the arrays.
+        // SAFETY: in bounds.
         let (of_blocks, halves) = unsafe {
             (
                 _mm256_loadu_ps(x.scales.as_ptr()),
@@ -123,7 +123,6 @@ avx512! {
         }
     }
 
-    /// Returns the sums of each run's products, rotating the lanes between registers.
     fn totals(offsets: __m512i, codes: [__m512i; 4], x: &Part) -> __m512i {
         let b = _mm512_dpbusd_epi32(offsets, codes[3], x.codes[3]);
         let b = _mm512_dpbusd_epi32(_mm512_shuffle_epi32::<0b10_11_00_01>(b), codes[2], x.codes[2]);
