@@ -146,7 +146,6 @@ impl Bench<'_> {
         }
     }
 
-    /// -
     pub(super) fn measure_built(
         &self,
         built: &Built,
