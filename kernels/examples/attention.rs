@@ -11,7 +11,6 @@ use std::time::Instant;
 use htc_formats::DType;
 use htc_kernels::cpu::{Attention, Cpu, KvNumbers, KvView, LowRankShape, LowRankView, Scratch};
 
-/// Name, query heads, KV heads, head size.
 const MODELS: [(&str, usize, usize, usize); 4] = [
     ("6 heads of 48", 6, 6, 48),
     ("32 heads of 64 on 8", 32, 8, 64),
@@ -79,7 +78,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Measures decoding steps over caches smaller than float16.
 fn compressed(
     cpu: &Cpu,
     name: &str,

@@ -18,7 +18,6 @@ use htc_formats::map::MappedFile;
 use htc_kernels::cpu::{Cpu, Scratch};
 use htc_kernels::{Matrix, Pool, ShapeError};
 
-/// Bytes of weights of the three cases; some processors have an L2 cache of half a MiB.
 const SIZES: [(&str, usize); 3] = [("L2", 384 << 10), ("L3", 24 << 20), ("memory", 256 << 20)];
 
 const FORMATS: [DType; 15] = [
@@ -61,8 +60,6 @@ impl Form {
         }
     }
 
-    /// Returns the number of rows that fit in `size` bytes and their bytes; whole tiles for column
-    /// groups.
     fn rows(self, cols: usize, size: usize) -> Result<(usize, usize), Box<dyn Error>> {
         match self {
             Form::Blocks(dtype) => {
@@ -107,7 +104,6 @@ impl<'a> Weights<'a> {
         })
     }
 
-    /// Computes `y = x Wᵀ`; returns false if the shapes do not fit.
     fn multiply(
         &self,
         cpu: &Cpu,

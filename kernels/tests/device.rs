@@ -309,7 +309,6 @@ fn banded(codes: &Codes, rows: usize) -> Vec<u8> {
     packer.finish()
 }
 
-/// Integer products are bit-identical with and without tensor cores and match the reference.
 #[test]
 fn integer_products_are_identical_with_and_without_tensor_cores() {
     let Some(with) = device(|options| options.tensor_cores = true) else {

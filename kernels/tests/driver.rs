@@ -36,7 +36,6 @@ fn library(folder: &Path, name: &str, source: &str, options: &[&str]) {
     library::library(here, folder, name, source, options);
 }
 
-/// Runs a scenario with the libraries of a folder; returns its failure output.
 fn child(name: &str, folder: &Path, environment: &[(&str, &str)]) -> Result<(), String> {
     let log = folder.join(format!("{name}.log"));
     let run = Command::new(std::env::current_exe().unwrap())

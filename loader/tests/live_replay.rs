@@ -18,7 +18,6 @@ use htc_loader::live::{
 /// Four passes of 384 tokens (Adaptive Compression, the telemetry of its thermal section).
 const TOKENS: u64 = 4 * 384;
 
-/// Threshold in watts between idle and decoding power.
 const LOAD: f64 = 50.0;
 
 fn published() -> Option<Trace> {

@@ -85,7 +85,6 @@ fn whitespace_next_to_special_tokens_is_stripped() {
     assert_ne!(encode("a <|endoftext|>"), encode("a<|endoftext|>"));
 }
 
-/// Llama 3: a word that is a token is not merged, even if merging gives another result.
 #[test]
 fn whole_words_take_precedence_over_merges() {
     let mut vocabulary = small();

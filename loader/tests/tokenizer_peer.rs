@@ -7,7 +7,6 @@ use htc_formats::gguf::Gguf;
 use htc_formats::vocab::{TokenKind, Vocabulary};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 
-/// Demonstration model; ids without the leading BOS.
 const DEMO: &[(&str, &[u32])] = &[
     ("", &[]),
     (" ", &[4004, 4004]),

@@ -9,7 +9,6 @@ use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use proptest::prelude::*;
 use tokenizer_common::{fixture, from_json};
 
-/// Byte fallback, merges within and across words, and non-text tokens at the end.
 fn vocabulary(add_space_prefix: bool) -> Vocabulary {
     let mut tokens: Vec<(String, TokenKind)> = vec![
         ("<unk>".to_owned(), TokenKind::Unknown),
@@ -129,7 +128,6 @@ const PRE_TOKENIZERS: [PreTokenizer; 10] = [
     PreTokenizer::Tekken,
 ];
 
-/// -
 fn byte_level() -> Vec<Tokenizer> {
     let small = from_json(&fixture("bpe_tokenizer.json"));
     let with = |pre| Vocabulary {

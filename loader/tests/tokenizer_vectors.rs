@@ -9,7 +9,6 @@ use htc_formats::htz::Digest;
 use htc_loader::tokenizer::AddSpecial;
 use tokenizer_common::{fixture, published, texts, tokenizer_of};
 
-/// `.inp` holds texts, `.out` the ids of llama.cpp.
 fn check(name: &str) {
     let Some(path) = published(name) else { return };
     let tokenizer = tokenizer_of(&path);

@@ -46,11 +46,8 @@ impl Attention {
 
 const KEYS: usize = 64;
 
-/// Maximum number of queries per prefill task; all of them share each key or value that was
-/// widened.
 const WIDEST: usize = 64;
 
-/// Numbers on a cache line.
 const LINE: usize = 16;
 
 impl Cpu {
@@ -190,12 +187,9 @@ struct Task<'a> {
     low_queries: &'a mut [f32],
     /// `[rank of values, width]`: weighted sums of coordinates.
     low_sums: &'a mut [f32],
-    /// Pending factors of `low_sums`.
     decay: &'a mut [f32],
-    /// First and end row of a tile visible to each column.
     first: [i32; WIDEST],
     end: [i32; WIDEST],
-    /// True until something is added to `sums`, and to `low_sums`.
     fresh: [bool; 2],
 }
 

@@ -153,7 +153,6 @@ avx2! {
         _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(*bytes)))
     }
 
-    /// Returns `q * d - m`, rounded twice like the scalar decoder.
     fn scaled(q: __m256, d: __m256, m: __m256) -> __m256 {
         _mm256_sub_ps(_mm256_mul_ps(q, d), m)
     }
@@ -166,7 +165,6 @@ avx2! {
         _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
     }
 
-    /// Splits a register of bytes into four groups of eight, each in the lower half.
     fn eights(bytes: __m256i) -> [__m128i; 4] {
         let low = _mm256_castsi256_si128(bytes);
         let high = _mm256_extracti128_si256::<1>(bytes);
@@ -178,7 +176,6 @@ avx2! {
         ]
     }
 
-    /// Returns the eight scales and the eight minima of a q4_k or q5_k block.
     fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> [[f32; 8]; 2] {
         let six_bits = six_bit_scales(packed).to_le_bytes();
         let mut numbers = [[0.0; 8]; 2];

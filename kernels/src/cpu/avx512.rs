@@ -184,13 +184,11 @@ avx512! {
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }
 
-    /// Broadcasts the first f16. Converting from memory saves a shuffle.
     fn half(bytes: &[u8; 8]) -> __m512 {
         let halves = _mm_cvtsi64_si128(i64::from_le_bytes(*bytes));
         _mm512_broadcastss_ps(_mm_cvtph_ps(halves))
     }
 
-    /// Returns `q * d - m`, rounded twice like the scalar decoder.
     fn scaled(q: __m512, d: f32, m: f32) -> __m512 {
         _mm512_sub_ps(_mm512_mul_ps(q, _mm512_set1_ps(d)), _mm512_set1_ps(m))
     }
@@ -205,7 +203,6 @@ avx512! {
         )
     }
 
-    /// Returns the eight scales, then the eight minima of a q4_k or q5_k block.
     fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> [f32; LANES] {
         let six_bits = six_bit_scales(packed).cast_signed();
         let bytes = _mm_set_epi64x((six_bits >> 64) as i64, six_bits as i64);

@@ -278,8 +278,6 @@ macro_rules! tile_kernels {
             }
         }
 
-        /// Adds the products of `count` columns of `R` rows and `T` vectors that are `stride`
-        /// apart.
         #[inline]
         #[target_feature(enable = $features)]
         fn tile<const R: usize, const T: usize>(

@@ -140,8 +140,6 @@ macro_rules! decode_kernels {
                 }
             }
 
-            /// Computes [`weighted_sum`] of `H` heads, `C` registers of each value and `P`
-            /// positions at a time.
             #[$($attribute)*]
             fn sums_of<const H: usize, const C: usize, const P: usize>(
                 weights: &[f32],
@@ -177,7 +175,6 @@ macro_rules! decode_kernels {
                 }
             }
 
-            /// Computes the `C` registers of [`sums_of`] from number `at` of a value.
             #[$($attribute)*]
             fn part_of_sums<const H: usize, const C: usize, const P: usize>(
                 weights: &[f32],

@@ -241,7 +241,6 @@ pub(super) fn silu_mul<const FMA: bool>(gate: &mut [f32], up: &[f32]) {
 /// (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)), which does not cancel near -1.
 #[inline(always)]
 pub(super) fn gelu_mul<const FMA: bool>(gate: &mut [f32], up: &[f32]) {
-    /// 2 sqrt(2 / π).
     const FACTOR: f32 = 1.595_769_2;
     const CUBIC: f32 = 0.044_715;
     for (gate, &up) in gate.iter_mut().zip(up) {

@@ -54,7 +54,6 @@ pub(super) fn strips(dtype: DType, cols: usize) -> usize {
     }
 }
 
-/// Bytes of weights per task: large enough to amortise scheduling, small enough for balance.
 const TASK_BYTES: std::ops::RangeInclusive<usize> = 8 << 10..=1 << 20;
 
 /// Minimum number of tasks per thread. Each starts a new stream for the hardware prefetcher, so few
@@ -70,7 +69,6 @@ pub(super) fn rows_per_task(w: &Matrix<'_>, threads: usize) -> usize {
     rows.max(1).next_multiple_of(ROWS)
 }
 
-/// Numbers decoded at a time: a multiple of every block length that fits the L1 cache.
 const SEGMENT: usize = 256;
 
 /// Computes `y = W x` for any type, decoding a segment of a row at a time.

@@ -13,7 +13,6 @@ pub const MOST_COLUMNS: usize = 64;
 /// Divisor of the number of columns, a multiple of every register's length.
 pub const COLUMN_STEP: usize = 16;
 
-/// Rows accumulated in registers; this many of both sides stay in the L1 cache.
 const DEPTH: usize = 64;
 
 impl Cpu {

@@ -231,7 +231,6 @@ neon! {
         signed(vreinterpretq_s8_u8(bytes))
     }
 
-    /// Returns the eight scales, then the eight minima of a q4_k or q5_k block.
     fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> [f32; 16] {
         let six_bits = small(load_128(&six_bit_scales(packed).to_le_bytes()));
         let (d, d_min) = (half(part(supers, 0)), half(part(supers, 2)));

@@ -47,7 +47,6 @@ pub(super) static KERNELS: Kernels = Kernels {
     heads: plain_heads::HEADS,
 };
 
-/// `y [rows, n] = W xᵀ`, a row at a time.
 fn few(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
     let mut row = vec![0.0; w.cols()];
     for (i, y) in y.chunks_exact_mut(n.max(1)).enumerate() {

@@ -120,7 +120,6 @@ pub(super) fn check(
 
 const TILE: usize = 1 << 17;
 
-/// Minimum rows of a tile: weights are read again for every tile.
 const TILE_ROWS: usize = 64;
 
 fn two_stages<'s, 'y: 's>(
@@ -223,7 +222,6 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Position of an inner vector in the buffers.
 struct Inner {
     numbers: usize,
     strips: usize,

@@ -63,7 +63,6 @@ fn scales(dtype: DType) -> &'static [usize] {
     }
 }
 
-/// Rows whose codes are all at one extreme, with moderate scales: the byte, and the row.
 fn extreme_rows(random: &mut Random, dtype: DType, cols: usize) -> [(u8, Vec<u8>); 4] {
     [0x00, 0x7f, 0x80, 0xff].map(|fill| {
         let mut bytes = random.matrix(dtype, 1, cols);

@@ -241,8 +241,6 @@ fn operations(log: &Path) {
     nothing_is_left(log);
 }
 
-/// Writes directly to the staging buffers, from more threads than buffers, and data larger than a
-/// buffer.
 fn copies_in_parts(log: &Path) {
     let device = open();
     let memory = device.allocate(64 << 20).unwrap();

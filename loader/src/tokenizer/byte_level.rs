@@ -11,12 +11,9 @@ use super::{TokenizerError, alphabet, words};
 #[derive(Clone, Debug)]
 pub(super) struct ByteLevel {
     pre: PreTokenizer,
-    /// Token of every byte, or `NONE`.
     bytes: Box<[u32; 256]>,
     pairs: Pairs,
-    /// Words that bypass merging, by their bytes; may be empty.
     whole: HashMap<Box<[u8]>, u32>,
-    /// Bytes of the longest of them.
     longest: usize,
 }
 

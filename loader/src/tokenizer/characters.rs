@@ -11,9 +11,7 @@ use super::{SPACE, TokenizerError, byte_tokens};
 /// Tables of one vocabulary.
 #[derive(Clone, Debug)]
 pub(super) struct Characters {
-    /// Single-character tokens.
     tokens: HashMap<char, u32>,
-    /// Token of every byte.
     bytes: Box<[u32; 256]>,
     pairs: Pairs,
     /// Characters before a space in any token. A text can be cut at all other spaces without

@@ -12,9 +12,7 @@ use super::{Method, SPACE, Tokenizer, alphabet, byte_value};
 #[derive(Clone, Debug)]
 pub struct StreamDecoder<'a> {
     tokenizer: &'a Tokenizer,
-    /// Incomplete character; at most three bytes.
     pending: Vec<u8>,
-    /// True while the space added by encoding has still to be removed.
     strip: bool,
 }
 
@@ -83,7 +81,6 @@ impl<'a> StreamDecoder<'a> {
         self.strip = false;
     }
 
-    /// Moves complete characters and invalid bytes from `pending` to `text`.
     fn take_complete(&mut self, text: &mut String) {
         let mut taken = 0;
         for chunk in self.pending.utf8_chunks() {
@@ -99,7 +96,6 @@ impl<'a> StreamDecoder<'a> {
         self.pending.drain(..taken);
     }
 
-    /// Writes `pending` as it is; no further byte follows.
     fn flush(&mut self, text: &mut String) {
         text.push_str(&String::from_utf8_lossy(&self.pending));
         self.pending.clear();

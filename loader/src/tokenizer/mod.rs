@@ -157,12 +157,9 @@ enum Method {
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     vocabulary: Vocabulary,
-    /// Kinds of tokens: those of the vocabulary, except for the names in `control`.
     kinds: Vec<TokenKind>,
-    /// End tokens, ascending.
     ends: Vec<u32>,
     user_defined: UserDefined,
-    /// User-defined, control and unknown tokens; built lazily.
     special: OnceLock<UserDefined>,
     method: Method,
 }
@@ -316,8 +313,6 @@ impl Tokenizer {
         ids
     }
 
-    /// Appends the special tokens, and calls `encode` with the index and text of each text
-    /// fragment.
     fn each(
         &self,
         fragments: &[Fragment<'_>],
@@ -347,7 +342,6 @@ impl Tokenizer {
         }
     }
 
-    /// Same as [`each`](Self::each), with SentencePiece spaces.
     fn pieces(
         &self,
         fragments: &[Fragment<'_>],
@@ -533,7 +527,6 @@ fn end_of(fragment: Option<&Fragment<'_>>) -> Option<u32> {
     }
 }
 
-/// Collapses runs of spaces and trims the text; returns the adjusted ranges too.
 fn collapse_spaces(text: &str, said: &[Range<usize>]) -> (String, Vec<Range<usize>>) {
     let mut collapsed = String::with_capacity(text.len());
     let mut ends = said.iter().flat_map(|range| [range.start, range.end]);

@@ -19,7 +19,6 @@ pub(super) struct Pair {
     pub(super) len: u32,
 }
 
-/// Bits after the leading one that select a heap.
 const DIGITS: u32 = 4;
 const HEAPS: usize = (33 - DIGITS as usize) << DIGITS;
 
@@ -27,7 +26,6 @@ const HEAPS: usize = (33 - DIGITS as usize) << DIGITS;
 #[derive(Debug)]
 pub(super) struct PairQueue {
     heaps: Vec<BinaryHeap<Reverse<Pair>>>,
-    /// One bit per non-empty heap.
     occupied: [u64; HEAPS.div_ceil(64)],
 }
 

@@ -55,7 +55,6 @@ fn special_tokens_follow_the_vocabulary_settings() {
     }
 }
 
-/// Matches SentencePiece.
 #[test]
 fn a_run_of_unknown_characters_is_one_unknown_token() {
     assert_eq!(encode(letters(), "a日本b\n\na"), [3, 4, 0, 5, 0, 4]);
@@ -72,7 +71,6 @@ fn a_run_of_unknown_characters_is_one_unknown_token() {
     );
 }
 
-/// A character with only some of its bytes in the vocabulary is unknown as a whole.
 #[test]
 fn partial_byte_coverage_gives_the_unknown_token() {
     let mut with_byte = letters();
@@ -268,7 +266,6 @@ fn invalid_vocabularies_give_descriptive_errors() {
     assert_eq!(refuse(many), TokenizerError::SpecialText { found });
 }
 
-/// Several empty tokens are padding, not duplicates, and match nowhere, even as user-defined.
 #[test]
 fn empty_tokens_are_ignored() {
     let mut padded = letters();
@@ -489,8 +486,6 @@ proptest! {
         prop_assert_eq!(automaton.split(&text), split_naively(&tokens, &text));
     }
 
-    /// Text without control tokens encodes independently of the ranges, and messages never yield
-    /// control tokens.
     #[test]
     fn messages_never_encode_to_control_tokens(
         parts in proptest::collection::vec(("(<s>|</s>|<b>|[ab </>s]){0,4}", any::<bool>()), 0..5),

@@ -13,7 +13,6 @@ use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
 
 type Register = __m512i;
 
-/// Vectors that are multiplied with weights in registers before the next row groups.
 const TOGETHER: usize = 64;
 
 /// Used only in kernel tables for processors with these instructions.

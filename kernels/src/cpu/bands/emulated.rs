@@ -13,7 +13,6 @@ use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
 
 type Register = [u8; WIDTH];
 
-/// Vectors that are multiplied with weights in registers before the next row groups.
 const TOGETHER: usize = 3;
 
 pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {

@@ -136,7 +136,6 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     &parts[0]
 }
 
-/// Maximum number of (row group, vector) sums of a task; a power of two.
 const MOST_SUMS: usize = 2048;
 
 const TASKS_PER_THREAD: usize = 4;
@@ -207,8 +206,6 @@ impl Cpu {
     }
 }
 
-/// Applies rotation and trellis column scales to the vectors; returns `x` itself if there are
-/// neither.
 fn prepared<'a>(kernels: &Kernels, w: &Bands<'_>, x: &'a [f32], out: &'a mut [f32]) -> &'a [f32] {
     let rotated = w.codes().is_rotated();
     if !w.codes().has(Kind::Trellis) && !rotated {
@@ -234,7 +231,6 @@ fn prepared<'a>(kernels: &Kernels, w: &Bands<'_>, x: &'a [f32], out: &'a mut [f3
     out
 }
 
-/// Rows of one tile, starting at a row group.
 struct Rows<'a> {
     w: Bands<'a>,
     row: usize,

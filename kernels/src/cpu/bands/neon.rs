@@ -27,7 +27,6 @@ struct Windows {
     shifts: [[i16; 8]; 2],
 }
 
-/// Windows of a trellis of 2 to 5 bits, for either half of the state.
 static WINDOWS: [[Windows; 2]; 4] = [
     [windows(2, 0), windows(2, 6)],
     [windows(3, 0), windows(3, 6)],
@@ -51,7 +50,6 @@ const fn windows(bits: usize, from: usize) -> Windows {
     windows
 }
 
-/// Codebooks of 2 to 6 bits; magnitudes for 7 bits.
 static LEVELS: [[i8; 64]; 6] = [
     levels(2),
     levels(3),
@@ -200,7 +198,6 @@ neon! {
     }
 }
 
-/// Adds four products per lane. The intrinsic is not stable.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot_products(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {

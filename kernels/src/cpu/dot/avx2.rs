@@ -4,7 +4,6 @@ use super::wide::integer_products;
 
 integer_products!("avx2,fma,f16c");
 
-/// Signed codes are not shifted.
 const SIGNED_CENTRE: i32 = 0;
 
 /// Sums four products of codes up to 128 with those of the vector. `vpmaddubsw` adds two of them in

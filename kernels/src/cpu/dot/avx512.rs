@@ -65,7 +65,6 @@ macro_rules! avx512 {
 }
 use avx512;
 
-/// Super-blocks of the vector that are prepared at a time; longer rows accumulate.
 const STRIPS: usize = 64;
 
 /// Prefetch distance in bytes. It helps weights of less than eight bits; with sequential rows and
@@ -92,12 +91,10 @@ enum Order {
 
 struct Part {
     codes: [__m512i; 4],
-    /// Initial sums of each register; they compensate the offset of the codes.
     offsets: [__m512i; 4],
     /// Scale of each run: runs of 16 numbers in sixteen lanes, runs of 32 in the first eight,
     /// followed by the sums.
     scales: __m512,
-    /// Sum of the numbers of each run.
     sums: __m512,
 }
 
@@ -205,7 +202,6 @@ macro_rules! product {
 }
 use product;
 
-/// A factor per four lanes, for runs of 16 numbers; and for runs of 32 in the order of halves.
 const FOURS: [[i32; 16]; 4] = [
     lanes([0, 1, 2, 3]),
     lanes([4, 5, 6, 7]),
@@ -226,7 +222,6 @@ avx512! {
         unsafe { _mm512_loadu_ps(numbers.as_ptr()) }
     }
 
-    /// Adds the products of a super-block; `N` groups of `4 / N` registers share their factors.
     fn add_by_lanes<const N: usize>(
         codes: [__m512i; 4],
         factors: __m512,

@@ -12,7 +12,6 @@ fn dot_unsigned(codes: __m256i, x: __m256i) -> __m256i {
     _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), codes, x)
 }
 
-/// Sums four products of signed codes, made unsigned, with those of the vector.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn dot_signed(codes: __m256i, x: __m256i) -> __m256i {

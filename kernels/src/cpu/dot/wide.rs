@@ -39,14 +39,10 @@ macro_rules! integer_products {
             dispatch!(w, x, y)
         }
 
-        /// Super-block of the vector; in the order of [`Strip::half_sums`] if split in halves.
         struct Part<'a> {
             codes: &'a [[[i8; BLOCK]; 4]; 2],
-            /// Scale of each half.
             scales: [__m256; 2],
-            /// Sum of the numbers of each half.
             sums: [__m256; 2],
-            /// Corrections of the products of each half for codes above a centre.
             offsets: [__m256i; 2],
         }
 
@@ -83,7 +79,6 @@ macro_rules! integer_products {
             _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1))
         }
 
-        /// Same as [`sum_small`] with codes up to 63: sums of four products fit sixteen bits.
         #[inline]
         #[target_feature(enable = $features)]
         fn sum_medium(codes: [__m256i; 4], x: &[[i8; BLOCK]; 4]) -> __m256i {
@@ -104,7 +99,6 @@ macro_rules! integer_products {
             eights
         }
 
-        /// Same as [`sum_small`] with signed codes.
         #[inline]
         #[target_feature(enable = $features)]
         fn sum_signed(codes: [__m256i; 4], x: &[[i8; BLOCK]; 4]) -> __m256i {

@@ -3,7 +3,6 @@
 use super::tiles::{tiles, vnni};
 
 const LANES: usize = 16;
-/// Registers of rows, and vectors, whose sums and sums of products fit the 32 registers.
 const VECTORS: usize = 2;
 const TILE: usize = 6;
 const MIDDLE: usize = 4;
@@ -100,7 +99,6 @@ avx512! {
         _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
     }
 
-    /// Transposes the words of sixteen rows: all first words, then all second words and so on.
     fn transposed(rows: [__m256i; LANES]) -> [__m512i; 8] {
         let mut halves = [[_mm512_setzero_si512(); 4]; 2];
         for half in 0..2 {

@@ -30,7 +30,6 @@ fn batched_products_are_bit_identical_to_single_ones() {
     }
 }
 
-/// Two factors of which one is cut within a block, a direct projection, and types of both kinds.
 #[test]
 fn factorised_projections_are_bit_identical_to_single_ones() {
     let mut random = Random(62);

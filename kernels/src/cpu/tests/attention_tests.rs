@@ -87,7 +87,6 @@ struct Case {
     capacity: usize,
     softcap: Option<f32>,
     window: Option<usize>,
-    /// Keys and values are not rounded to float16.
     float32: bool,
 }
 
@@ -212,7 +211,6 @@ fn attention_agrees_with_the_reference_on_any_number_of_threads() {
     }
 }
 
-/// Attention of one query to `positions`, of one head of size 1, by decode and by prefill.
 fn decode_and_prefill(
     k: &'static Kernels,
     q: f32,

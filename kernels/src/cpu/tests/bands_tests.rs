@@ -8,7 +8,6 @@ use htc_formats::bands::{
 use super::*;
 use crate::cpu::bands::{BandKernels, Part, Room, Vector, emulated};
 
-/// Supported kernels and the emulated ones; the portable version last.
 fn versions() -> Vec<(&'static str, BandKernels)> {
     let here = available().into_iter().map(|k| (k.name, k.bands));
     [("emulated", emulated::KERNELS)]
@@ -273,7 +272,6 @@ fn products_match_the_reference_on_any_number_of_threads() {
     }
 }
 
-/// As wide as the widest layers, and with a padded last column group.
 #[test]
 fn widest_matrices_match_the_reference() {
     let mut random = Random(58);
@@ -380,7 +378,6 @@ fn row_classes_match_the_matrices_of_each_class() {
     }
 }
 
-/// A row is decoded without its padding, and a non-finite number in the last column is seen.
 #[test]
 fn padding_columns_are_ignored() {
     let mut random = Random(56);
@@ -410,7 +407,6 @@ fn padding_columns_are_ignored() {
     }
 }
 
-/// No sum overflows with extreme codes and weights; non-finite inputs make every product NaN.
 #[test]
 fn extreme_codes_are_exact_and_nan_propagates() {
     let codes = Codes::uniform(Code::levels(8).unwrap(), 64).unwrap();

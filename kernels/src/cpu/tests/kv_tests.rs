@@ -36,7 +36,6 @@ fn bases(random: &mut Random, heads: usize, [rank, size]: [usize; 2]) -> Vec<f32
     all
 }
 
-/// KV cache of a layer, of any kind.
 struct Held {
     kv_heads: usize,
     size: usize,

@@ -73,7 +73,6 @@ fn long_rows_agree_with_the_reference() {
     }
 }
 
-/// Rows that are apart in a wider matrix, and more of them than one task takes.
 #[test]
 fn column_prefixes_match_separate_matrices() {
     let mut random = Random(43);
@@ -149,7 +148,6 @@ fn extreme_codes_do_not_overflow() {
     }
 }
 
-/// Equal to one vector, except for the order in which blocks are added.
 #[test]
 fn several_vectors_match_one_vector() {
     let mut random = Random(46);

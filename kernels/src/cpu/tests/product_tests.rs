@@ -19,14 +19,12 @@ pub(super) const INTEGER: [DType; 12] = [
     DType::IQ4XS,
 ];
 
-/// Types without, the last two without a specialised kernel.
 const FLOAT: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::I8, DType::TQ2_0];
 
 fn all() -> impl Iterator<Item = DType> {
     INTEGER.into_iter().chain(FLOAT)
 }
 
-/// Byte range of a block's codes for formats with minima; zeros there leave only the minima.
 fn code_bytes(dtype: DType) -> std::ops::Range<usize> {
     match dtype {
         DType::Q4_1 => 4..20,

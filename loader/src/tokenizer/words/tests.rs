@@ -23,8 +23,6 @@ fn words(pre: PreTokenizer, text: &str) -> Vec<String> {
     words
 }
 
-/// Matches PyPI's `tokenizers` with the published expressions
-/// (`scripts/make_tokenizer_fixtures.py`).
 #[test]
 fn words_match_the_published_expressions() {
     let fixture: Value =

@@ -78,7 +78,6 @@ avx512! {
         [levels(a), levels(b), levels(c), levels(d)]
     }
 
-    /// Returns the lower and upper halves of sixteen bytes of four blocks, then of the other four.
     fn nibbles<const N: usize>(b: &[[u8; N]; BLOCKS], words: &[i16; 32]) -> [__m512i; 4] {
         let (first, second) = (brought(b, 0, words), brought(b, 1, words));
         [low(first), high(first), low(second), high(second)]

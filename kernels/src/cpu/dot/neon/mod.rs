@@ -22,11 +22,9 @@ type Eight = [float32x4_t; 2];
 struct Part<'a> {
     strip: &'a Strip,
     scales: Eight,
-    /// Sum of the numbers of each block.
     sums: Eight,
 }
 
-/// Super-block of a row: twice sixteen codes of every block, and the factor of its product.
 struct Unpacked {
     codes: [[int8x16_t; 2]; BLOCKS],
     factors: Eight,
@@ -74,7 +72,6 @@ macro_rules! integer_products {
                 }
             }
 
-            /// Same as [`add`] with an additional integer factor per sixteen codes.
             #[inline]
             #[target_feature(enable = $features)]
             fn add_runs(
@@ -136,7 +133,6 @@ macro_rules! format_product {
                 $add($unpack(blocks, x, sums), x.strip, sums);
             }
 
-            /// Adds the product of an incomplete super-block, padded with blocks of scale zero.
             #[target_feature(enable = $features)]
             fn last_strip(blocks: &[u8], x: &Part<'_>, sums: &mut [float32x4_t; 2]) {
                 let mut filled = [0; STRIP_BYTES];

@@ -156,7 +156,6 @@ neon! {
         }
     }
 
-    /// Returns the factors of a q4_k or q5_k block and subtracts its minima.
     fn factors_of_32(
         supers: &[u8; 4],
         packed: &[u8; 12],
@@ -202,7 +201,6 @@ neon! {
         Unpacked { codes, factors }
     }
 
-    /// Returns two bits of each byte from bit `2 k`, for the `k` of each of four blocks.
     fn pairs_of_bits(bytes: uint8x16_t) -> [uint8x16_t; 4] {
         let mask = vdupq_n_u8(3);
         [
