@@ -46,7 +46,6 @@ fn emulated() {
     build.compile("htc_emulated");
 }
 
-/// Returns the directory of one of the compiler's runtime libraries.
 #[cfg(feature = "emulated")]
 fn folder_of(build: &cc::Build, library: &str) -> String {
     let compiler = build.get_compiler();

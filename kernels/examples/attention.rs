@@ -11,7 +11,6 @@ use std::time::Instant;
 use htc_formats::DType;
 use htc_kernels::cpu::{Attention, Cpu, KvNumbers, KvView, LowRankShape, LowRankView, Scratch};
 
-/// Name, query heads, KV heads, head size.
 const MODELS: [(&str, usize, usize, usize); 4] = [
     ("6 heads of 48", 6, 6, 48),
     ("32 heads of 64 on 8", 32, 8, 64),
@@ -79,7 +78,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Measures decoding steps over caches smaller than float16.
 fn compressed(
     cpu: &Cpu,
     name: &str,
@@ -145,7 +143,6 @@ fn compressed(
     Ok(())
 }
 
-/// Returns the seconds of the fastest call.
 fn best<E>(mut f: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
     let mut fastest = f64::MAX;
     for _ in 0..ROUNDS {

@@ -29,8 +29,6 @@ mod check {
     /// to hide memory latency when each warp has several loads in flight.
     const LEAST_WARPS: u32 = 16;
 
-    /// Lower minimums for kernels that compute from shared memory: attention tiles, above all in
-    /// three parts.
     const FEWER: [(&str, u32); 4] = [
         ("attend_tiles_64", 8),
         ("attend_tiles_128", 4),
@@ -142,7 +140,6 @@ mod check {
         threads / 32 * multiprocessor.resident(threads, registers, shared(kernel))
     }
 
-    /// Static and dynamic shared memory in bytes.
     fn shared(kernel: &Resources) -> u32 {
         kernel.shared + asked(&kernel.kernel) as u32
     }

@@ -12,7 +12,6 @@ use htc_kernels::cpu::{Cpu, Scratch};
 
 const ROUNDS: usize = 7;
 
-/// The first is the baseline.
 const FORMATS: [DType; 6] = [
     DType::F16,
     DType::Q8_0,

@@ -18,7 +18,6 @@ use htc_formats::map::MappedFile;
 use htc_kernels::cpu::{Cpu, Scratch};
 use htc_kernels::{Matrix, Pool, ShapeError};
 
-/// Bytes of weights of the three cases; some processors have an L2 cache of half a MiB.
 const SIZES: [(&str, usize); 3] = [("L2", 384 << 10), ("L3", 24 << 20), ("memory", 256 << 20)];
 
 const FORMATS: [DType; 15] = [
@@ -61,8 +60,6 @@ impl Form {
         }
     }
 
-    /// Returns the number of rows that fit in `size` bytes and their bytes; whole tiles for column
-    /// groups.
     fn rows(self, cols: usize, size: usize) -> Result<(usize, usize), Box<dyn Error>> {
         match self {
             Form::Blocks(dtype) => {
@@ -107,7 +104,6 @@ impl<'a> Weights<'a> {
         })
     }
 
-    /// Computes `y = x Wᵀ`; returns false if the shapes do not fit.
     fn multiply(
         &self,
         cpu: &Cpu,
@@ -246,7 +242,6 @@ fn several_vectors(cpu: &Cpu, forms: &[Form], bytes: &[u8]) -> Result<(), Box<dy
     Ok(())
 }
 
-/// Returns the mean seconds of one call.
 fn seconds<T>(repeats: usize, mut f: impl FnMut() -> T) -> f64 {
     let begin = Instant::now();
     for _ in 0..repeats {
@@ -259,7 +254,6 @@ fn best(values: Vec<f64>) -> f64 {
     values.into_iter().fold(f64::MAX, f64::min)
 }
 
-/// Reads every byte with next to no arithmetic.
 fn read(pool: &Pool, bytes: &[u8]) -> u64 {
     let total = std::sync::atomic::AtomicU64::new(0);
     let chunk = 64 << 10;

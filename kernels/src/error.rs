@@ -1,20 +1,20 @@
-//! The one way a kernel refuses its arguments.
+//! Shape errors.
 
 use thiserror::Error;
 
-/// An argument whose size does not fit the others.
+/// Error of an argument whose size does not fit the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{what}: expected {expected}, found {found}")]
 pub struct ShapeError {
-    /// The argument and its unit, for example `"x (numbers)"`.
+    /// Argument and unit, e.g. `"x (numbers)"`.
     pub what: &'static str,
-    /// What the other arguments ask for.
+    /// Size required by the other arguments.
     pub expected: usize,
-    /// What was given.
+    /// Actual size.
     pub found: usize,
 }
 
-/// `Ok` when `found == expected`.
+/// Checks that `found == expected`.
 pub(crate) fn expect(what: &'static str, expected: usize, found: usize) -> Result<(), ShapeError> {
     if found == expected {
         Ok(())
@@ -27,7 +27,7 @@ pub(crate) fn expect(what: &'static str, expected: usize, found: usize) -> Resul
     }
 }
 
-/// The product of `factors`, or an error that no slice can satisfy where it does not fit.
+/// Returns the product of `factors`; on overflow, an error that no slice can satisfy.
 pub(crate) fn product(what: &'static str, factors: &[usize]) -> Result<usize, ShapeError> {
     factors
         .iter()
@@ -39,7 +39,7 @@ pub(crate) fn product(what: &'static str, factors: &[usize]) -> Result<usize, Sh
         })
 }
 
-/// `Ok` when `found` is a whole number of rows of `width`.
+/// Checks that `found` is a whole number of rows of `width`.
 pub(crate) fn expect_rows(
     what: &'static str,
     width: usize,
@@ -56,7 +56,7 @@ pub(crate) fn expect_rows(
     }
 }
 
-/// The shapes of a rotary embedding.
+/// Checks the shapes of a rotary embedding.
 pub(crate) fn expect_rope(
     numbers: usize,
     head_size: usize,

@@ -1,15 +1,14 @@
-//! Arithmetic on buffers, no model in sight.
+//! Model-independent compute kernels.
 //!
 //! * [`Matrix`]: a view of a stored matrix in any [`DType`](htc_formats::DType);
-//! * [`Pool`]: a fixed number of threads that split one piece of work and join again;
-//! * [`cpu`]: the kernels a forward pass calls, chosen for the processor at run time;
-//! * [`cuda`]: kernels for NVIDIA GPUs, which a processor can emulate;
-//! * [`linear`]: dense linear algebra in double precision, by a device's own libraries;
-//! * [`mod@reference`]: the same operations in plain Rust with double-precision sums, the oracle
-//!   of every other implementation.
+//! * [`Pool`]: a fork-join pool with a fixed number of threads;
+//! * [`cpu`]: CPU kernels of a forward pass, selected at run time;
+//! * [`cuda`]: kernels for NVIDIA GPUs, which the CPU can emulate;
+//! * [`linear`]: dense linear algebra in double precision, by a device's libraries;
+//! * [`mod@reference`]: reference implementations in plain Rust with double-precision sums.
 //!
-//! Except in [`linear`], numbers are `f32`, arrays are row-major and the last index is contiguous. A kernel checks
-//! every shape it is given and returns [`ShapeError`] before it writes anything. A result
+//! Except in [`linear`], numbers are `f32`, arrays are row-major and the last index is contiguous.
+//! A kernel checks every shape and returns [`ShapeError`] before it writes anything. A result
 //! depends on the instruction set but never on the number of threads.
 
 pub mod cpu;

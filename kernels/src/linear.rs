@@ -1,48 +1,49 @@
-//! Dense linear algebra in double precision, by whatever a device has for it.
+//! Dense linear algebra in double precision, by a device's libraries.
 //!
-//! All matrices are column-major, without gaps between columns. An implementation checks every shape before it computes
-//! anything, and gives the same bytes for the same numbers, whatever ran before and on however many threads.
+//! All matrices are column-major without gaps. An implementation checks every shape before it
+//! computes anything, and is deterministic: the same numbers give the same bytes, independent of
+//! threads and earlier calls.
 
 use crate::cuda::device::DeviceError;
 use crate::error::{self, ShapeError, expect};
 
-/// Why a matrix was not decomposed or multiplied.
+/// Error of a decomposition or product.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinearError {
-    /// Of the device: no room, for instance.
+    /// Device error, e.g. out of memory.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Arguments that do not fit each other.
+    /// Mismatched arguments.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// A decomposition that was not found, for numbers that are not finite for instance.
+    /// No convergence, e.g. for non-finite numbers.
     #[error("the decomposition of a matrix of order {order} did not converge")]
     NoConvergence {
-        /// Rows and columns of the matrix, or its columns where it has more rows.
+        /// Number of rows and columns, or of columns of a tall matrix.
         order: usize,
     },
-    /// A library that is not there, is too old, or does not start.
+    /// A library is missing, too old, or fails to start.
     #[error(
         "{library} {message}; install cuSOLVER and cuBLAS of the CUDA toolkit (12.2 or newer), or put the libraries of the packages nvidia-cusolver and nvidia-cublas of PyPI, and of those they need, on the library path"
     )]
     Unavailable {
-        /// Its name, as `cuSOLVER`.
+        /// Name, e.g. `cuSOLVER`.
         library: &'static str,
-        /// What is wrong with it, as `is not installed`.
+        /// Problem, e.g. `is not installed`.
         message: String,
     },
-    /// Something else that a library says.
+    /// Other library error.
     #[error("{doing}: {message}")]
     Library {
-        /// What was tried.
+        /// Failed operation.
         doing: &'static str,
-        /// What the library says.
+        /// Message of the library.
         message: String,
     },
 }
 
-/// The sizes of a product of two matrices.
+/// Sizes of a product of two matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductShape {
     /// Rows of the left matrix and of the product.
@@ -55,12 +56,13 @@ pub struct ProductShape {
 
 /// Decompositions and products.
 pub trait Linear: std::fmt::Debug + Send + Sync {
-    /// What computes, as in `cuSOLVER 11.7.5, cuBLAS 12.8.4 on NVIDIA H100, sm_90`.
+    /// Returns the libraries and device, e.g. `cuSOLVER 11.7.5, cuBLAS 12.8.4 on NVIDIA H100,
+    /// sm_90`.
     fn name(&self) -> String;
 
-    /// Eigenvalues of a symmetric `matrix [n, n]`, ascending, into `values [n]`. Of the matrix only the lower triangle
-    /// counts. With `vectors` it is replaced by orthonormal eigenvectors, of which column `j` belongs to `values[j]`;
-    /// without, what it holds afterwards is unspecified.
+    /// Computes eigenvalues of a symmetric `matrix [n, n]`, ascending, into `values [n]`. Only the
+    /// lower triangle is read. With `vectors` the matrix is replaced by orthonormal eigenvectors
+    /// (column `j` for `values[j]`); without, its content is unspecified afterwards.
     ///
     /// # Errors
     /// [`LinearError`], before or after the matrix was written to.
@@ -71,8 +73,8 @@ pub trait Linear: std::fmt::Debug + Send + Sync {
         vectors: bool,
     ) -> Result<(), LinearError>;
 
-    /// Singular values of `tall [m, n]`, of at least as many rows as columns, decreasing, into `values [n]`, and the
-    /// singular vectors on its right, transposed, into `right [n, n]`, of which row `j` belongs to `values[j]`.
+    /// Computes singular values of `tall [m, n]`, `m ≥ n`, decreasing, into `values [n]`, and the
+    /// transposed right singular vectors into `right [n, n]` (row `j` for `values[j]`).
     ///
     /// # Errors
     /// [`LinearError`].
@@ -83,7 +85,7 @@ pub trait Linear: std::fmt::Debug + Send + Sync {
         right: &mut [f64],
     ) -> Result<(), LinearError>;
 
-    /// `out [rows, columns] = left [rows, inner] right [inner, columns]`.
+    /// Computes `out [rows, columns] = left [rows, inner] right [inner, columns]`.
     ///
     /// # Errors
     /// [`LinearError`].
@@ -95,40 +97,41 @@ pub trait Linear: std::fmt::Debug + Send + Sync {
         out: &mut [f64],
     ) -> Result<(), LinearError>;
 
-    /// Sums of products of vectors of `order` numbers with themselves, zero at first, which stay on the device. They
-    /// keep what they need of this.
+    /// Creates a zero Gram matrix of vectors of `order` numbers on the device. It keeps the
+    /// resources it needs alive.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`] where there is no room for the sums, and any other [`LinearError`].
+    /// [`DeviceError::OutOfMemory`] if the sums do not fit, and any other [`LinearError`].
     fn gram(&self, order: usize) -> Result<Box<dyn Gram>, LinearError>;
 }
 
-/// Sums of products of vectors with themselves.
+/// Accumulated Gram matrix `Σ v vᵀ` on a device.
 pub trait Gram: std::fmt::Debug + Send {
     /// Adds `scale · Σ v vᵀ` of the columns `v` of `vectors [order, n]`.
     ///
     /// # Errors
-    /// [`LinearError`]. What was added before is kept where the vectors are of another order, or have no room.
+    /// [`LinearError`]. Earlier sums are kept if the vectors have another order or exceed the
+    /// memory.
     fn add(&mut self, scale: f64, vectors: &[f64]) -> Result<(), LinearError>;
 
-    /// Multiplies the sums so far.
+    /// Multiplies the sums by a factor.
     ///
     /// # Errors
     /// [`LinearError`].
     fn scale(&mut self, factor: f64) -> Result<(), LinearError>;
 
-    /// Columns of the sums so far from `first` on, as many as `out [order, n]` has: the lower triangle counts, above it is nothing but
-    /// zeros.
+    /// Reads columns of the sums from `first` into `out [order, n]`: the lower triangle, with zeros
+    /// above.
     ///
     /// # Errors
-    /// [`LinearError`], also of what was added before.
+    /// [`LinearError`], also of earlier additions.
     fn read(&self, first: usize, out: &mut [f64]) -> Result<(), LinearError>;
 }
 
-/// The order of a matrix whose eigenvalues are wanted.
+/// Returns the order of a matrix for an eigendecomposition.
 ///
 /// # Errors
-/// Where it is not square, or has not as many rows as there is room for values.
+/// When it is not square, or `values` has another length.
 pub fn eigen_order(matrix: &[f64], values: &[f64]) -> Result<usize, ShapeError> {
     let order = values.len();
     let what = "matrix (numbers)";
@@ -136,10 +139,10 @@ pub fn eigen_order(matrix: &[f64], values: &[f64]) -> Result<usize, ShapeError> 
     Ok(order)
 }
 
-/// Rows and columns of a matrix whose singular values are wanted.
+/// Returns rows and columns of a matrix for a singular value decomposition.
 ///
 /// # Errors
-/// Where it has fewer rows than columns, or other columns than there is room for.
+/// When it has fewer rows than columns, or an output has another size.
 pub fn tall_shape(tall: &[f64], values: &[f64], right: &[f64]) -> Result<[usize; 2], ShapeError> {
     let columns = values.len();
     let square = error::product("right (numbers)", &[columns, columns])?;
@@ -155,10 +158,10 @@ pub fn tall_shape(tall: &[f64], values: &[f64], right: &[f64]) -> Result<[usize;
     Ok([tall.len().checked_div(columns).unwrap_or(0), columns])
 }
 
-/// That the arguments of a product are of its sizes.
+/// Checks the sizes of the arguments of a product.
 ///
 /// # Errors
-/// Of the first that is not.
+/// For the first mismatch.
 pub fn check_product(
     shape: ProductShape,
     left: &[f64],
@@ -180,10 +183,10 @@ pub fn check_product(
     Ok(())
 }
 
-/// Vectors of this order that so many numbers are.
+/// Returns the number of vectors of this order.
 ///
 /// # Errors
-/// Where the last one is not whole.
+/// When the last one is incomplete.
 pub fn vectors_of(order: usize, vectors: &[f64]) -> Result<usize, ShapeError> {
     error::expect_rows("vectors (numbers, whole vectors)", order, vectors.len())?;
     Ok(vectors.len().checked_div(order).unwrap_or(0))
@@ -194,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_remedy_is_told() {
+    fn unavailable_error_names_the_remedy() {
         let error = LinearError::Unavailable {
             library: "cuBLAS",
             message: "is not installed".to_owned(),
@@ -208,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_are_those_of_squares() {
+    fn eigen_order_requires_square_matrices() {
         assert_eq!(eigen_order(&[0.0; 9], &[0.0; 3]), Ok(3));
         assert_eq!(eigen_order(&[], &[]), Ok(0));
         let error = eigen_order(&[0.0; 8], &[0.0; 3]).unwrap_err();
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn tall_matrices_have_as_many_rows_as_columns_at_least() {
+    fn tall_shape_rejects_wide_matrices() {
         let shape = |tall, values, right| {
             tall_shape(&vec![0.0; tall], &vec![0.0; values], &vec![0.0; right])
         };
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn every_argument_of_a_product_is_looked_at() {
+    fn check_product_checks_every_argument() {
         let check = |[rows, inner, columns]: [usize; 3], [left, right, out]: [usize; 3]| {
             let shape = ProductShape {
                 rows,
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_are_whole() {
+    fn incomplete_vectors_are_rejected() {
         assert_eq!(vectors_of(3, &[0.0; 12]), Ok(4));
         assert_eq!(vectors_of(3, &[]), Ok(0));
         assert_eq!(vectors_of(0, &[]), Ok(0));

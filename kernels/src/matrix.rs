@@ -1,14 +1,13 @@
-//! A stored matrix as a view of bytes.
+//! Stored matrices as views of bytes.
 
 use htc_formats::DType;
 
 use crate::error::{ShapeError, expect};
 
-/// A view of a stored matrix `W` of shape `[rows, cols]`, used as `y = W x`.
+/// View of a stored matrix `W` of shape `[rows, cols]`, used as `y = W x`.
 ///
-/// A row is a whole number of blocks of [`dtype`](Matrix::dtype); rows lie one after another,
-/// or further apart where the view is a [prefix of columns](Matrix::first_cols) of a wider
-/// matrix.
+/// A row is a whole number of blocks of [`dtype`](Matrix::dtype); rows are contiguous, or further
+/// apart for a [prefix of columns](Matrix::first_cols) of a wider matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
     dtype: DType,
@@ -20,11 +19,11 @@ pub struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// A matrix over exactly the bytes of its rows.
+    /// Views exactly the bytes of the rows.
     ///
     /// # Errors
-    /// When `cols` is not a whole number of blocks or `bytes` has another length than
-    /// `rows * dtype.row_bytes(cols)`.
+    /// When `cols` is not a whole number of blocks or `bytes` has another length than `rows *
+    /// dtype.row_bytes(cols)`.
     pub fn new(
         dtype: DType,
         rows: usize,
@@ -52,7 +51,7 @@ impl<'a> Matrix<'a> {
         })
     }
 
-    /// How the numbers are stored.
+    /// Storage type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -67,27 +66,27 @@ impl<'a> Matrix<'a> {
         self.cols
     }
 
-    /// The bytes of one row.
+    /// Returns the bytes of one row.
     ///
     /// # Panics
-    /// When `row >= rows()`, as indexing does.
+    /// When `row >= rows()`.
     pub fn row(&self, row: usize) -> &'a [u8] {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         let start = row * self.stride;
         &self.bytes[start..start + self.row_bytes]
     }
 
-    /// Bytes of a row, without what lies between rows.
+    /// Bytes of a row, without gaps.
     pub(crate) fn row_bytes(&self) -> usize {
         self.row_bytes
     }
 
-    /// Bytes from the beginning of a row to that of the next.
+    /// Bytes from one row to the next.
     pub(crate) fn stride(&self) -> usize {
         self.stride
     }
 
-    /// The first `rows` rows: a factor `A` of `W ≈ B A` at a smaller rank.
+    /// Returns the first `rows` rows: a factor `A` of `W ≈ B A` at a smaller rank.
     ///
     /// # Errors
     /// When there are fewer rows.
@@ -95,7 +94,7 @@ impl<'a> Matrix<'a> {
         self.row_range(0, rows)
     }
 
-    /// `count` rows from row `first` on.
+    /// Returns `count` rows from row `first`.
     ///
     /// # Errors
     /// When there are fewer rows than `first + count`.
@@ -122,7 +121,7 @@ impl<'a> Matrix<'a> {
         })
     }
 
-    /// The first `cols` columns: a factor `B` of `W ≈ B A` at a smaller rank.
+    /// Returns the first `cols` columns: a factor `B` of `W ≈ B A` at a smaller rank.
     ///
     /// # Errors
     /// When there are fewer columns or `cols` is not a whole number of blocks.
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_do_not_fit_are_refused() {
+    fn mismatched_shapes_are_rejected() {
         let bytes = [0u8; 68];
         assert_eq!(
             Matrix::new(DType::Q8_0, 1, 63, &bytes).unwrap_err(),

@@ -1,10 +1,8 @@
 //! Fork-join over a fixed number of threads.
 //!
-//! A forward pass of a small model forks and joins some fifty times in a few hundred
-//! microseconds, so that the workers wait for the next piece of work by spinning and only go
-//! to sleep when none came for a while. Tasks are taken one at a time from a counter: a core
-//! that is busy with something else takes fewer of them, and a worker that has not woken when
-//! the last task is taken is not waited for.
+//! A forward pass of a small model forks some fifty times in a few hundred microseconds, so idle
+//! workers spin before they sleep. Tasks are taken one at a time from a counter: a busy core takes
+//! fewer of them, and a worker that wakes after the last task is taken is not waited for.
 //!
 //! All `unsafe` of the fork-join is in this file.
 
@@ -18,40 +16,38 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-/// How long a worker spins before it sleeps: longer than what lies between two kernels of a
-/// decoding step, short enough not to heat an idle machine.
+/// Time a worker spins before it sleeps: longer than the gap between two kernels of a decoding
+/// step, short enough not to heat an idle machine.
 const SPIN: Duration = Duration::from_micros(100);
 
-/// Pauses between two looks at the clock while spinning.
 const PAUSES_PER_LOOK: usize = 64;
 
-/// Upper bound on the threads of a pool.
 const MAX_THREADS: usize = 1024;
 
-/// Why a [`Pool`] could not be made.
+/// Error of [`Pool::new`].
 #[derive(Debug, Error)]
 pub enum PoolError {
-    /// The number of threads is zero or absurd.
+    /// The number of threads is out of range.
     #[error("threads: expected 1 to {MAX_THREADS}, found {found}; ask for a number in that range")]
     Threads {
-        /// The number asked for.
+        /// Requested number.
         found: usize,
     },
     /// The system refused a thread.
     #[error("cannot start worker thread {index}: {source}; ask for fewer threads")]
     Spawn {
-        /// Which worker, from 1.
+        /// Index of the worker, from 1.
         index: usize,
-        /// What the system said.
+        /// System error.
         source: std::io::Error,
     },
 }
 
-/// A fixed number of threads, the caller's included, that split one piece of work at a time.
+/// Fixed number of threads, including the caller, that split one job at a time.
 ///
-/// A pool of one thread has no workers and runs everything in the caller. A [`run`](Pool::run)
-/// inside a task, or from a second thread while one is in progress, is executed by its caller
-/// alone.
+/// A pool of one thread has no workers and runs everything in the caller. A nested
+/// [`run`](Pool::run), or one from a second thread while another is in progress, is executed by its
+/// caller alone.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -65,19 +61,18 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// A value on cache lines of its own, so that one thread's counter does not slow another's.
+/// Value on separate cache lines, against false sharing.
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// The piece of work in progress.
 struct Job {
-    /// Calls the closure; valid from the opening of the job to the leaving of its last worker.
+    /// Valid from the opening of the job until its last worker leaves.
     task: *const (dyn Fn(usize) + Sync),
     tasks: usize,
 }
 
-/// Bits of [`Shared::state`]: the workers inside the job, whether it may be entered, whether the
-/// pool is closing, and above them the number of the job.
+/// Bits of [`Shared::state`]: number of workers inside the job, open flag, closing flag, and above
+/// them the job number.
 const INSIDE: u64 = 0xFFFF;
 const OPEN: u64 = 1 << 16;
 const CLOSING: u64 = 1 << 17;
@@ -94,10 +89,10 @@ struct Shared {
     wake: Condvar,
 }
 
-// SAFETY: `job` is the only field that is not Sync by itself. It is written only by the thread
-// that holds `busy`, before it sets OPEN with Release and never while OPEN is set or a worker is
-// INSIDE; it is read by a worker only after it has counted itself INSIDE, with Acquire, in a
-// state that was OPEN. The closure behind it is Sync.
+// SAFETY: `job` is the only field that is not Sync by itself. It is written only by the thread that
+// holds `busy`, before it sets OPEN with Release and never while OPEN is set or a worker is INSIDE;
+// it is read by a worker only after it has counted itself INSIDE, with Acquire, in a state that was
+// OPEN. The closure is Sync.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; the pointer is dereferenced only while the caller of `run` keeps it alive.
 unsafe impl Send for Shared {}
@@ -107,7 +102,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
-    /// A pool of `threads` threads, of which one is whoever calls [`run`](Pool::run).
+    /// Starts a pool of `threads` threads, including the caller of [`run`](Pool::run).
     ///
     /// # Errors
     /// When `threads` is 0 or above 1024, or the system refuses a thread.
@@ -143,17 +138,17 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Threads that take part in a [`run`](Pool::run), the caller included.
+    /// Number of threads, including the caller.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Calls `f` once with every number below `tasks`, on all threads, and returns when all calls
-    /// have returned. The order is unspecified.
+    /// Calls `f` once with every number below `tasks`, on all threads in unspecified order, and
+    /// waits for all calls.
     ///
     /// # Panics
-    /// When a call panics, with that panic, after every call in progress has ended; calls not
-    /// begun by then are left out.
+    /// Propagates a panic of `f` after all running calls have ended; the remaining calls are
+    /// skipped.
     pub fn run(&self, tasks: usize, f: impl Fn(usize) + Sync) {
         let alone = self.workers.is_empty() || tasks < 2;
         if alone || self.shared.busy.0.swap(true, Ordering::Acquire) {
@@ -164,11 +159,11 @@ impl Pool {
     }
 
     /// Calls `f(stage, task)` once for every stage and every task below `tasks[stage]`, on all
-    /// threads, in one fork and join. When all calls of a stage have returned, `after(stage)` is
-    /// called once, and then the next stage begins.
+    /// threads, in one fork and join. After all calls of a stage, `after(stage)` is called once,
+    /// and then the next stage begins.
     ///
     /// # Panics
-    /// As [`run`](Pool::run); stages not begun by then are left out.
+    /// As [`run`](Pool::run); remaining stages are skipped.
     pub fn stages<const N: usize>(
         &self,
         tasks: [usize; N],
@@ -178,11 +173,11 @@ impl Pool {
         let next = [(); N].map(|()| Line(AtomicUsize::new(0)));
         let done = [(); N].map(|()| Line(AtomicUsize::new(0)));
         let finished = Line(AtomicUsize::new(0));
-        // Whoever comes first finds all tasks, and whoever comes late those that are left.
+        // The first thread may take all tasks; late ones take the rest.
         self.run(self.threads(), |_| {
             let abandon = Abandon(&finished.0);
             for stage in 0..N {
-                // A stage without tasks is finished by one that does nothing.
+                // A stage without tasks is finished by an empty task.
                 let count = tasks[stage].max(1);
                 loop {
                     let task = next[stage].0.fetch_add(1, Ordering::Relaxed);
@@ -208,9 +203,8 @@ impl Pool {
         });
     }
 
-    /// Cuts `data` into chunks of `chunk` numbers, the last one shorter where it does not come
-    /// out even, and calls `f` with the index of each chunk and the chunk, on all threads.
-    /// A `chunk` of 0 counts as 1.
+    /// Cuts `data` into chunks of `chunk` numbers, the last possibly shorter, and calls `f` with
+    /// the index of each chunk and the chunk, on all threads. A `chunk` of 0 counts as 1.
     ///
     /// # Panics
     /// As [`run`](Pool::run).
@@ -221,10 +215,10 @@ impl Pool {
         f: impl Fn(usize, &mut [T]) + Sync,
     ) {
         struct Base<T>(*mut T);
-        // SAFETY: the pointer is only used to hand each part of a slice of Send values to one task.
+        // SAFETY: the pointer is only used to give each part of a slice of Send values to one task.
         unsafe impl<T: Send> Sync for Base<T> {}
         impl<T> Base<T> {
-            /// Through a method, so that a closure borrows the whole of `self`, which is Sync.
+            /// A method, so that a closure borrows the whole of `self`, which is Sync.
             fn get(&self) -> *mut T {
                 self.0
             }
@@ -236,7 +230,7 @@ impl Pool {
         self.run(len.div_ceil(chunk), |index| {
             let start = index * chunk;
             let count = chunk.min(len - start);
-            // SAFETY: `run` calls with every index below the number of chunks exactly once, so that
+            // SAFETY: `run` calls with every index below the number of chunks exactly once, so
             // `start < len`, the range lies inside `data` and no two calls share an element; `data`
             // is borrowed mutably until `run` has returned, which is after the last call.
             let part = unsafe { std::slice::from_raw_parts_mut(base.get().add(start), count) };
@@ -245,11 +239,10 @@ impl Pool {
     }
 }
 
-/// A count of finished stages that says that a task has panicked.
+/// Stage count that marks a panic.
 const ABANDONED: usize = usize::MAX / 2;
 
-/// Dropped where a task unwinds: releases the threads that wait for its stage to finish, which it
-/// never will. Their calls end there.
+/// On unwinding, releases the threads that wait for the stage.
 struct Abandon<'a>(&'a AtomicUsize);
 
 impl Drop for Abandon<'_> {
@@ -258,8 +251,8 @@ impl Drop for Abandon<'_> {
     }
 }
 
-/// Spins until `done`, and lets others run where that takes long: where there are more threads
-/// than cores the one waited for may need this one.
+/// Spins until `done`, then yields, because with more threads than cores the awaited thread may
+/// need this core.
 fn spin_until(done: impl Fn() -> bool) {
     let mut spins = 0usize;
     while !done() {
@@ -278,17 +271,16 @@ impl Drop for Pool {
         drop(lock(&self.shared.sleep));
         self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
-            // A worker catches what its tasks throw, so that joining it cannot fail.
+            // A worker catches the panics of its tasks, so joining it cannot fail.
             let _ = worker.join();
         }
     }
 }
 
 impl Shared {
-    /// The caller's side of a job; the caller holds `busy`.
     fn fork_join(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
-        // SAFETY: the lifetime is forgotten only until this function returns, and no worker
-        // touches the closure after the wait below: entering is closed and nobody is inside.
+        // SAFETY: the lifetime is erased only until this function returns, and no worker touches
+        // the closure after the wait below: the job is closed and nobody is inside.
         let task: *const (dyn Fn(usize) + Sync) = unsafe {
             std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f)
         };
@@ -316,7 +308,7 @@ impl Shared {
         }
     }
 
-    /// Takes tasks until none is left; keeps the first panic for the caller of `run`.
+    /// Takes tasks until none is left; stores the first panic for the caller of `run`.
     fn take_tasks(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
@@ -333,7 +325,6 @@ impl Shared {
         }
     }
 
-    /// The life of a worker.
     fn work(&self) {
         let mut last = 0;
         while let Some(state) = self.wait_for_job(last) {
@@ -420,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeping_workers_wake_and_help() {
+    fn sleeping_workers_wake_up_and_take_tasks() {
         let pool = Pool::new(2).unwrap();
         for _ in 0..5 {
             std::thread::sleep(10 * SPIN);
@@ -428,7 +419,7 @@ mod tests {
             pool.run(2, |_| {
                 lock(&threads).insert(std::thread::current().id());
                 let begin = Instant::now();
-                // Hold the task until the other thread has come too, or clearly does not.
+                // Wait for the other thread, up to a timeout.
                 while lock(&threads).len() < 2 && begin.elapsed() < Duration::from_secs(10) {
                     std::thread::yield_now();
                 }
@@ -453,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+    fn panics_reach_the_caller_and_the_pool_stays_usable() {
         let pool = Pool::new(2).unwrap();
         for _ in 0..50 {
             let caught = catch_unwind(AssertUnwindSafe(|| {
@@ -473,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_begins_when_the_one_before_has_finished() {
+    fn stages_run_one_after_another() {
         for threads in [1, 2, 3, 8] {
             let pool = Pool::new(threads).unwrap();
             for round in 0..5000 {
@@ -498,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_any_stage_or_between_reaches_the_caller() {
+    fn panics_in_or_between_stages_reach_the_caller() {
         let pool = Pool::new(3).unwrap();
         for round in 0..200 {
             let (stage, between) = (round % 2, round % 4 > 1);
@@ -525,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_inside_a_task_and_from_two_threads_is_complete() {
+    fn nested_and_concurrent_runs_complete() {
         let pool = Pool::new(2).unwrap();
         let count = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -545,13 +536,13 @@ mod tests {
     }
 
     #[test]
-    fn absurd_numbers_of_threads_are_refused() {
+    fn invalid_thread_counts_are_rejected() {
         assert!(matches!(Pool::new(0), Err(PoolError::Threads { found: 0 })));
         assert!(Pool::new(usize::MAX).is_err());
     }
 
     #[test]
-    fn dropping_an_idle_and_a_fresh_pool_ends_its_workers() {
+    fn dropping_a_pool_ends_its_workers() {
         for threads in [1, 2, 5] {
             drop(Pool::new(threads).unwrap());
             let pool = Pool::new(threads).unwrap();

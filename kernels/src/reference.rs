@@ -1,8 +1,7 @@
-//! Plain Rust with double-precision sums: the oracle of every other implementation.
+//! Reference implementations in plain Rust with double-precision sums.
 //!
-//! Nothing here is fast. Every function has the shapes of its namesake in [`cpu`](crate::cpu).
-//! Activations are `f32`, as they are there, or `f64`: then nothing of a forward pass is rounded to
-//! less than double precision.
+//! Every function has the shapes of its namesake in [`cpu`](crate::cpu); speed is no goal.
+//! Activations are `f32`, or `f64` for a forward pass in full double precision.
 
 mod attention;
 mod bands;
@@ -19,9 +18,9 @@ pub use quantised::{quantised_matmul, quantised_vector};
 use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;
 
-/// A type that activations may have.
+/// Type of activations.
 pub trait Real: Copy + Into<f64> {
-    /// The number of this type that is nearest.
+    /// Rounds to the nearest number of this type.
     fn nearest(x: f64) -> Self;
 }
 
@@ -37,14 +36,14 @@ impl Real for f64 {
     }
 }
 
-/// One stored row as numbers, `out` of length `w.cols()`.
+/// Decodes one stored row into `out` of length `w.cols()`.
 ///
 /// # Errors
 /// When there is no such row or `out` has another length.
 pub fn embed(w: Matrix<'_>, row: usize, out: &mut [f32]) -> Result<(), ShapeError> {
     expect("out (numbers)", w.cols(), out.len())?;
     let w = w.row_range(row, 1)?;
-    // The lengths agree, by the check above and the making of the matrix.
+    // The lengths agree, by the check above and the constructor of the matrix.
     htc_formats::block::decode(w.dtype(), w.row(0), out).map_err(|_| ShapeError {
         what: "row (numbers)",
         expected: w.cols(),
@@ -52,7 +51,7 @@ pub fn embed(w: Matrix<'_>, row: usize, out: &mut [f32]) -> Result<(), ShapeErro
     })
 }
 
-/// `y = W x`.
+/// Computes `y = W x`.
 ///
 /// # Errors
 /// When `x` is not `[cols]` or `y` not `[rows]`.
@@ -60,7 +59,7 @@ pub fn matvec<T: Real>(w: Matrix<'_>, x: &[T], y: &mut [T]) -> Result<(), ShapeE
     matmul(w, 1, x, y)
 }
 
-/// `y = x Wᵀ` for `x [n, cols]`, `y [n, rows]`.
+/// Computes `y = x Wᵀ` for `x [n, cols]`, `y [n, rows]`.
 ///
 /// # Errors
 /// When `x` or `y` has another length.
@@ -86,8 +85,8 @@ pub fn matmul<T: Real>(w: Matrix<'_>, n: usize, x: &[T], y: &mut [T]) -> Result<
     Ok(())
 }
 
-/// `out = x / sqrt(mean(x²) + eps) * weight`, for every row of `x [n, width]`, where `width` is
-/// the length of `weight`.
+/// Computes `out = x / sqrt(mean(x²) + eps) * weight` for every row of `x [n, width]`, where
+/// `width` is the length of `weight`.
 ///
 /// # Errors
 /// When `x` is not a whole number of rows or `out` is not as long as `x`.
@@ -112,7 +111,7 @@ pub fn rms_norm<T: Real>(
     Ok(())
 }
 
-/// `gate = gate / (1 + exp(-gate)) * up`.
+/// Computes `gate = gate / (1 + exp(-gate)) * up`.
 ///
 /// # Errors
 /// When the lengths differ.
@@ -125,7 +124,7 @@ pub fn silu_mul<T: Real>(gate: &mut [T], up: &[T]) -> Result<(), ShapeError> {
     Ok(())
 }
 
-/// `x += y`.
+/// Computes `x += y`.
 ///
 /// # Errors
 /// When the lengths differ.
@@ -137,7 +136,7 @@ pub fn add_assign<T: Real>(x: &mut [T], y: &[T]) -> Result<(), ShapeError> {
     Ok(())
 }
 
-/// `x = exp(x) / Σ exp(x)`, with the maximum taken out first. An empty slice stays empty.
+/// Computes the softmax of `x`, subtracting the maximum first. An empty slice stays empty.
 pub fn softmax_in_place(x: &mut [f32]) {
     let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<f64> = x
@@ -150,7 +149,6 @@ pub fn softmax_in_place(x: &mut [f32]) {
     }
 }
 
-/// The scalar product in double precision.
 fn dot<A: Real, B: Real>(a: &[A], b: &[B]) -> f64 {
     let products = a.iter().zip(b).map(|(&a, &b)| a.into() * b.into());
     products.sum()
@@ -185,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn silu_has_its_closed_form() {
+    fn silu_matches_the_closed_form() {
         let mut gate = [0.0, 3.0f32.ln(), -100.0];
         silu_mul(&mut gate, &[5.0, 2.0, 1.0]).unwrap();
         assert_eq!(gate[0], 0.0);

@@ -1,4 +1,4 @@
-//! Operations on a GPU, where there is one, against the oracle in double precision.
+//! GPU operations against the double-precision reference.
 
 #![cfg(feature = "cuda")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
@@ -17,7 +17,8 @@ use htc_kernels::linear::{Linear, ProductShape};
 use htc_kernels::reference;
 use matrices::{close, numbers, orthonormal, times, transposed};
 
-/// The first device; none, said so by name, where there is none. With HTC_NEED_CUDA that is a failure.
+/// Opens the first device. Without a GPU prints a message and returns `None`; fails if
+/// HTC_NEED_CUDA is set.
 fn device(change: impl Fn(&mut Options<'_>)) -> Option<Cuda> {
     let mut options = Options::default();
     change(&mut options);
@@ -44,7 +45,7 @@ fn waves(n: usize) -> Vec<f32> {
 }
 
 #[test]
-fn a_norm_is_that_of_the_oracle() {
+fn rms_norm_matches_the_reference() {
     let Some(device) = device(|_| ()) else {
         return;
     };
@@ -66,7 +67,7 @@ fn bytes_come_back_as_they_went() {
     let Some(device) = device(|_| ()) else {
         return;
     };
-    // More than the buffers of a copy hold, three times.
+    // Three times the size of the copy buffers.
     let bytes: Vec<u8> = (0..60_000_001_usize)
         .map(|i| ((i * i) >> 7) as u8)
         .collect();
@@ -81,7 +82,7 @@ fn bytes_come_back_as_they_went() {
 }
 
 #[test]
-fn a_step_is_replayed_and_follows_its_arguments() {
+fn replayed_steps_use_the_new_arguments() {
     let Some(device) = device(|_| ()) else {
         return;
     };
@@ -113,7 +114,7 @@ fn a_step_is_replayed_and_follows_its_arguments() {
 }
 
 #[test]
-fn much_shared_memory_is_asked_for() {
+fn large_shared_memory_is_available() {
     let Some(device) = device(|_| ()) else {
         return;
     };
@@ -132,7 +133,7 @@ fn much_shared_memory_is_asked_for() {
 }
 
 #[test]
-fn more_than_there_is_is_refused_with_its_numbers() {
+fn excessive_allocations_report_sizes() {
     let Some(device) = device(|_| ()) else {
         return;
     };
@@ -144,12 +145,12 @@ fn more_than_there_is_is_refused_with_its_numbers() {
         } => assert_eq!((needed, all), (2 * total, total)),
         other => panic!("{other}"),
     }
-    // And nothing is wrong with it.
+    // The device stays usable.
     assert_eq!(get(&device, &put(&device, &[1.0, 2.0]), 2), [1.0, 2.0]);
 }
 
-/// By residuals, so that nothing else has to decompose: at small and large norms, and at orders for which libraries choose
-/// algorithms; and the same bytes each time, from whichever thread.
+/// Checked by residuals, at small and large norms and at orders at which libraries switch
+/// algorithms; deterministic on any thread.
 #[test]
 fn matrices_are_decomposed_and_multiplied_in_double_precision() {
     let Some(device) = device(|_| ()) else {
@@ -165,7 +166,7 @@ fn matrices_are_decomposed_and_multiplied_in_double_precision() {
             return;
         }
     };
-    // Where the processor stands in for a GPU large ones take minutes.
+    // Large orders take minutes on the emulation.
     let largest = if device.name().starts_with("Emulated") {
         65
     } else {
@@ -195,7 +196,6 @@ fn matrices_are_decomposed_and_multiplied_in_double_precision() {
     assert!(others.iter().all(|other| *other == first));
 }
 
-/// Numbers without a pattern, of a magnitude.
 fn scaled(count: usize, norm: f64) -> Vec<f64> {
     let numbers = numbers(count as u64, count).into_iter();
     numbers.map(|x| norm * x).collect()
@@ -207,7 +207,7 @@ fn symmetric(n: usize, norm: f64) -> Vec<f64> {
     pairs.map(|(a, b)| (a + b) / 2.0).collect()
 }
 
-/// By which decompositions of a matrix of order `n` may be wrong, as a part of its norm.
+/// Error bound of decompositions of order `n`, relative to the norm.
 fn bound(n: usize) -> f64 {
     1e-13 * n as f64
 }
@@ -258,7 +258,7 @@ fn tall_matrices_are_decomposed(linear: &CudaLinear, n: usize, norm: f64) {
         assert!(values.iter().rev().is_sorted(), "{values:?}");
         let vectors = transposed(&right, n);
         orthonormal(&vectors, n, bound(n), &what("singular vectors"));
-        // The columns of A V are as long as the singular values say.
+        // The column norms of A V are the singular values.
         let lengths = times(&tall, &vectors, [rows, n, n]);
         let length = |column: &[f64]| {
             let squares = column.iter().map(|x| (x / norm).powi(2));
@@ -270,7 +270,6 @@ fn tall_matrices_are_decomposed(linear: &CudaLinear, n: usize, norm: f64) {
     }
 }
 
-/// A matrix of a code, of bits that mean nothing.
 fn banded(codes: &Codes, rows: usize) -> Vec<u8> {
     let mut packer = Packer::new(codes, rows);
     let mut state = 7_u32;
@@ -310,9 +309,8 @@ fn banded(codes: &Codes, rows: usize) -> Vec<u8> {
     packer.finish()
 }
 
-/// Tensor cores give the bits that exchanges of a warp give where products are of integers, and both what the oracle has.
 #[test]
-fn many_vectors_are_multiplied_the_same_with_tensor_cores_and_without() {
+fn integer_products_are_identical_with_and_without_tensor_cores() {
     let Some(with) = device(|options| options.tensor_cores = true) else {
         return;
     };
@@ -336,7 +334,7 @@ fn many_vectors_are_multiplied_the_same_with_tensor_cores_and_without() {
         assert!(found == plain, "{code:?}");
         assert!(found.iter().any(|&y| y != 0.0), "{code:?}");
     }
-    // One with a kernel of its own each, and two that are held as codes of eight bits.
+    // Formats with specialised kernels, and two that are stored as eight-bit codes.
     for dtype in [
         DType::Q8_0,
         DType::Q4_0,
@@ -364,9 +362,8 @@ fn many_vectors_are_multiplied_the_same_with_tensor_cores_and_without() {
     }
 }
 
-/// A token of a vocabulary as models have it, with ties, by what its weight is among those that count.
 #[test]
-fn tokens_are_drawn_from_many() {
+fn sampling_matches_probabilities_of_a_large_vocabulary() {
     let Some(device) = device(|_| ()) else {
         return;
     };
@@ -398,7 +395,7 @@ fn tokens_are_drawn_from_many() {
         if top_p < 1.0 {
             kept.truncate(enough.unwrap() + 1);
         }
-        // Where the end falls among ties, one more or less may count.
+        // If the cut-off falls among ties, counts may differ by one.
         kept.sort_unstable_by_key(|&(token, _)| token);
         let weight = |x: f64| ((x - best) / f64::from(temperature)).exp();
         let sum: f64 = kept.iter().map(|&(_, x)| weight(x)).sum();
@@ -428,10 +425,10 @@ fn tokens_are_drawn_from_many() {
     }
 }
 
-/// Products of floats, which tensor cores add up in a way of their own: within a bound of what the oracle has, and exact where single
-/// precision is.
+/// Tensor cores add floats in another order: within a bound of the reference, and exact where
+/// single precision is.
 #[test]
-fn many_vectors_are_multiplied_with_floats() {
+fn float_products_of_many_vectors_match_the_reference() {
     let [Some(with), Some(without)] =
         [true, false].map(|tensor_cores| device(|options| options.tensor_cores = tensor_cores))
     else {

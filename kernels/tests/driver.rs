@@ -1,8 +1,8 @@
-//! The driver behind the device trait, with a library of the driver's name that executes on the emulation: detection,
-//! the order of calls, lifetimes, graphs, and what is told of errors.
+//! The CUDA device with a mock driver library that executes on the emulation: detection, order of
+//! calls, lifetimes, graphs, and error messages.
 //!
-//! A library is loaded once in a process, so that each scenario is one of its own: this test again, told by its
-//! environment what to do and which library to find.
+//! A library is loaded once per process, so each scenario runs this test in a child process;
+//! environment variables select the scenario and the library.
 
 #![cfg(all(feature = "cuda", feature = "emulated", target_os = "linux"))]
 #![allow(
@@ -12,7 +12,7 @@
     reason = "test code"
 )]
 
-/// What is asked of a device that is there.
+/// Tests of a real device.
 #[path = "device.rs"]
 mod device;
 #[path = "driver/library.rs"]
@@ -29,16 +29,13 @@ use std::process::Command;
 
 use library::{BLAS, DRIVER, SOLVER};
 
-/// Names the scenario that a child is to run.
 const SCENARIO: &str = "HTC_SCENARIO";
 
-/// Compiles a library into a folder.
 fn library(folder: &Path, name: &str, source: &str, options: &[&str]) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     library::library(here, folder, name, source, options);
 }
 
-/// Runs a scenario with the libraries of a folder, and what is wrong with them.
 fn child(name: &str, folder: &Path, environment: &[(&str, &str)]) -> Result<(), String> {
     let log = folder.join(format!("{name}.log"));
     let run = Command::new(std::env::current_exe().unwrap())
@@ -83,13 +80,13 @@ fn all(folder: &Path, scenarios: &[(&str, &[(&str, &str)])]) {
 }
 
 #[test]
-fn devices_are_found_or_it_is_said_why_not() {
+fn devices_are_found_or_the_reason_is_reported() {
     let empty = tempfile::tempdir().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let short = tempfile::tempdir().unwrap();
     library(folder.path(), DRIVER, "libcuda.cpp", &[]);
     library(short.path(), DRIVER, "short.cpp", &[]);
-    // A driver of the system's would be found where there is no library before it.
+    // A system driver would be found if no library precedes it.
     if !Path::new("/dev/nvidiactl").exists() {
         all(empty.path(), &[("no-library", &[])]);
     }
@@ -108,7 +105,7 @@ fn devices_are_found_or_it_is_said_why_not() {
 }
 
 #[test]
-fn what_is_asked_of_a_device_happens_in_order() {
+fn device_operations_run_in_order() {
     let folder = tempfile::tempdir().unwrap();
     library(folder.path(), DRIVER, "libcuda.cpp", &[]);
     all(
@@ -141,9 +138,8 @@ fn what_is_asked_of_a_device_happens_in_order() {
     );
 }
 
-/// The tests of a GPU, in a process that finds one.
 #[test]
-fn what_is_asked_of_a_gpu_is_asked_of_a_driver() {
+fn gpu_tests_pass_on_the_mock_driver() {
     let folder = tempfile::tempdir().unwrap();
     for (name, source) in [
         (DRIVER, "libcuda.cpp"),
@@ -154,7 +150,7 @@ fn what_is_asked_of_a_gpu_is_asked_of_a_driver() {
         library(folder.path(), name, source, &[]);
     }
     let run = Command::new(std::env::current_exe().unwrap())
-        // The libraries are not for several threads.
+        // The mock libraries are single-threaded.
         .args(["device::", "--test-threads=1"])
         .env("LD_LIBRARY_PATH", folder.path())
         .env("HTC_NEED_CUDA", "1")
@@ -166,11 +162,11 @@ fn what_is_asked_of_a_gpu_is_asked_of_a_driver() {
 }
 
 #[test]
-fn linear_algebra_is_of_the_libraries() {
+fn linear_algebra_uses_the_libraries() {
     let folder = tempfile::tempdir().unwrap();
     library(folder.path(), DRIVER, "libcuda.cpp", &[]);
     let at = |name: &str| folder.path().join(name);
-    // Libraries of the system's would be found where there are none before them.
+    // System libraries would be found if none precedes them.
     let known = Command::new("/sbin/ldconfig").arg("-p").output();
     let known = known.map_or_else(|_| Vec::new(), |output| output.stdout);
     let known = String::from_utf8_lossy(&known);

@@ -18,10 +18,8 @@ use htc_loader::{Cpu, Model, Pool, Session};
 const TOKENS: usize = 16;
 const TURNS: usize = 100;
 
-/// Length of the sequence before it restarts.
 const CONTEXT: usize = 128;
 
-/// Number of timed switches, and of timed polls of an unchanged fraction.
 const SWITCHES: usize = 1000;
 const LOADS: usize = 1_000_000;
 
@@ -37,7 +35,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = Arc::new(Model::open(model)?);
     let mut session = Session::new(Arc::clone(&model), Cpu::new(&pool), CONTEXT)?;
 
-    // Times in seconds of the first token after a switch, and of the others.
     let mut times = vec![[const { Vec::new() }; 2]; fractions.len()];
     for _ in 0..TURNS {
         for (&fraction, times) in fractions.iter().zip(&mut times) {

@@ -19,7 +19,6 @@ use htc_loader::speculate::{DraftLength, Speculator};
 use htc_loader::tokenizer::AddSpecial;
 use htc_loader::{Cpu, Model, Pool, Session};
 
-/// Tokens read and generated per window.
 const READ: usize = 64;
 const WRITTEN: usize = 64;
 
@@ -115,13 +114,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the file name of a model for JSON.
 fn name_of(model: &Model) -> String {
     let file = model.file().path.file_name().unwrap_or_default();
     file.to_string_lossy().escape_default().to_string()
 }
 
-/// Returns the mean negative log-likelihood of tokens in nats.
 fn surprise(session: &mut Session, tokens: &[u32]) -> Result<f64, Box<dyn Error>> {
     session.forward(tokens)?;
     let rows = tokens.len() - 1;
@@ -136,7 +133,6 @@ fn surprise(session: &mut Session, tokens: &[u32]) -> Result<f64, Box<dyn Error>
     Ok(rows.map(of_row).sum::<f64>() / (tokens.len() - 1) as f64)
 }
 
-/// Returns mean and standard error.
 fn mean(numbers: &[f64]) -> [f64; 2] {
     let count = numbers.len() as f64;
     let mean = numbers.iter().sum::<f64>() / count;
@@ -144,7 +140,6 @@ fn mean(numbers: &[f64]) -> [f64; 2] {
     [mean, (squares / (count * (count - 1.0)).max(1.0)).sqrt()]
 }
 
-/// Formats the results of some windows.
 fn point(text: &str, windows: usize, kept: &[f64], apart: &[f64], learnt: Learnt) -> String {
     let ([acceptance, error], [apart, apart_error]) = (mean(kept), mean(apart));
     let number = |number: Option<f64>| match number {

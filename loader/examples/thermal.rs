@@ -6,8 +6,10 @@
 //! and once controlled down to the fraction LEAST (0.25), below CAP watts. A token at fraction r
 //! takes r of the dynamic energy of a full one, in two loops:
 //!
-//! * *paced* generates RATE tokens per second at any fraction, and draws less power at a smaller one;
-//! * *free* generates RATE/r tokens per second, as if limited by weight bandwidth, and draws the same power at any.
+//! * *paced* generates RATE tokens per second at any fraction, and draws less power at a smaller
+//!   one;
+//! * *free* generates RATE/r tokens per second, as if limited by weight bandwidth, and draws the
+//!   same power at any.
 //!
 //! The trajectory of each run is followed by its tokens per fraction in hundredths; `htc eval
 //! --fraction` at these gives the quality of the run.
@@ -22,13 +24,11 @@ use std::time::Duration;
 use htc_loader::live::sensor::sim::SimOptions;
 use htc_loader::live::{Controller, Law, LawOptions, Meter, Phase, Reading};
 
-/// Time between readings.
 const POLL: Duration = Duration::from_millis(500);
 
 /// Readings between two lines of the trajectory: 10 s.
 const SHOWN: usize = 20;
 
-/// Time limit of a run: a week.
 const MOST_POLLS: usize = 7 * 24 * 3600 * 2;
 
 #[derive(Clone, Copy)]
@@ -39,14 +39,14 @@ struct Run {
     rate: f64,
 }
 
-/// Result of a run.
+/// -
 struct Done {
     seconds: f64,
     joules: f64,
     warmest: f64,
     mean: f64,
     beyond: bool,
-    /// Tokens by hundredths of the fraction, rounded down.
+    /// -
     tokens: BTreeMap<u32, f64>,
 }
 

@@ -1,4 +1,4 @@
-//! The example is run on the demo model, as a user runs it.
+//! Runs the example on the demo model.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,6 @@ fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo/reference-7m-f16.gguf")
 }
 
-/// What Cargo has built beside the tests: target/PROFILE/deps/TEST, target/PROFILE/examples/NAME.
 fn example(arguments: &[&str]) -> Output {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
@@ -32,7 +31,7 @@ fn example(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_example_writes_what_the_library_says() {
+fn example_output_matches_the_library() {
     let model = Model::open(demo()).unwrap();
     let tokenizer = model.tokenizer().unwrap();
     let mut session = Session::new(model, Cpu::with_threads(1).unwrap(), 64).unwrap();
@@ -61,7 +60,7 @@ fn the_example_writes_what_the_library_says() {
 }
 
 #[test]
-fn what_goes_wrong_is_told() {
+fn errors_are_reported() {
     let output = example(&["/nowhere/model.htz", "the"]);
     assert!(!output.status.success());
     let said = String::from_utf8(output.stderr).unwrap();

@@ -1,5 +1,5 @@
-//! The published trace of a GPU that decodes, through the controller and the meter, where it is present: `HTC_SHARED`,
-//! or `../shared` beside the repository.
+//! Replays the published trace of a decoding GPU through the controller and the meter, if it is
+//! present in `HTC_SHARED` or `../shared`.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,6 @@ use htc_loader::live::{
 /// Four passes of 384 tokens (Adaptive Compression, the telemetry of its thermal section).
 const TOKENS: u64 = 4 * 384;
 
-/// Between what it draws while it reads or waits and what it draws while it decodes, watts.
 const LOAD: f64 = 50.0;
 
 fn published() -> Option<Trace> {
@@ -35,7 +34,7 @@ fn published() -> Option<Trace> {
 }
 
 #[test]
-fn the_published_trace_is_read_whole() {
+fn published_trace_is_read_completely() {
     let Some(trace) = published() else { return };
     let rows = trace.readings();
     assert_eq!(rows.len(), 94);
@@ -57,13 +56,13 @@ fn the_published_trace_is_read_whole() {
         .filter(|watts| *watts > LOAD)
         .collect();
     loaded.sort_by(f64::total_cmp);
-    // What it draws under load was published as 88 to 113 W; the ends of passes are left off.
+    // Published load: 88 to 113 W, without the ends of passes.
     let part = |part: f64| loaded[(part * (loaded.len() - 1) as f64) as usize];
     assert!(part(0.1) >= 87.5 && part(0.9) <= 113.0, "{loaded:?}");
 }
 
 #[test]
-fn the_controller_uses_a_part_of_the_rank_and_gives_it_back() {
+fn controller_reduces_the_rank_and_restores_it() {
     let Some(trace) = published() else { return };
     let law = Law::new(LawOptions::default()).unwrap();
     let (clock, mut controller) = (Clock::manual(), Controller::new(law));
@@ -83,10 +82,10 @@ fn the_controller_uses_a_part_of_the_rank_and_gives_it_back() {
         fractions.push(decision.fraction);
         clock.advance(Duration::from_millis(500));
     }
-    // 75 °C is half of the way: neither the base nor the least fraction.
+    // 75 °C is halfway: neither the base nor the least fraction.
     let least = fractions.iter().copied().fold(f64::MAX, f64::min);
     assert_eq!((fractions[0], least), (1.0, 0.625));
-    // It cools below 65 °C for 30 s, at 0.02 a second as much as there is to give back.
+    // It cools below 65 °C for 30 s, enough to restore everything at 0.02 per second.
     assert_eq!(fractions.last(), Some(&1.0));
     assert!(
         changes > 10 && changes < fractions.len() / 2,
@@ -94,7 +93,7 @@ fn the_controller_uses_a_part_of_the_rank_and_gives_it_back() {
         fractions.len()
     );
 
-    // Behind its end there is no sensor, which limits nothing.
+    // After its end there is no sensor and no limit.
     assert!(clock.now() > length);
     assert!(matches!(sensor.read(), Err(SensorError::Ended { .. })));
     let lost = controller.miss(clock.now());
@@ -105,7 +104,7 @@ fn the_controller_uses_a_part_of_the_rank_and_gives_it_back() {
 }
 
 #[test]
-fn idling_is_no_work() {
+fn idle_time_is_excluded_from_work() {
     let Some(trace) = published() else { return };
     let measure = |idle_counts: bool| {
         let mut meter = Meter::new(Duration::from_secs(5), None);
@@ -134,7 +133,7 @@ fn idling_is_no_work() {
         (work.source, work.missed, work.resets),
         (Source::Integral, 0.0, 0)
     );
-    // A minute of work, with short breaks between passes at 18 W, and half a minute in which nothing is done.
+    // A minute of work, with short breaks between passes at 18 W, and half a minute of idling.
     assert!((work.seconds - 61.286).abs() < 1e-3, "{work:?}");
     assert!(
         (all.seconds - work.seconds - 30.701).abs() < 1e-3,
@@ -147,7 +146,8 @@ fn idling_is_no_work() {
         (90.0..100.0).contains(&watts(&work)) && watts(&all) < 70.0,
         "{work:?} {all:?}"
     );
-    // The published 0.415 is about 27.5 tokens a second over the mean power with the idle time, 66.3 W.
+    // The published 0.415 is about 27.5 tokens per second over the mean power including idle time,
+    // 66.3 W.
     let per_joule = work.tokens_per_joule(TOKENS).unwrap();
     assert!((0.24..0.27).contains(&per_joule), "{per_joule}");
     assert!(work.net_tokens_per_joule(TOKENS).unwrap() > per_joule);

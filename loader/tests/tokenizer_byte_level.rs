@@ -1,4 +1,4 @@
-//! Byte-level vocabularies against PyPI's `tokenizers`, on a small vocabulary that it trained
+//! Byte-level vocabularies against PyPI's `tokenizers`, on a small vocabulary trained with it
 //! (`scripts/make_tokenizer_fixtures.py`).
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
@@ -31,7 +31,7 @@ fn ids_with_every_pre_tokenizer() {
         assert_eq!(vocabulary.pre, PreTokenizer::from_name(name), "{name}");
         let tokenizer = Tokenizer::new(vocabulary).unwrap();
         for (text, expected) in cases(&fixture_ids["texts"], &fixture_ids["ids"][name]) {
-            // The other program always takes special tokens for what they are.
+            // The other program always parses special tokens.
             let found = tokenizer.encode_with_special(text, AddSpecial::Nothing);
             assert_eq!(found, expected, "{name}: {text:?}");
             let plain = tokenizer.encode(text, AddSpecial::Nothing);
@@ -42,7 +42,7 @@ fn ids_with_every_pre_tokenizer() {
 }
 
 #[test]
-fn special_tokens_in_a_text_are_text_unless_asked_for() {
+fn special_tokens_are_parsed_only_on_request() {
     let vocabulary = Vocabulary {
         bos: Some(1),
         eos: Some(2),
@@ -55,7 +55,7 @@ fn special_tokens_in_a_text_are_text_unless_asked_for() {
     let a = token(tokenizer.vocabulary(), "a");
     let special = |add| tokenizer.encode_with_special(text, add);
     assert_eq!(special(AddSpecial::Nothing), [1, a, 2]);
-    // BOS and EOS are there already.
+    // BOS and EOS are present already.
     assert_eq!(special(AddSpecial::AsVocabulary), [1, a, 2]);
     assert_eq!(special(AddSpecial::Prompt), [1, a, 2]);
     let plain = tokenizer.encode(text, AddSpecial::AsVocabulary);
@@ -65,9 +65,8 @@ fn special_tokens_in_a_text_are_text_unless_asked_for() {
     assert_eq!(other, [1, a, 0, 2]);
 }
 
-/// Whitespace beside tokens that take it away, as Phi-3's and Phi-4's do.
 #[test]
-fn whitespace_beside_special_tokens() {
+fn whitespace_next_to_special_tokens_is_stripped() {
     let vocabulary = Vocabulary {
         strip_before: vec![2],
         strip_after: vec![1, 2],
@@ -86,9 +85,8 @@ fn whitespace_beside_special_tokens() {
     assert_ne!(encode("a <|endoftext|>"), encode("a<|endoftext|>"));
 }
 
-/// Llama 3: a word that is a token is that token, even where merging would not find it.
 #[test]
-fn whole_words_go_before_merges() {
+fn whole_words_take_precedence_over_merges() {
     let mut vocabulary = small();
     let word = vocabulary.tokens.len() as u32;
     vocabulary.tokens.push("Ġxyzzy".to_owned());
@@ -110,10 +108,9 @@ fn whole_words_go_before_merges() {
     }
 }
 
-/// The definition, at quadratic cost: join the pair of neighbours that comes first, the left-most
-/// of equals, until there is none.
+/// Quadratic reference: merge the first pair of the list, the left-most first.
 #[test]
-fn a_long_word_follows_the_definition() {
+fn long_words_match_the_quadratic_reference() {
     let vocabulary = small();
     let rank = |pair: (u32, u32)| vocabulary.merges.iter().position(|merge| *merge == pair);
     let text = "ththeererinininganandandaalliicecehesaidtotheQueen".repeat(4);
@@ -135,9 +132,9 @@ fn a_long_word_follows_the_definition() {
     assert_eq!(tokenizer.encode(&text, AddSpecial::Nothing), expected);
 }
 
-/// A word of a mebibyte: anything quadratic would not end.
+/// Quadratic time would not end.
 #[test]
-fn long_words_take_their_time_only_once() {
+fn long_words_are_fast() {
     let tokenizer = Tokenizer::new(small()).unwrap();
     for run in ["a", "th", " ", "!", "é", "the"] {
         let text = run.repeat((1 << 20) / run.len());
@@ -146,9 +143,8 @@ fn long_words_take_their_time_only_once() {
     }
 }
 
-/// A byte that stood in no text the vocabulary was made from has no token.
 #[test]
-fn bytes_without_a_token_are_left_out() {
+fn bytes_without_a_token_are_dropped() {
     let mut vocabulary = small();
     let merged = |id: u32| vocabulary.merges.iter().any(|&(a, b)| a == id || b == id);
     let mut letters = ('A'..='Z').map(String::from);
@@ -180,7 +176,7 @@ fn ends_of_generation() {
 }
 
 #[test]
-fn damaged_vocabularies_are_refused() {
+fn invalid_vocabularies_are_rejected() {
     let refuse = |change: fn(&mut Vocabulary)| {
         let mut vocabulary = small();
         change(&mut vocabulary);
@@ -229,9 +225,8 @@ fn damaged_vocabularies_are_refused() {
     );
 }
 
-/// As an artifact stores it.
 #[test]
-fn a_vocabulary_survives_its_json() {
+fn vocabulary_round_trips_through_json() {
     let vocabulary = small();
     let json = serde_json::to_value(&vocabulary).unwrap();
     assert_eq!(json["pre"], "gpt-2");

@@ -1,5 +1,5 @@
-//! Vocabularies out of Hugging Face folders: the same ids as the GGUF of the same model, and as
-//! PyPI's `tokenizers`.
+//! Vocabularies from Hugging Face folders: same ids as the GGUF of the same model and as PyPI's
+//! `tokenizers`.
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
 
@@ -10,9 +10,8 @@ use htc_formats::vocab::Vocabulary;
 use htc_loader::tokenizer::{AddSpecial, Tokenizer, TokenizerError};
 use tokenizer_common::{cases, fixture, from_json, shared, texts, vocabulary_of};
 
-/// Every model of `reference/arch`, made by llama.cpp's converter from the folder it is in.
 #[test]
-fn folders_and_their_ggufs_have_the_same_vocabulary() {
+fn folders_and_ggufs_give_the_same_vocabulary() {
     let Some(folder) = shared("reference/arch") else {
         return;
     };
@@ -28,7 +27,7 @@ fn folders_and_their_ggufs_have_the_same_vocabulary() {
 }
 
 #[test]
-fn texts_have_the_same_ids_from_either() {
+fn folders_and_ggufs_give_the_same_ids() {
     let Some(folder) = shared("models/reference-7m") else {
         return;
     };
@@ -49,8 +48,8 @@ fn texts_have_the_same_ids_from_either() {
     }
 }
 
-/// Characters with byte fallback and a list of merges, with every normaliser and pre-tokenizer that
-/// is understood, on a vocabulary cut out of the demo model's.
+/// Byte fallback and a list of merges, with every supported normaliser and pre-tokenizer, on a
+/// subset of the demo model's vocabulary.
 #[test]
 fn characters_with_byte_fallback() {
     let expected = fixture("characters_ids.json");
@@ -73,7 +72,6 @@ fn characters_with_byte_fallback() {
     }
 }
 
-/// The same vocabulary by scores and by merges, on texts that no tie decides.
 #[test]
 fn scores_and_merges_agree() {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo");
@@ -105,14 +103,14 @@ fn scores_and_merges_agree() {
         let ids = a.encode(&text, AddSpecial::Nothing);
         assert!(ids == b.encode(&text, AddSpecial::Nothing), "{name}");
     }
-    // One long run without any place to cut it.
+    // One long run without any cut.
     let run = "ab".repeat(1 << 19);
     let ids = b.encode(&run, AddSpecial::Nothing);
     assert!(b.decode(&ids) == run);
 }
 
 #[test]
-fn missing_byte_tokens_are_refused() {
+fn missing_byte_tokens_are_rejected() {
     let mut vocabulary = from_json(&{
         let mut model = fixture("characters_tokenizer.json");
         let variants = fixture("characters_ids.json");

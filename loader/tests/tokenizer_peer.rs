@@ -1,5 +1,5 @@
-//! Token ids against those of llama.cpp (commit 0c1e57098), made with
-//! `llama-tokenize --ids --no-escape --no-parse-special --file TEXT --model MODEL`.
+//! Token ids against those of llama.cpp (commit 0c1e57098), made with `llama-tokenize --ids
+//! --no-escape --no-parse-special --file TEXT --model MODEL`.
 
 use std::path::Path;
 
@@ -7,7 +7,6 @@ use htc_formats::gguf::Gguf;
 use htc_formats::vocab::{TokenKind, Vocabulary};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 
-/// The demonstration model. Ids without the BOS in front of each.
 const DEMO: &[(&str, &[u32])] = &[
     ("", &[]),
     (" ", &[4004, 4004]),
@@ -165,7 +164,7 @@ fn demo_model() {
         );
         let whole = tokenizer.encode(text, AddSpecial::AsVocabulary);
         assert_eq!(whole, [&[1], expected].concat(), "{text:?}");
-        // U+2581 is how a space is written, so it comes back as one.
+        // U+2581 encodes a space, so it is decoded to one.
         assert_eq!(
             tokenizer.decode(&whole),
             text.replace('\u{2581}', " "),
@@ -174,8 +173,8 @@ fn demo_model() {
     }
 }
 
-/// Overlapping user-defined tokens, two of them with the name of a control token, and scores that
-/// tie, among them the two zeros.
+/// Overlapping user-defined tokens, two of them with the name of a control token, and tied scores,
+/// among them the two zeros.
 fn small(add_space_prefix: bool) -> Vocabulary {
     let mut tokens = vec!["<unk>".to_owned(), "<s>".to_owned()];
     let mut scores = vec![0.0; 258];

@@ -1,4 +1,4 @@
-//! What holds for every text and every sequence of ids.
+//! Properties of every text and every sequence of ids.
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
 
@@ -9,7 +9,6 @@ use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use proptest::prelude::*;
 use tokenizer_common::{fixture, from_json};
 
-/// Byte fallback, merges within and across words, and, at the end, the tokens that are no text.
 fn vocabulary(add_space_prefix: bool) -> Vocabulary {
     let mut tokens: Vec<(String, TokenKind)> = vec![
         ("<unk>".to_owned(), TokenKind::Unknown),
@@ -45,14 +44,13 @@ fn tokenizer(add_space_prefix: bool) -> Tokenizer {
     Tokenizer::new(vocabulary(add_space_prefix)).unwrap()
 }
 
-/// Any text, or one that the vocabulary has many ways to write. U+2581 is left out: it is how a
-/// space is written and comes back as one.
+/// Any text, or one that the vocabulary can write in many ways. U+2581 is excluded: it is decoded
+/// to a space.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof!["[ abcdé日\n<s>]{0,60}", any::<String>()]
         .prop_map(|text: String| text.replace('\u{2581}', ""))
 }
 
-/// The bytes of every token by itself, put together and only then read as UTF-8.
 fn bytes_of(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<u8> {
     let vocabulary = tokenizer.vocabulary();
     let mut bytes = Vec::new();
@@ -92,7 +90,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn text_comes_back(text in text(), prefix: bool) {
+    fn decoding_inverts_encoding(text in text(), prefix: bool) {
         let tokenizer = tokenizer(prefix);
         let alone = tokenizer.encode(&text, AddSpecial::Nothing);
         prop_assert_eq!(tokenizer.decode(&alone), text.as_str());
@@ -102,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn any_ids_stream_as_they_decode(ids in ids(), prefix: bool) {
+    fn streaming_matches_decoding_of_any_ids(ids in ids(), prefix: bool) {
         let tokenizer = tokenizer(prefix);
         let mut decoder = tokenizer.decoder();
         let mut streamed: String = ids.iter().map(|&id| decoder.push(id)).collect();
@@ -130,7 +128,6 @@ const PRE_TOKENIZERS: [PreTokenizer; 10] = [
     PreTokenizer::Tekken,
 ];
 
-/// A vocabulary that has all bytes, with each pre-tokenizer.
 fn byte_level() -> Vec<Tokenizer> {
     let small = from_json(&fixture("bpe_tokenizer.json"));
     let with = |pre| Vocabulary {
@@ -142,8 +139,8 @@ fn byte_level() -> Vec<Tokenizer> {
         .into()
 }
 
-/// Anything that has the shape of a vocabulary: overlapping texts, of bytes or not, of all kinds,
-/// and merges that may make a token or not.
+/// Anything in the shape of a vocabulary: overlapping texts, valid and invalid byte tokens, all
+/// kinds, and merges with and without resulting tokens.
 fn arbitrary_vocabulary() -> impl Strategy<Value = Vocabulary> {
     let token = (
         prop_oneof![
@@ -181,7 +178,7 @@ fn arbitrary_vocabulary() -> impl Strategy<Value = Vocabulary> {
             let len = tokens.len();
             let (mut tokens, kinds): (Vec<String>, Vec<_>) = tokens.into_iter().unzip();
             if joinable {
-                // Otherwise hardly any list of merges would pass.
+                // Otherwise hardly any list of merges would be valid.
                 for (at, &(left, right)) in merges.iter().enumerate() {
                     let text = |id: u32| tokens.get(id as usize).cloned().unwrap_or_default();
                     let joint = text(left) + &text(right);
@@ -222,7 +219,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn text_comes_back_from_bytes(text in prop_oneof!["[ \\n'sab01.é日\u{301}]{0,60}", any::<String>()]) {
+    fn byte_level_decoding_inverts_encoding(text in prop_oneof!["[ \\n'sab01.é日\u{301}]{0,60}", any::<String>()]) {
         for tokenizer in byte_level() {
             let ids = tokenizer.encode(&text, AddSpecial::Nothing);
             prop_assert_eq!(tokenizer.decode(&ids), text.as_str());
@@ -237,9 +234,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-    /// A vocabulary is refused or gives tokens of its own, whatever is in it.
     #[test]
-    fn any_vocabulary_is_used_or_refused(
+    fn any_vocabulary_is_rejected_or_gives_valid_ids(
         vocabulary in arbitrary_vocabulary(),
         text in prop_oneof!["[abĠé▁ <>|im_end]{0,40}", any::<String>()],
         ids in proptest::collection::vec(any::<u32>().prop_map(|id| id % 40), 0..20),

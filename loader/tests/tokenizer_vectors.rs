@@ -1,5 +1,5 @@
-//! Ids of published vocabularies, where `../shared` has them: llama.cpp's test strings, and whole
-//! texts by the digests of what llama.cpp gives.
+//! Ids of published vocabularies, if present in `../shared`: llama.cpp's test strings, and digests
+//! of whole texts tokenised by llama.cpp.
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
 
@@ -9,7 +9,6 @@ use htc_formats::htz::Digest;
 use htc_loader::tokenizer::AddSpecial;
 use tokenizer_common::{fixture, published, texts, tokenizer_of};
 
-/// `.inp` holds texts, `.out` the ids that llama.cpp gives them.
 fn check(name: &str) {
     let Some(path) = published(name) else { return };
     let tokenizer = tokenizer_of(&path);
@@ -58,8 +57,8 @@ fn qwen_2() {
     check("qwen2");
 }
 
-/// Every text with every vocabulary, against the digests that
-/// `scripts/make_tokenizer_fixtures.py --peer llama-tokenize` (llama.cpp, commit 0c1e57098) wrote.
+/// Every text with every vocabulary, against the digests written by
+/// `scripts/make_tokenizer_fixtures.py --peer llama-tokenize` (llama.cpp, commit 0c1e57098).
 #[test]
 fn whole_texts() {
     let digests = fixture("token_digests.json");

@@ -112,7 +112,6 @@ impl<'a> Bench<'a> {
         self.trials.into_inner()
     }
 
-    /// Makes the artifact of a plan, or reuses an existing one.
     pub(super) fn build(&self, plan: &Plan, treatment: Treatment) -> Result<Built, TrialError> {
         Ok(self.inputs.build(plan, treatment, self.work, self.watch)?)
     }
@@ -205,7 +204,6 @@ impl<'a> Bench<'a> {
             .with_tuned(built, changes, (record, DIAL_POINTS), work, watch)?)
     }
 
-    /// Adds a trial derived from another and returns its index.
     pub(super) fn tried(&self, from: usize, of: impl FnOnce(Trial) -> Trial) -> usize {
         let found = self.trials.borrow().get(from).cloned();
         found.map_or(from, |trial| self.noted(of(trial)))
@@ -233,7 +231,6 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Marks a candidate as measured on the texts after the first.
     pub(super) fn is_elsewhere(&self, candidate: &Candidate) {
         if let Some(trial) = self.trials.borrow_mut().get_mut(candidate.trial) {
             trial.elsewhere = true;
@@ -256,7 +253,6 @@ impl<'a> Bench<'a> {
         Ok(Arc::new(model))
     }
 
-    /// Measures a model at a setting of the active fraction.
     pub(super) fn evaluate_at(
         &self,
         model: &Arc<Model>,
@@ -287,7 +283,6 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Returns the tail energy of all layers before and after the gauge search.
     pub(super) fn tail(&self, candidate: &Candidate) -> (f64, f64) {
         let trials = self.trials.borrow();
         let found = trials.get(candidate.trial).and_then(|trial| trial.tail);
@@ -299,7 +294,6 @@ impl<'a> Bench<'a> {
         self.work.artifact(key).discard();
     }
 
-    /// Returns the candidate with the smaller KL divergence and discards the other.
     pub(super) fn better(&self, one: Candidate, other: Candidate) -> Candidate {
         let (best, beaten) = if other.distance.kl < one.distance.kl {
             (other, one)

@@ -163,8 +163,6 @@ mod tests {
 
     use super::*;
 
-    /// Search result and number of tried ratios, if ratios from `least` can be made and those from
-    /// `enough` hold.
     fn found(start: f64, least: f64, enough: f64) -> (Result<f64, f64>, usize) {
         let there = RefCell::new(vec![start]);
         let search = Search {

@@ -186,7 +186,6 @@ pub fn choose(
     })
 }
 
-/// Returns the best candidate on the validation split, or the smallest within the limit.
 fn decide(
     bench: &Bench,
     plans: Plans,
@@ -237,7 +236,6 @@ pub fn not_on_others(limit: Limit, quality: Option<&Evaluation>) -> String {
     )
 }
 
-/// A limit needs two validation windows for an interval, and one test window.
 pub(super) fn too_few(wanted: ChoiceRequest, found: usize) -> TrialError {
     TrialError::FewHeldOut {
         what: wanted.goal.limit.asked(),

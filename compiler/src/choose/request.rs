@@ -6,7 +6,6 @@ use crate::request::{
     BiasArg, GaugeKind, Goal, Shrinkage, ShrinkageArg, Treatment, TreatmentError, TreatmentRequest,
 };
 
-/// Candidate gauges if none is requested; ties go to the first.
 const GAUGES: [GaugeKind; 3] = [GaugeKind::Whiten, GaugeKind::Activation, GaugeKind::None];
 
 /// Request of a selection and the available data.
@@ -27,7 +26,6 @@ pub struct ChoiceRequest {
 }
 
 impl ChoiceRequest {
-    /// Returns the treatments to compare; ties go to the first.
     pub(super) fn gauges(&self) -> Result<Vec<Treatment>, TreatmentError> {
         let first = self.treatment.resolve(self.calibrated)?;
         let open = self.treatment.gauge.is_none() && self.calibrated && self.held_out;
@@ -50,7 +48,6 @@ impl ChoiceRequest {
         self.candidates() > 1 || (self.held_out && self.tune > 0)
     }
 
-    /// Returns the test split for the quality of the result.
     pub(super) fn reporting(&self, held_out: &HeldOut) -> Option<Windows> {
         if self.decides() {
             held_out.reporting()

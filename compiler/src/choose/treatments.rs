@@ -16,7 +16,6 @@ pub(super) struct Deciding {
 }
 
 impl Bench<'_> {
-    /// Selects the shrinkage if requested, then the gauge, then bias correction.
     pub(super) fn best_treatment(
         &self,
         plan: &Plan,

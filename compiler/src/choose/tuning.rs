@@ -143,7 +143,6 @@ impl Bench<'_> {
         }
     }
 
-    /// -
     pub(super) fn measure_built(
         &self,
         built: &Built,

@@ -72,14 +72,12 @@ mod tests {
         assert_eq!(without.sums, 0);
         let squares = 8 * (4 * 4096 * 4096 + 14_336 * 14_336);
         assert_eq!(with.sums, squares + 8 * 5 * 512 * 14_336);
-        // Only for the root of the hidden layer's inputs.
         let more = 4 * 8 * (14_336 * 14_336 - 4096 * 4096);
         assert_eq!(with.decomposition - without.decomposition, more);
         // Two squares and two panels of 64 MiB per thread.
         let threads = on_device(&hyper, false, 5).decomposition - without.decomposition;
         assert_eq!(threads, 4 * 2 * (8 * 4096 * 4096 + (64 << 20)));
         assert_eq!(copies(4096), 4 * (64 << 20) + 2 * 8 * 4096 * 4096);
-        // A file may claim any width.
         hyper.ffn = usize::MAX / 2;
         assert_eq!(on_device(&hyper, true, 1).sums, u64::MAX);
     }

@@ -255,7 +255,6 @@ pub fn tuning(source: &ModelFile, steps: usize, speed: Speed, threads: usize) ->
     speed.products(products) / threads.max(1) as f64
 }
 
-/// Returns the seconds for the bases of a KV cache, if requested.
 pub(super) fn bases(source: &ModelFile, request: &Request, speed: Speed, threads: usize) -> f64 {
     match request.kv_bases {
         KvBasesArg::On => {
@@ -370,7 +369,6 @@ mod tests {
         let of = |slot, form| coded(&unit(slot, form));
         let of_k = of(Slot::K, dense(DType::Q4K)).unwrap();
         assert!(close(of_k, numbers + rows), "{of_k}");
-        // Q is the first projection with this input and includes the factor.
         let factor = 256.0_f64.powi(3);
         let of_q = of(Slot::Q, dense(DType::Q8_0)).unwrap();
         assert!(close(of_q, of_k + factor), "{of_q}");
@@ -397,7 +395,6 @@ mod tests {
         assert!(curves(normal, CodeKinds::All, false, SPEED, 1) > trellis);
         let levels = |rotates| curves(normal, CodeKinds::Levels, rotates, SPEED, 1);
         assert!(levels(true) > levels(false));
-        // All steps take equal time.
         let tuning = |steps| tuning(&source, steps, SPEED, 1);
         assert_eq!(tuning(0), 0.0);
         let [first, second] = [40, 60].map(|steps| tuning(steps) - tuning(steps - 20));

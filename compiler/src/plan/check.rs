@@ -120,7 +120,6 @@ pub(super) fn rank_limit(shared: bool, members: &[Member]) -> usize {
     if shared { cols } else { outs.min(cols) }
 }
 
-/// Checks that a method can put these matrices into one unit.
 pub(super) fn together(method: Method, matrices: &[MatrixId], shared: bool) -> Option<Fault> {
     let group = |matrix: &MatrixId| matrix.slot().and_then(|slot| slot.group());
     let first = matrices.first()?;
@@ -142,7 +141,6 @@ pub(super) fn together(method: Method, matrices: &[MatrixId], shared: bool) -> O
     Some(Fault::Members { expected, found })
 }
 
-/// Returns the allowed forms of a matrix, as named in a plan's file.
 pub(super) const fn forms(method: Method, matrix: MatrixId) -> &'static str {
     match (matrix, method) {
         (MatrixId::Embedding, _) => "dense, since rows of an embedding are looked up",
@@ -160,7 +158,6 @@ pub(super) const fn forms(method: Method, matrix: MatrixId) -> &'static str {
     }
 }
 
-/// Returns true if a matrix may have a form, alone or with others.
 pub(super) fn may_have(method: Method, matrices: &[MatrixId], form: &str) -> bool {
     let alone = matrices.len() == 1;
     match (matrices.first(), form) {
@@ -180,7 +177,6 @@ pub(super) fn may_have(method: Method, matrices: &[MatrixId], form: &str) -> boo
     }
 }
 
-/// Checks the units of a plan one by one.
 pub(super) struct Check<'a, S> {
     hyper: &'a HyperParameters,
     method: Method,

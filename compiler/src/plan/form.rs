@@ -58,7 +58,6 @@ pub enum Form {
 }
 
 impl Form {
-    /// Returns the factored form of a method with the types of its two factors.
     pub(super) fn factored(method: Method, rank: usize, first: DType, second: DType) -> Form {
         match method {
             Method::PerSlot | Method::Quantise => Form::LowRank {
@@ -158,7 +157,6 @@ impl Form {
         tensors.iter().map(StoredTensor::bytes).sum()
     }
 
-    /// Returns the types of its tensors, each with its key in a plan's file.
     pub(super) fn types(&self) -> Vec<(&'static str, DType)> {
         match *self {
             Form::Kept | Form::Bands { .. } => Vec::new(),

@@ -93,7 +93,6 @@ pub(super) fn kinds(hyper: &HyperParameters, request: &Request) -> Result<Vec<Ki
 /// Largest ratio of inputs to outputs of a group with a shared basis.
 pub(crate) const MAX_ASPECT: usize = 16;
 
-/// Returns the units of all layers, layer by layer.
 pub(super) fn units(
     hyper: &HyperParameters,
     kinds: &[Kind],

@@ -7,14 +7,12 @@
 
 use super::form::Form;
 
-/// Maximum length of a list; longer lists keep one sum per bucket of bytes.
 const LONGEST: usize = 1 << 14;
 
 /// Maximum length of the list of a group with shared forms. A bucket is about as wide as the step
 /// between two forms of a matrix.
 const LONGEST_OF_GROUP: usize = 1 << 9;
 
-/// A candidate form of a matrix, or the forms of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Choice<T = Form> {
     pub form: T,
@@ -23,7 +21,6 @@ pub(super) struct Choice<T = Form> {
     pub loss: f64,
 }
 
-/// Returns the Pareto-optimal choices in bytes and loss, smallest first.
 pub(super) fn unbeaten<T>(mut all: Vec<Choice<T>>) -> Vec<Choice<T>> {
     all.sort_by(|a, b| {
         (a.bytes, a.loss)
@@ -400,7 +397,6 @@ mod tests {
             bytes
         };
         assert_eq!(filled(21), [10, 10]);
-        // The larger fitting step first, then a smaller one in the remainder.
         assert_eq!(filled(64), [34, 30]);
         assert_eq!(filled(46), [16, 30]);
         assert_eq!(filled(29), [16, 10]);

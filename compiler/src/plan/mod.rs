@@ -166,7 +166,6 @@ fn attempt(
     Ok(plan)
 }
 
-/// Returns a plan of units that must pass validation.
 fn checked(
     hyper: &HyperParameters,
     request: Request,
@@ -273,7 +272,6 @@ fn instead(what: &str, found: DenseType, asked: DenseType, cols: usize) -> Strin
     )
 }
 
-/// Returns the rank of every kind if it is the same in all layers; `None` if ranks are allocated.
 fn fixed(kinds: &[Kind], request: &Request) -> Result<Option<Vec<usize>>, PlanError> {
     let plain = request.allocation == Allocation::default();
     match request.budget {

@@ -25,7 +25,6 @@ pub(super) fn say(units: &[UnitPlan], notes: &mut Vec<String>) {
     }
 }
 
-/// Returns the note; `None` if no matrix is padded.
 fn note(units: &[UnitPlan]) -> Option<String> {
     let mut found: Vec<Padded> = Vec::new();
     for unit in units {

@@ -126,8 +126,6 @@ enum Having {
     Common(Form),
 }
 
-/// Returns the units with shared bases and their loss; `None` without groups, or if even the
-/// smallest forms are too large.
 fn together(
     members: &[Member],
     (choices, finer): (&[Vec<Choice>], &[Vec<Choice>]),
@@ -365,7 +363,6 @@ fn between(member: &Member, curves: &[Curve]) -> Vec<Choice> {
         .collect()
 }
 
-/// Returns the Pareto-optimal forms of a matrix in bytes and loss, smallest first.
 fn choices(member: &Member, curves: &[Curve]) -> Vec<Choice> {
     unbeaten(forms(member, curves))
 }
@@ -395,7 +392,6 @@ mod tests {
                 point(DType::Q5K, 0.5),
                 point(DType::Q4K, 0.4),
                 point(DType::Q8_0, 0.1),
-                // As large as the source.
                 point(DType::BF16, 0.2),
                 point(DType::F32, f64::NAN),
             ],
@@ -407,14 +403,11 @@ mod tests {
             .iter()
             .map(|c| c.form.clone())
             .collect();
-        // A file of a single type still uses it.
         let all = forms(&member, &curves);
         assert!(all.iter().any(|c| c.form == dense(DType::Q5K)));
         assert_eq!(found, [dense(DType::Q4K), dense(DType::Q8_0), Form::Kept]);
     }
 
-    /// Q, K and V may share a basis, O may have low rank, gate is coded: the result matches brute
-    /// force. Without shared curves only separate forms are used.
     #[test]
     fn factors_and_shared_bases_compete_with_codes() {
         let slot = |slot, rows| Member {

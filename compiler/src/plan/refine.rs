@@ -145,7 +145,6 @@ mod tests {
         let all = |budget| refinements(&members, &curves, budget).unwrap();
         assert!(all(0).is_empty());
         let bytes = |found: &[Refinement]| found.iter().map(|of| of.bytes).sum::<u64>();
-        // The budget fits two; the third has the least gain.
         let two = all(1 << 20)[0].bytes * 2;
         let found = all(two);
         assert!(bytes(&found) <= two);

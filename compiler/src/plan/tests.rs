@@ -369,7 +369,6 @@ fn dense_types_apply_to_all_unfactorised_matrices() {
         Whole(DType::F16),
     );
     let plan = plan.unwrap();
-    // The selected projections keep ratio and form; four projections and two matrices are added.
     assert_eq!(plan.ratio(), plain.ratio());
     assert_eq!(plan.units.len(), plain.units.len() + 3 * 4 + 2);
     let form = |matrix| plan.unit_of(matrix).unwrap().form.clone();
@@ -390,7 +389,6 @@ fn dense_types_apply_to_all_unfactorised_matrices() {
         let stored = (unit.parameters_after(), unit.bytes_after());
         assert_eq!(stored, sizes(unit), "{}", unit.label());
     }
-    // A tied head adds one matrix.
     let tied = super::make(&hyper, asked, &Evidence::default(), Tied).unwrap();
     assert!(tied.unit_of(MatrixId::Head).is_none());
     assert!(tied.unit_of(MatrixId::Embedding).is_some());
@@ -412,7 +410,6 @@ fn dense_type_as_large_as_the_source_is_ignored() {
             unit.notes
         );
     }
-    // The type is already that of the source: no note.
     let same = made(DType::Q8_0).unwrap();
     let o = same.unit_of(MatrixId::Slot {
         layer: 0,
@@ -422,7 +419,6 @@ fn dense_type_as_large_as_the_source_is_ignored() {
         o.map(|unit| (unit.form.clone(), unit.notes.len())),
         Some((Form::Kept, 0))
     );
-    // A projection that would grow as factors is dense in the type.
     let long = made(DType::F32).unwrap();
     let q = long
         .unit_of(MatrixId::Slot {

@@ -63,7 +63,6 @@ impl Unit {
         Form::factored(request.method, rank, first, second)
     }
 
-    /// Returns the factor type that holds exempt channels exactly, if the request has any here.
     pub(super) fn exact_type(&self, request: &Request) -> Option<DType> {
         let channels = matches!(request.treatment.sink, Some(SinkProtection::Channels(_)));
         let types = self.members.iter().map(|member| member.source_type);
@@ -72,7 +71,6 @@ impl Unit {
     }
 }
 
-/// Returns true if the members read the residual stream, whose channels can be exempt.
 fn reads_stream(members: &[Member]) -> bool {
     let slot = members.first().and_then(Member::slot);
     slot.is_some_and(|slot| slot.group().is_some())
@@ -179,7 +177,6 @@ impl UnitPlan {
         self.form.tensors(&self.members)
     }
 
-    /// Returns true if the unit reads the residual stream, whose channels can be exempt.
     pub(super) fn reads_stream(&self) -> bool {
         reads_stream(&self.members)
     }

@@ -174,7 +174,6 @@ mod tests {
                 assert!((found - whole).abs() < 0.06, "{said}");
                 assert!(found > 0.4 * whole, "{said}");
             }
-            // The last quarter is held out if the whole text is used.
             for part in parts().filter(|part| keep(part)) {
                 let last = (text.len() * 3 / 4, text.len());
                 let found = within(&places(&text, [part].into_iter()), last);

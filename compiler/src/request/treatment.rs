@@ -317,7 +317,6 @@ impl fmt::Display for Treatment {
 
 as_typed!(GaugeKind, SinkProtection, BiasArg, ShrinkageArg);
 
-/// Serialised [`Treatment`].
 #[derive(Serialize, Deserialize)]
 struct TreatmentRecord {
     gauge: GaugeKind,

@@ -167,7 +167,6 @@ impl Wishes {
         }
     }
 
-    /// Returns the first option that applies only to factors or single projections, with its value.
     fn of_factors(&self) -> Option<(&'static str, String)> {
         fn said(wish: Option<impl ToString>) -> Option<String> {
             wish.map(|wish| wish.to_string())
@@ -246,7 +245,6 @@ mod tests {
             ..Wishes::default()
         };
         assert_eq!(shared.allocator(true), Allocator::Waterfill);
-        // A fixed rank leaves nothing to allocate.
         let fixed = Wishes {
             budget: Some(Budget::Rank(4)),
             ..shared
@@ -288,7 +286,6 @@ mod tests {
             let decided = (request.method, request.method_from);
             assert_eq!(decided, (Method::PerSlot, Some(option)));
             assert_eq!(wishes.check(), Ok(()));
-            // An explicit method needs no implying option.
             let asked = Wishes {
                 method: Some(Method::SharedBasis),
                 ..wishes
@@ -298,9 +295,7 @@ mod tests {
                 (Method::SharedBasis, None)
             );
         }
-        // `none` is valid without factors.
         assert_eq!(gauge(GaugeKind::None).method(), Method::Quantise);
-        // A file size and a rank floor.
         let both = Wishes {
             budget: Some(Budget::Bits(3.0)),
             ..floor

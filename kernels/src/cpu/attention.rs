@@ -44,14 +44,10 @@ impl Attention {
     }
 }
 
-/// Positions per tile of a prefill.
 const KEYS: usize = 64;
 
-/// Maximum number of queries per prefill task; all of them share each key or value that was
-/// widened.
 const WIDEST: usize = 64;
 
-/// Numbers on a cache line.
 const LINE: usize = 16;
 
 impl Cpu {
@@ -165,7 +161,6 @@ impl Cpu {
     }
 }
 
-/// Representation of the positions of a tile.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Full,
@@ -173,7 +168,6 @@ enum Part {
     LowRank,
 }
 
-/// Scratch space of a block of queries, one query per column.
 struct Task<'a> {
     size: usize,
     ranks: [usize; 2],
@@ -193,17 +187,13 @@ struct Task<'a> {
     low_queries: &'a mut [f32],
     /// `[rank of values, width]`: weighted sums of coordinates.
     low_sums: &'a mut [f32],
-    /// Pending factors of `low_sums`.
     decay: &'a mut [f32],
-    /// First and end row of a tile visible to each column.
     first: [i32; WIDEST],
     end: [i32; WIDEST],
-    /// True until something is added to `sums`, and to `low_sums`.
     fresh: [bool; 2],
 }
 
 impl<'a> Task<'a> {
-    /// Returns the length of the scratch space in numbers.
     fn numbers(size: usize, [keys, values]: [usize; 2], width: usize) -> usize {
         let low = (keys + values + 1) * width;
         (2 * width + KEYS) * size.next_multiple_of(LINE) + (KEYS + 3) * width + low + 2 * LINE
@@ -245,7 +235,6 @@ impl<'a> Task<'a> {
         task
     }
 
-    /// Stores every query as a column, times `scale`.
     fn set_queries<'q>(&mut self, queries: impl Iterator<Item = &'q [f32]>, scale: f32) {
         // The sums are not needed yet; columns without a query stay 0.
         self.sums.fill(0.0);
@@ -355,7 +344,6 @@ impl<'a> Task<'a> {
         (kernels.heads.columns)(operands, self.sums);
     }
 
-    /// Returns the normalised outputs of the first `columns` columns.
     fn finish(&mut self, columns: usize) -> impl Iterator<Item = &[f32]> {
         for total in &mut *self.total {
             *total = 1.0 / *total;

@@ -69,13 +69,10 @@ tile_kernels!("avx2,fma,f16c", __m256);
 
 attention_kernels!([target_feature(enable = "avx2,fma,f16c")], __m256);
 
-/// Numbers in a register.
 const LANES: usize = 8;
-/// See [`tile_kernels`].
 const CHAINS: usize = 2;
 const TILE_ROWS: usize = 4;
 const TILE_VECTORS: usize = 3;
-/// See [`attention_kernels`].
 const REGISTERS: usize = 2;
 const COLUMN_ROWS: usize = 6;
 const VALUE_PARTS: usize = 2;
@@ -101,17 +98,15 @@ avx2! {
         _mm256_set1_ps(x)
     }
 
-    /// Returns the horizontal sum of each register.
     fn sums_of_four([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
         let sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
         let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
         let mut numbers = [0.0; 4];
-        // SAFETY: the write stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm_storeu_ps(numbers.as_mut_ptr(), sums) };
         numbers
     }
 
-    /// Loads up to a register of numbers, padded with zeros.
     fn load_first(x: &[f32]) -> __m256 {
         let count = _mm256_set1_epi32(x.len().min(LANES) as i32);
         let mask = _mm256_cmpgt_epi32(count, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -120,23 +115,23 @@ avx2! {
     }
 
     fn load(x: &[f32; LANES]) -> __m256 {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm256_loadu_ps(x.as_ptr()) }
     }
 
     fn store(x: &mut [f32; LANES], value: __m256) {
-        // SAFETY: the write stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm256_storeu_ps(x.as_mut_ptr(), value) }
     }
 
     fn load_halves(halves: &[u16; LANES]) -> __m256 {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         _mm256_cvtph_ps(unsafe { _mm_loadu_si128(halves.as_ptr().cast()) })
     }
 
     fn store_halves(halves: &mut [u16; LANES], numbers: __m256) {
         let rounded = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(numbers);
-        // SAFETY: the write stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm_storeu_si128(halves.as_mut_ptr().cast(), rounded) };
     }
 
@@ -145,36 +140,31 @@ avx2! {
     }
 
     fn load_128(bytes: &[u8; 16]) -> __m128i {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm_lddqu_si128(bytes.as_ptr().cast()) }
     }
 
     fn load_256(bytes: &[u8; 32]) -> __m256i {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
-    /// Broadcasts an f16.
     fn half(bytes: &[u8; 2]) -> __m256 {
         _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(*bytes)))
     }
 
-    /// Returns `q * d - m`, rounded twice like the scalar decoder.
     fn scaled(q: __m256, d: __m256, m: __m256) -> __m256 {
         _mm256_sub_ps(_mm256_mul_ps(q, d), m)
     }
 
-    /// Converts the lower eight bytes to numbers.
     fn signed(bytes: __m128i) -> __m256 {
         _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
     }
 
-    /// Converts the lower eight bytes to numbers.
     fn unsigned(bytes: __m128i) -> __m256 {
         _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
     }
 
-    /// Splits a register of bytes into four groups of eight, each in the lower half.
     fn eights(bytes: __m256i) -> [__m128i; 4] {
         let low = _mm256_castsi256_si128(bytes);
         let high = _mm256_extracti128_si256::<1>(bytes);
@@ -186,7 +176,6 @@ avx2! {
         ]
     }
 
-    /// Returns the eight scales and the eight minima of a q4_k or q5_k block.
     fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> [[f32; 8]; 2] {
         let six_bits = six_bit_scales(packed).to_le_bytes();
         let mut numbers = [[0.0; 8]; 2];

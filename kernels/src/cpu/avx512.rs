@@ -97,13 +97,10 @@ attention_kernels!(
     __m512
 );
 
-/// Numbers in a register.
 const LANES: usize = 16;
-/// See [`tile_kernels`].
 const CHAINS: usize = 4;
 const TILE_ROWS: usize = 8;
 const TILE_VECTORS: usize = 3;
-/// See [`attention_kernels`].
 const REGISTERS: usize = 4;
 const COLUMN_ROWS: usize = 6;
 const VALUE_PARTS: usize = 4;
@@ -140,12 +137,11 @@ avx512! {
         let sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
         let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
         let mut numbers = [0.0; 4];
-        // SAFETY: the write stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm_storeu_ps(numbers.as_mut_ptr(), sums) };
         numbers
     }
 
-    /// Loads up to a register of numbers, padded with zeros.
     fn load_first(x: &[f32]) -> __m512 {
         let mask = ((1u32 << x.len().min(LANES)) - 1) as u16;
         // SAFETY: only lanes below the length are read.
@@ -153,23 +149,23 @@ avx512! {
     }
 
     fn load(x: &[f32; LANES]) -> __m512 {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm512_loadu_ps(x.as_ptr()) }
     }
 
     fn store(x: &mut [f32; LANES], value: __m512) {
-        // SAFETY: the write stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm512_storeu_ps(x.as_mut_ptr(), value) }
     }
 
     fn load_halves(halves: &[u16; LANES]) -> __m512 {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
     }
 
     fn store_halves(halves: &mut [u16; LANES], numbers: __m512) {
         let rounded = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(numbers);
-        // SAFETY: the write stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm256_storeu_si256(halves.as_mut_ptr().cast(), rounded) };
     }
 
@@ -179,22 +175,20 @@ avx512! {
     }
 
     pub(super) fn load_256(bytes: &[u8; 32]) -> __m256i {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
     pub(super) fn load_512(bytes: &[u8; 64]) -> __m512i {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }
 
-    /// Broadcasts the first f16. Converting from memory saves a shuffle.
     fn half(bytes: &[u8; 8]) -> __m512 {
         let halves = _mm_cvtsi64_si128(i64::from_le_bytes(*bytes));
         _mm512_broadcastss_ps(_mm_cvtph_ps(halves))
     }
 
-    /// Returns `q * d - m`, rounded twice like the scalar decoder.
     fn scaled(q: __m512, d: f32, m: f32) -> __m512 {
         _mm512_sub_ps(_mm512_mul_ps(q, _mm512_set1_ps(d)), _mm512_set1_ps(m))
     }
@@ -209,7 +203,6 @@ avx512! {
         )
     }
 
-    /// Returns the eight scales, then the eight minima of a q4_k or q5_k block.
     fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> [f32; LANES] {
         let six_bits = six_bit_scales(packed).cast_signed();
         let bytes = _mm_set_epi64x((six_bits >> 64) as i64, six_bits as i64);

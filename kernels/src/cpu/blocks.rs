@@ -110,7 +110,6 @@ macro_rules! float_kernels {
             block_decoder!($features, $bytes, $len, $unpack);
             row_groups!($features, matvec, f32);
 
-            /// Computes the products of `R` rows; the order of summation does not depend on `R`.
             #[inline]
             #[target_feature(enable = $features)]
             fn rows<const R: usize>(rows: [&[u8]; R], x: &[f32], ahead: usize) -> [f32; R] {
@@ -236,7 +235,6 @@ macro_rules! tile_kernels {
             }
         }
 
-        /// Computes [`few`] for `R` rows from `first`.
         #[target_feature(enable = $features)]
         fn few_rows<const R: usize>(
             w: Matrix<'_>,
@@ -280,8 +278,6 @@ macro_rules! tile_kernels {
             }
         }
 
-        /// Adds the products of `count` columns of `R` rows and `T` vectors that are `stride`
-        /// apart.
         #[inline]
         #[target_feature(enable = $features)]
         fn tile<const R: usize, const T: usize>(
@@ -378,7 +374,7 @@ macro_rules! kernel_table {
             dot: $dot,
             tiles: Some($tiles),
             matvec: |w, x, y| {
-                // SAFETY: see `KERNELS`: the CPU features are present.
+                // SAFETY: see `KERNELS`.
                 unsafe {
                     match w.dtype() {
                         DType::F32 => f32::matvec(w, x, y),
@@ -389,28 +385,28 @@ macro_rules! kernel_table {
                 }
             },
             few: |w, n, x, y| {
-                // SAFETY: see `KERNELS`: the CPU features are present.
+                // SAFETY: see `KERNELS`.
                 unsafe { few(w, n, x, y) }
             },
             quantise: |x, out| {
-                // SAFETY: see `KERNELS`: the CPU features are present.
+                // SAFETY: see `KERNELS`.
                 unsafe { activations::avx2::quantise(x, out) }
             },
             decode: |dtype, bytes, out| {
-                // SAFETY: see `KERNELS`: the CPU features are present.
+                // SAFETY: see `KERNELS`.
                 unsafe { decode(dtype, bytes, out) }
             },
             bands: BandKernels {
                 unpack: |code, band, groups, out| {
-                    // SAFETY: see `KERNELS`: the CPU features are present.
+                    // SAFETY: see `KERNELS`.
                     unsafe { bands::avx2::unpack(code, band, groups, out) }
                 },
                 add: |integers, factors, vectors, sums| {
-                    // SAFETY: see `KERNELS`: the CPU features are present.
+                    // SAFETY: see `KERNELS`.
                     unsafe { bands::avx2::add(integers, factors, vectors, sums) }
                 },
                 dot: |code, band, groups, vector, room, sums| {
-                    // SAFETY: see `KERNELS`: the CPU features are present.
+                    // SAFETY: see `KERNELS`.
                     unsafe { bands::avx2::dot(code, band, groups, vector, room, sums) }
                 },
             },

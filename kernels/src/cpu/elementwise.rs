@@ -6,7 +6,6 @@ use super::Cpu;
 use crate::error::{ShapeError, expect, expect_rope, expect_rows};
 use crate::pool::Pool;
 
-/// Numbers per task; fewer are not worth a fork.
 const TASK: usize = 16 << 10;
 
 impl Cpu {

@@ -42,7 +42,6 @@ impl<'a> View<'a> {
     }
 }
 
-/// Returns the index of the last element of a non-empty matrix.
 fn last_element(rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> usize {
     rows.saturating_sub(1)
         .saturating_mul(row_stride)

@@ -45,7 +45,6 @@ macro_rules! decode_kernels {
         mod $module {
             use super::*;
 
-            /// Heads processed together: they read a key or value once.
             const TOGETHER: usize = 4;
 
             #[$($attribute)*]
@@ -62,7 +61,6 @@ macro_rules! decode_kernels {
                 }
             }
 
-            /// Computes [`scores`] of `H` heads, four positions at a time.
             #[$($attribute)*]
             fn scores_of<const H: usize>(
                 q: &[f32],
@@ -142,8 +140,6 @@ macro_rules! decode_kernels {
                 }
             }
 
-            /// Computes [`weighted_sum`] of `H` heads, `C` registers of each value and `P`
-            /// positions at a time.
             #[$($attribute)*]
             fn sums_of<const H: usize, const C: usize, const P: usize>(
                 weights: &[f32],
@@ -179,7 +175,6 @@ macro_rules! decode_kernels {
                 }
             }
 
-            /// Computes the `C` registers of [`sums_of`] from number `at` of a value.
             #[$($attribute)*]
             fn part_of_sums<const H: usize, const C: usize, const P: usize>(
                 weights: &[f32],
@@ -265,7 +260,6 @@ macro_rules! attention_kernels {
             }
         }
 
-        /// Computes the `N` registers of [`columns`] from column `at`.
         #[$($attribute)*]
         fn columns_at<const N: usize>(operands: Columns<'_>, at: usize, c: &mut [f32]) {
             let rows = operands.rows;
@@ -284,7 +278,6 @@ macro_rules! attention_kernels {
             }
         }
 
-        /// Computes `M` rows of [`columns_at`], from `first`.
         #[$($attribute)*]
         fn block<const M: usize, const N: usize>(
             Columns { a, strides: [down, along], b, width, keep, .. }: Columns<'_>,
@@ -359,7 +352,6 @@ macro_rules! attention_kernels {
             }
         }
 
-        /// Loads up to a register of f16, padded with zeros.
         #[$($attribute)*]
         fn load_first_halves(halves: &[u16]) -> $vector {
             let mut first = [0; LANES];
@@ -378,31 +370,31 @@ macro_rules! heads {
         Heads {
             lanes: LANES,
             widen: |halves, numbers| {
-                // SAFETY: see `KERNELS`: the CPU features are present.
+                // SAFETY: see `KERNELS`.
                 unsafe { widen_all(halves, numbers) }
             },
             narrow: |numbers, halves| {
-                // SAFETY: see `KERNELS`: the CPU features are present.
+                // SAFETY: see `KERNELS`.
                 unsafe { narrow_all(numbers, halves) }
             },
             scores: |q, keys, size, scale, out| {
-                // SAFETY: see `KERNELS`: the CPU features are present.
+                // SAFETY: see `KERNELS`.
                 unsafe { halves::scores(q, keys, size, scale, out) }
             },
             weighted_sum: |weights, values, size, out| {
-                // SAFETY: see `KERNELS`: the CPU features are present.
+                // SAFETY: see `KERNELS`.
                 unsafe { halves::weighted_sum(weights, values, size, out) }
             },
             scores_f32: |q, keys, size, scale, out| {
-                // SAFETY: see `KERNELS`: the CPU features are present.
+                // SAFETY: see `KERNELS`.
                 unsafe { floats::scores(q, keys, size, scale, out) }
             },
             weighted_sum_f32: |weights, values, size, out| {
-                // SAFETY: see `KERNELS`: the CPU features are present.
+                // SAFETY: see `KERNELS`.
                 unsafe { floats::weighted_sum(weights, values, size, out) }
             },
             columns: |operands, c| {
-                // SAFETY: see `KERNELS`: the CPU features are present.
+                // SAFETY: see `KERNELS`.
                 unsafe { columns(operands, c) }
             },
         }

@@ -1,4 +1,4 @@
-//! The table of inner kernels and the choice between its versions.
+//! Kernel tables and their selection.
 
 use std::sync::OnceLock;
 
@@ -13,38 +13,38 @@ use super::lanes::Loops;
 use super::plain;
 use crate::matrix::Matrix;
 
-/// What one instruction set offers: each kernel runs on one thread, over shapes its caller has
-/// checked.
+/// Kernels of one instruction set; each runs on one thread, over shapes its caller has checked.
 pub(crate) struct Kernels {
-    /// As [`instruction_set`](super::instruction_set).
+    /// Name, see [`instruction_set`](super::instruction_set).
     pub name: &'static str,
-    /// `y = W x`; `x [cols]`, `y [rows]`. A row's result depends on nothing but that row and `x`.
+    /// Computes `y = W x`; `x [cols]`, `y [rows]`. A row's result depends on that row and `x`
+    /// alone.
     pub matvec: fn(Matrix<'_>, &[f32], &mut [f32]),
-    /// `y = W x` in integers.
+    /// Computes `y = W x` in integers.
     pub dot: Dot,
-    /// The same for several vectors.
+    /// Computes several vectors in integers.
     pub tiles: Option<Tiles>,
-    /// `y = W xᵀ` for few vectors: `x [n, cols]`, `y [rows, n]`.
+    /// Computes `y = W xᵀ` for few vectors: `x [n, cols]`, `y [rows, n]`.
     pub few: fn(Matrix<'_>, usize, &[f32], &mut [f32]),
-    /// One row as integers: `x`, strips for all of it.
+    /// Quantises one row to super-blocks.
     pub quantise: fn(&[f32], &mut [Strip]),
-    /// Whole blocks to numbers, bit for bit as the scalar decoder.
+    /// Decodes whole blocks, bit-identical to the scalar decoder.
     pub decode: fn(DType, &[u8], &mut [f32]),
-    /// Products with matrices in bands.
+    /// Products with matrices in column groups.
     pub bands: BandKernels,
-    /// Norms, activations and the parts of a softmax.
+    /// Norms, activations and softmax steps.
     pub loops: Loops,
     /// Products with keys and values.
     pub heads: Heads,
 }
 
-/// The best table this processor can run.
+/// Returns the best table for this processor.
 pub(crate) fn detected() -> &'static Kernels {
     static CHOICE: OnceLock<&'static Kernels> = OnceLock::new();
     CHOICE.get_or_init(|| available()[0])
 }
 
-/// Every table this processor can run, the best first.
+/// Returns every table for this processor, the best first.
 pub(crate) fn available() -> Vec<&'static Kernels> {
     #[cfg(target_arch = "x86_64")]
     let wide = [super::avx512::with_vbmi()]

@@ -10,11 +10,11 @@ use super::kernels::Kernels;
 use super::low_rank::LowRankView;
 use crate::error::{ShapeError, expect, product};
 
-/// Numbers of keys or values.
+/// Stored keys or values.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum KvNumbers<'a> {
-    /// The bits of float16, as [`Cpu::to_f16`](super::Cpu::to_f16) gives them.
+    /// Bits of float16, as returned by [`Cpu::to_f16`](super::Cpu::to_f16).
     F16(&'a [u16]),
     /// float32: twice the memory and no rounding, for comparisons.
     F32(&'a [f32]),
@@ -25,7 +25,7 @@ pub enum KvNumbers<'a> {
 }
 
 impl<'a> KvNumbers<'a> {
-    /// How many there are, of whole blocks.
+    /// Returns the number of values, in whole blocks.
     pub fn len(self) -> usize {
         match self {
             KvNumbers::F16(numbers) => numbers.len(),
@@ -35,12 +35,11 @@ impl<'a> KvNumbers<'a> {
         }
     }
 
-    /// Whether there is none.
+    /// Returns true if there are none.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Numbers that a head's size is a multiple of.
     fn block(self) -> usize {
         match self {
             KvNumbers::F16(_) | KvNumbers::F32(_) => 1,
@@ -49,7 +48,7 @@ impl<'a> KvNumbers<'a> {
         }
     }
 
-    /// Some of them, whole blocks.
+    /// Returns a range of whole blocks.
     pub(crate) fn slice(self, range: Range<usize>) -> Self {
         match self {
             KvNumbers::F16(numbers) => KvNumbers::F16(&numbers[range]),
@@ -59,7 +58,7 @@ impl<'a> KvNumbers<'a> {
         }
     }
 
-    /// As float32, in `room` where they are not stored so.
+    /// Returns float32 values, decoded into `room` if necessary.
     pub(super) fn in_f32<'r>(self, kernels: &Kernels, room: &'r mut [f32]) -> &'r [f32]
     where
         'a: 'r,
@@ -103,11 +102,11 @@ impl<'a> From<&'a [f32]> for KvNumbers<'a> {
     }
 }
 
-/// A view of the keys and values of one layer, each `[kv_heads, capacity, head_size]`: the
-/// positions of one head lie together, so that a decoding step reads each head as one stream.
+/// View of the keys and values of one layer, each `[kv_heads, capacity, head_size]`: the positions
+/// of one head are contiguous, so that a decoding step reads each head as one stream.
 ///
-/// Position `p` of head `h` starts at number `(h * capacity + p) * head_size`. Which positions
-/// are valid is the caller's to know; kernels read positions `0 .. len` only.
+/// Position `p` of head `h` starts at number `(h * capacity + p) * head_size`. The caller tracks
+/// the valid positions; kernels read positions `0 .. len` only.
 #[derive(Clone, Copy, Debug)]
 pub struct KvView<'a> {
     keys: KvNumbers<'a>,
@@ -119,7 +118,7 @@ pub struct KvView<'a> {
 }
 
 impl<'a> KvView<'a> {
-    /// A view over exactly `kv_heads * capacity * head_size` keys and as many values.
+    /// Views exactly `kv_heads * capacity * head_size` keys and as many values.
     ///
     /// # Errors
     /// When `keys` or `values` has another length, or `kv_heads` or `head_size` is 0.
@@ -136,7 +135,7 @@ impl<'a> KvView<'a> {
         KvView::of(keys.into(), values.into(), kv_heads, head_size, capacity)
     }
 
-    /// As [`KvView::new`], of numbers of any type.
+    /// Same as [`KvView::new`] for any storage type.
     ///
     /// # Errors
     /// As [`KvView::new`], and when heads are not whole blocks.
@@ -174,12 +173,12 @@ impl<'a> KvView<'a> {
         })
     }
 
-    /// The same with positions in low rank between those in full: the first
-    /// [`front`](LowRankView::front) positions of the sequence are the first that this view holds in
-    /// full, then come those of `low_rank`, then the others in full.
+    /// Adds low-rank positions: the first [`front`](LowRankView::front) positions of the sequence
+    /// are the first full ones of this view, then come those of `low_rank`, then the other full
+    /// ones.
     ///
     /// # Errors
-    /// When `low_rank` is not of as many heads of the same size.
+    /// When the heads of `low_rank` differ in number or size.
     pub fn with_low_rank(mut self, low_rank: LowRankView<'a>) -> Result<Self, ShapeError> {
         expect("kv heads in low rank", self.kv_heads, low_rank.kv_heads())?;
         expect(
@@ -191,7 +190,7 @@ impl<'a> KvView<'a> {
         Ok(self)
     }
 
-    /// Number of kv heads.
+    /// Number of KV heads.
     pub fn kv_heads(&self) -> usize {
         self.kv_heads
     }
@@ -201,18 +200,18 @@ impl<'a> KvView<'a> {
         self.head_size
     }
 
-    /// Positions in low rank.
+    /// Low-rank positions.
     pub fn low_rank(&self) -> Option<&LowRankView<'a>> {
         self.low_rank.as_ref()
     }
 
-    /// Positions in low rank, and how many in full stand in front of them.
+    /// Number of low-rank positions, and of the full positions before them.
     pub(crate) fn compressed(&self) -> [usize; 2] {
         self.low_rank
             .map_or([0; 2], |low| [low.positions(), low.front()])
     }
 
-    /// Row among those in full of the first position from `position` on that is stored so.
+    /// Row among the full positions of the first full position from `position`.
     pub(crate) fn full_row(&self, position: usize) -> usize {
         let [compressed, front] = self.compressed();
         if position <= front {
@@ -222,13 +221,13 @@ impl<'a> KvView<'a> {
         }
     }
 
-    /// Row among those in low rank of the first position from `position` on that is stored so.
+    /// Row among the low-rank positions of the first one from `position`.
     pub(crate) fn low_row(&self, position: usize) -> usize {
         let [compressed, front] = self.compressed();
         position.saturating_sub(front).min(compressed)
     }
 
-    /// Positions in full there is room for.
+    /// Capacity of full positions.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -236,14 +235,14 @@ impl<'a> KvView<'a> {
     /// Keys and values `[capacity, head_size]` of one head.
     ///
     /// # Panics
-    /// When `head >= kv_heads()`, as indexing does.
+    /// When `head >= kv_heads()`.
     pub fn head(&self, head: usize) -> (KvNumbers<'a>, KvNumbers<'a>) {
         let len = self.capacity * self.head_size;
         let range = head * len..(head + 1) * len;
         (self.keys.slice(range.clone()), self.values.slice(range))
     }
 
-    /// No keys and values, of the types that they have.
+    /// Returns empty keys and values of the stored types.
     pub(crate) fn head_types(&self) -> [KvNumbers<'a>; 2] {
         [self.keys.slice(0..0), self.values.slice(0..0)]
     }
@@ -255,8 +254,8 @@ impl<'a> KvView<'a> {
         [self.keys.slice(range.clone()), self.values.slice(range)]
     }
 
-    /// The number of query heads, after a check of `q [n, heads, head_size]` at positions
-    /// `position ..` and of `out`.
+    /// Checks `q [n, heads, head_size]` at positions `position ..` and `out`; returns the number of
+    /// query heads.
     pub(crate) fn check_queries(
         &self,
         q: usize,
@@ -287,32 +286,32 @@ impl<'a> KvView<'a> {
     }
 }
 
-/// Why [`Cpu::to_f16`](super::Cpu::to_f16) refuses.
+/// Error of [`Cpu::to_f16`](super::Cpu::to_f16).
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum F16Error {
     /// The result has another length.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// A number is not finite or would not be as float16.
+    /// A number is not finite or overflows float16.
     #[error("number {index} is {value}; float16 holds finite numbers of at most 65504")]
     Range {
-        /// Which number.
+        /// Index of the number.
         index: usize,
-        /// The number.
+        /// Its value.
         value: f32,
     },
 }
 
 impl Cpu {
-    /// `out = x` as the bits of float16, rounded to nearest with ties to even: keys and values as a
-    /// [`KvView`] holds them.
+    /// Converts `x` to float16 bits, rounded to nearest with ties to even, as stored in a
+    /// [`KvView`].
     ///
-    /// An infinite key would give every query a weight of 1 or 0 whatever the rest of it says, and
-    /// nothing would tell; so a number that is not finite after rounding is an error.
+    /// A number that is not finite after rounding is an error: an infinite key would silently give
+    /// every query a weight of 1 or 0.
     ///
     /// # Errors
-    /// [`F16Error::Shape`] when the lengths differ; [`F16Error::Range`] for the first number that
-    /// float16 does not hold. What is in `out` then is unspecified.
+    /// [`F16Error::Shape`] when the lengths differ; [`F16Error::Range`] for the first number out of
+    /// range; `out` is then unspecified.
     pub fn to_f16(&self, x: &[f32], out: &mut [u16]) -> Result<(), F16Error> {
         const INFINITE: u16 = 0x7C00;
         expect("out (numbers)", x.len(), out.len())?;
@@ -335,7 +334,7 @@ impl Cpu {
 }
 
 impl Cpu {
-    /// Stored numbers as float32, exactly but for the products of codes and scales.
+    /// Decodes stored numbers to float32, exactly except for the products of codes and scales.
     ///
     /// # Errors
     /// When the lengths differ.
@@ -354,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_that_do_not_fit_are_refused() {
+    fn mismatched_shapes_are_rejected() {
         let buffer = [0_u16; 24];
         let kv = KvView::new(&buffer, &buffer, 2, 3, 4).unwrap();
         assert_eq!(kv.check_queries(12, 1, 3, 12), Ok(4));

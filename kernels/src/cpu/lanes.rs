@@ -1,19 +1,19 @@
-//! Loops over `f32` written so that the compiler makes vectors of them.
+//! Auto-vectorised loops over `f32`.
 //!
-//! Every function is inlined into a version per instruction set; `FMA` says whether that set
-//! has a fused multiply-add, which without one would be a call into the C library.
+//! Every function is inlined into a version per instruction set; `FMA` is false for sets without a
+//! fused multiply-add, which would be a call into the C library.
 
 use htc_formats::bands::{BAND, ROTATION_UNIT};
 
-/// What one instruction set makes of the loops; shapes have been checked.
+/// Loops compiled for one instruction set; shapes have been checked.
 pub(crate) struct Loops {
-    /// `x`, `weight` and `out` of one row, and `eps`.
+    /// `x`, `weight`, `eps` and `out` of one row.
     pub rms_norm: fn(&[f32], &[f32], f32, &mut [f32]),
     /// One row, `weight` and `eps`.
     pub rms_norm_in_place: fn(&mut [f32], &[f32], f32),
-    /// One head and its cosines and sines, pairs side by side.
+    /// One head and its cosines and sines, adjacent pairs.
     pub rope_adjacent: fn(&mut [f32], &[f32], &[f32]),
-    /// One head and its cosines and sines, pairs half of the turned numbers apart.
+    /// One head and its cosines and sines, pairs half of the rotated numbers apart.
     pub rope_halves: fn(&mut [f32], &[f32], &[f32]),
     /// `gate`, `up`.
     pub silu_mul: fn(&mut [f32], &[f32]),
@@ -25,23 +25,23 @@ pub(crate) struct Loops {
     pub add_assign: fn(&mut [f32], &[f32]),
     /// `x += y`.
     pub add_to_doubles: fn(&mut [f64], &[f32]),
-    /// The largest number; `-inf` of none.
+    /// Maximum; `-inf` if empty.
     pub max: fn(&[f32]) -> f32,
-    /// `x = exp(x - max)`; the sum of the results.
+    /// `x = exp(x - max)`; returns the sum.
     pub exp_sum: fn(&mut [f32], f32) -> f32,
     /// `x *= factor`.
     pub scale: fn(&mut [f32], f32),
-    /// A step of a softmax down the columns of `[rows, columns]`: the numbers, and of every column
-    /// the running maximum, the running sum, and the factor that earlier weights shrink by.
+    /// Online softmax step down the columns of `[rows, columns]`: the numbers, and per column the
+    /// running maximum, the running sum, and the factor for earlier weights.
     #[allow(clippy::type_complexity)] // four slices
     pub column_softmax: fn(&mut [f32], &mut [f32], &mut [f32], &mut [f32]),
-    /// Makes `-inf` of what lies outside the rows `first .. end` of each column of `[rows, columns]`.
+    /// Sets rows outside `first .. end` of each column of `[rows, columns]` to `-inf`.
     pub mask_columns: fn(&mut [f32], &[i32], &[i32]),
-    /// As [`rotate`](htc_formats::bands::rotate), bit for bit.
+    /// [`rotate`](htc_formats::bands::rotate), bit-identical.
     pub rotate: fn(&mut [f32]),
 }
 
-/// The table of the loops for an instruction set that has a fused multiply-add.
+/// Table of the loops for an instruction set with fused multiply-add.
 macro_rules! loops {
     ($features:literal) => {
         Loops {
@@ -68,7 +68,6 @@ macro_rules! loops {
 }
 pub(super) use loops;
 
-/// One loop compiled for an instruction set.
 macro_rules! version {
     ($features:literal, $loop:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?) => {
         |$($argument),*| {
@@ -76,23 +75,20 @@ macro_rules! version {
             fn version($($argument: $kind),*) $(-> $result)? {
                 lanes::$loop::<true>($($argument),*)
             }
-            // SAFETY: see `KERNELS`: the CPU features are present.
+            // SAFETY: see `KERNELS`.
             unsafe { version($($argument),*) }
         }
     };
 }
 pub(super) use version;
 
-/// Numbers handled side by side: one 512-bit register, or two or four smaller ones.
 const LANES: usize = 16;
 
-/// `a * b + c`.
 #[inline(always)]
 fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// The sum of the lanes in a fixed tree.
 #[inline(always)]
 fn sum(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES;
@@ -105,7 +101,6 @@ fn sum(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// The scalar product.
 #[inline(always)]
 pub(super) fn dot<const FMA: bool>(a: &[f32], b: &[f32]) -> f32 {
     let (a_lanes, a_rest) = a.as_chunks::<LANES>();
@@ -137,18 +132,18 @@ pub(super) fn dot<const FMA: bool>(a: &[f32], b: &[f32]) -> f32 {
     total
 }
 
-/// The natural exponential with a relative error below 3e-7 where the result is a normal number;
-/// 0 below that, the largest such power above. A NaN stays one.
+/// Exponential with a relative error below 3e-7 for normal results; 0 below that, saturated above.
+/// NaN is preserved.
 ///
-/// exp(x) = 2ⁿ exp(r) with n = round(x / ln 2), |r| ≤ ln 2 / 2, and the Taylor polynomial of
-/// degree 7, whose remainder there is below 6e-9.
+/// exp(x) = 2ⁿ exp(r) with n = round(x / ln 2), |r| ≤ ln 2 / 2, and the Taylor polynomial of degree
+/// 7, whose remainder there is below 6e-9.
 #[inline(always)]
 fn exp<const FMA: bool>(x: f32) -> f32 {
     const HIGHEST: f32 = 88.37;
     const LOWEST: f32 = -87.33;
     /// 1.5 · 2²³: a number of this size has no fraction, and its low bits are the integer.
     const ROUND: f32 = 12_582_912.0;
-    /// ln 2 in two parts; the first has so few bits that its product with n is exact.
+    /// ln 2 in two parts; the first is so short that its product with n is exact.
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     const TAYLOR: [f32; 6] = [
@@ -174,7 +169,7 @@ fn exp<const FMA: bool>(x: f32) -> f32 {
     if x < LOWEST { 0.0 } else { result }
 }
 
-/// The hyperbolic tangent with an error below 3e-7, relative to it below 1e-6; a NaN stays one.
+/// Hyperbolic tangent with an error below 3e-7, relative below 1e-6. NaN is preserved.
 ///
 /// (1 - t) / (1 + t) with t = exp(-2|x|); near 0, where that cancels, the Taylor polynomial of
 /// degree 9, whose remainder below 1/4 is 3e-9 of it.
@@ -192,14 +187,12 @@ fn tanh<const FMA: bool>(x: f32) -> f32 {
     if x.abs() < 0.25 { near } else { far }
 }
 
-/// `1 / sqrt(mean(x²) + eps)`.
 #[inline(always)]
 fn inverse_rms<const FMA: bool>(x: &[f32], eps: f32) -> f32 {
     let mean = dot::<FMA>(x, x) / x.len() as f32;
     1.0 / (mean + eps).sqrt()
 }
 
-/// `out = x / sqrt(mean(x²) + eps) * weight`.
 #[inline(always)]
 pub(super) fn rms_norm<const FMA: bool>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let scale = inverse_rms::<FMA>(x, eps);
@@ -208,7 +201,6 @@ pub(super) fn rms_norm<const FMA: bool>(x: &[f32], weight: &[f32], eps: f32, out
     }
 }
 
-/// `x = x / sqrt(mean(x²) + eps) * weight`.
 #[inline(always)]
 pub(super) fn rms_norm_in_place<const FMA: bool>(x: &mut [f32], weight: &[f32], eps: f32) {
     let scale = inverse_rms::<FMA>(x, eps);
@@ -217,7 +209,7 @@ pub(super) fn rms_norm_in_place<const FMA: bool>(x: &mut [f32], weight: &[f32], 
     }
 }
 
-/// Turns the pairs `(i, i + cos.len())`.
+/// Rotates the pairs `(i, i + cos.len())`.
 #[inline(always)]
 pub(super) fn rope_halves<const FMA: bool>(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let (first, rest) = head.split_at_mut(cos.len());
@@ -227,7 +219,7 @@ pub(super) fn rope_halves<const FMA: bool>(head: &mut [f32], cos: &[f32], sin: &
     }
 }
 
-/// Turns the pairs `(2i, 2i + 1)`.
+/// Rotates the pairs `(2i, 2i + 1)`.
 #[inline(always)]
 pub(super) fn rope_adjacent<const FMA: bool>(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let pairs = head.as_chunks_mut::<2>().0;
@@ -237,7 +229,6 @@ pub(super) fn rope_adjacent<const FMA: bool>(head: &mut [f32], cos: &[f32], sin:
     }
 }
 
-/// `gate = gate / (1 + exp(-gate)) * up`.
 #[inline(always)]
 pub(super) fn silu_mul<const FMA: bool>(gate: &mut [f32], up: &[f32]) {
     for (gate, &up) in gate.iter_mut().zip(up) {
@@ -245,12 +236,11 @@ pub(super) fn silu_mul<const FMA: bool>(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// `gate = gelu(gate) * up` with the tangent approximation of the normal distribution.
+/// `gate = gelu(gate) * up` with the tanh approximation.
 ///
-/// (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)), which does not cancel where the tangent is near -1.
+/// (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)), which does not cancel near -1.
 #[inline(always)]
 pub(super) fn gelu_mul<const FMA: bool>(gate: &mut [f32], up: &[f32]) {
-    /// 2 sqrt(2 / π).
     const FACTOR: f32 = 1.595_769_2;
     const CUBIC: f32 = 0.044_715;
     for (gate, &up) in gate.iter_mut().zip(up) {
@@ -260,7 +250,6 @@ pub(super) fn gelu_mul<const FMA: bool>(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// `x = cap * tanh(x / cap)`.
 #[inline(always)]
 pub(super) fn softcap<const FMA: bool>(x: &mut [f32], cap: f32) {
     let inverse = 1.0 / cap;
@@ -268,19 +257,16 @@ pub(super) fn softcap<const FMA: bool>(x: &mut [f32], cap: f32) {
         .for_each(|x| *x = cap * tanh::<FMA>(*x * inverse));
 }
 
-/// `x += y`.
 #[inline(always)]
 pub(super) fn add_assign<const FMA: bool>(x: &mut [f32], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, &y)| *x += y);
 }
 
-/// `x += y`.
 #[inline(always)]
 pub(super) fn add_to_doubles<const FMA: bool>(x: &mut [f64], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, &y)| *x += f64::from(y));
 }
 
-/// The largest number; `-inf` of none.
 #[inline(always)]
 pub(super) fn max<const FMA: bool>(x: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if b > a { b } else { a };
@@ -297,7 +283,6 @@ pub(super) fn max<const FMA: bool>(x: &[f32]) -> f32 {
         .fold(f32::NEG_INFINITY, |a, &b| larger(a, b))
 }
 
-/// `x = exp(x - max)`; the sum of the results.
 #[inline(always)]
 pub(super) fn exp_sum<const FMA: bool>(x: &mut [f32], max: f32) -> f32 {
     let (chunks, rest) = x.as_chunks_mut::<LANES>();
@@ -316,16 +301,15 @@ pub(super) fn exp_sum<const FMA: bool>(x: &mut [f32], max: f32) -> f32 {
     total
 }
 
-/// `x *= factor`.
 #[inline(always)]
 pub(super) fn scale<const FMA: bool>(x: &mut [f32], factor: f32) {
     x.iter_mut().for_each(|x| *x *= factor);
 }
 
-/// `x[r, c] = exp(x[r, c] - max[c])`, after `max` has taken in the numbers of each column; `sum` as
-/// if it had been the sum of the new maximum all along, and `shrink` the factor that made it so.
+/// Computes `x[r, c] = exp(x[r, c] - max[c])` after updating `max`; rescales `sum` to the new
+/// maximum and returns the factor in `shrink`.
 ///
-/// A column of which nothing but `-inf` has been seen has weights, a sum and a factor of 0.
+/// A column with only `-inf` has weights, a sum and a factor of 0.
 #[inline(always)]
 pub(super) fn column_softmax<const FMA: bool>(
     x: &mut [f32],
@@ -342,7 +326,6 @@ pub(super) fn column_softmax<const FMA: bool>(
     }
 }
 
-/// [`column_softmax`], `N` columns at a time.
 #[inline(always)]
 fn softmax_of<const FMA: bool, const N: usize>(
     x: &mut [f32],
@@ -364,7 +347,7 @@ fn softmax_of<const FMA: bool, const N: usize>(
         let mut base = largest;
         let mut total = *sum;
         for i in 0..N {
-            // Against the difference of two infinities.
+            // Avoids the difference of two infinities.
             base[i] = if base[i] == f32::NEG_INFINITY {
                 0.0
             } else {
@@ -384,8 +367,8 @@ fn softmax_of<const FMA: bool, const N: usize>(
     }
 }
 
-/// Rotates whole bands. Of the ways to write it the one that no instruction set is slow with: 12 to 19 ns a band on Zen 4, where
-/// sixteen numbers side by side, or slices in place of indices, take 24 to 58 with AVX-512.
+/// Rotates whole column groups in 12 to 19 ns each on Zen 4. Variants with sixteen numbers at a
+/// time, or slices instead of indices, take 24 to 58 with AVX-512.
 #[expect(clippy::needless_range_loop, reason = "slices are slower")]
 #[inline(always)]
 pub(super) fn rotate<const FMA: bool>(x: &mut [f32]) {
@@ -413,10 +396,8 @@ pub(super) fn rotate<const FMA: bool>(x: &mut [f32]) {
     }
 }
 
-/// Numbers of a band that are rotated side by side.
 const PART: usize = 8;
 
-/// The sum and the difference of each pair of numbers that are so far apart.
 #[inline(always)]
 fn pairs<const APART: usize>(x: [f32; PART]) -> [f32; PART] {
     let mut y = x;
@@ -431,7 +412,6 @@ fn pairs<const APART: usize>(x: [f32; PART]) -> [f32; PART] {
     y
 }
 
-/// Makes `-inf` of what lies outside the rows `first .. end` of each column.
 #[inline(always)]
 pub(super) fn mask_columns<const FMA: bool>(x: &mut [f32], first: &[i32], end: &[i32]) {
     for (row, x) in x.chunks_exact_mut(first.len()).enumerate() {

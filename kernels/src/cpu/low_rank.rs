@@ -1,4 +1,4 @@
-//! Keys and values in low rank: coordinates in a basis of their head (OjaKV, section 3).
+//! Low-rank keys and values: coordinates in a basis of their head (OjaKV, section 3).
 
 use std::ops::Range;
 
@@ -8,11 +8,10 @@ use super::kernels::Kernels;
 use super::kv::{KvNumbers, KvView};
 use crate::error::{ShapeError, expect, product};
 
-/// Vectors that [`Cpu::map_rows`] turns into columns at a time.
 const ROWS: usize = 64;
 
 /// Positions of one layer whose keys and values are stored as float16 coordinates `k̃ = U_kᵀ k` and
-/// `ṽ = U_vᵀ v`, `[kv_heads, capacity, rank]`, in orthonormal bases of each kv head.
+/// `ṽ = U_vᵀ v`, `[kv_heads, capacity, rank]`, in orthonormal bases of each KV head.
 #[derive(Clone, Copy, Debug)]
 pub struct LowRankView<'a> {
     stored: [&'a [u16]; 2],
@@ -25,30 +24,30 @@ pub struct LowRankView<'a> {
     front: usize,
 }
 
-/// The shapes of a [`LowRankView`].
+/// Shape of a [`LowRankView`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LowRankShape {
-    /// Heads.
+    /// Number of KV heads.
     pub kv_heads: usize,
     /// Numbers of a key, and of a value.
     pub head_size: usize,
     /// Coordinates of a key and of a value.
     pub ranks: [usize; 2],
-    /// Positions there is room for.
+    /// Capacity in positions.
     pub capacity: usize,
-    /// Positions held.
+    /// Stored positions.
     pub positions: usize,
-    /// Positions of the sequence in front of them, which are stored in full.
+    /// Full positions of the sequence before them.
     pub front: usize,
 }
 
 impl<'a> LowRankView<'a> {
-    /// A view over coordinates of keys and values, `[kv_heads, capacity, rank]` each, and the
-    /// components of their bases as rows, `[kv_heads, rank, head_size]`.
+    /// Views coordinates of keys and values, `[kv_heads, capacity, rank]` each, and the components
+    /// of their bases as rows, `[kv_heads, rank, head_size]`.
     ///
     /// # Errors
-    /// When one of them has another length, a rank is 0 or above the head size, or there are more
-    /// positions than room.
+    /// When one of them has another length, a rank is 0 or above the head size, or `positions`
+    /// exceeds the capacity.
     pub fn new(
         stored: [&'a [u16]; 2],
         bases: [&'a [f32]; 2],
@@ -97,7 +96,7 @@ impl<'a> LowRankView<'a> {
         })
     }
 
-    /// Heads.
+    /// Number of KV heads.
     pub fn kv_heads(&self) -> usize {
         self.kv_heads
     }
@@ -112,17 +111,17 @@ impl<'a> LowRankView<'a> {
         self.ranks
     }
 
-    /// Positions held.
+    /// Stored positions.
     pub fn positions(&self) -> usize {
         self.positions
     }
 
-    /// Positions of the sequence in front of them, which are stored in full.
+    /// Full positions of the sequence before them.
     pub fn front(&self) -> usize {
         self.front
     }
 
-    /// The components `[rank, head_size]` of the keys (side 0) or values (side 1) of a head.
+    /// Components `[rank, head_size]` of the keys (side 0) or values (side 1) of a head.
     pub(crate) fn basis(&self, side: usize, head: usize) -> &'a [f32] {
         let len = self.ranks[side] * self.head_size;
         &self.bases[side][head * len..][..len]
@@ -137,22 +136,22 @@ impl<'a> LowRankView<'a> {
     }
 }
 
-/// A matrix that many short vectors are multiplied with, `[rows, cols]`.
+/// Matrix `[rows, cols]` for products with many short vectors.
 #[derive(Clone, Copy, Debug)]
 pub struct SmallMatrix<'a> {
-    /// Row by row, or column by column where [`transposed`](SmallMatrix::transposed).
+    /// Row-major, or column-major if [`transposed`](SmallMatrix::transposed).
     pub numbers: &'a [f32],
     /// Rows.
     pub rows: usize,
     /// Columns.
     pub cols: usize,
-    /// Whether the numbers of a column lie together.
+    /// True if stored column by column.
     pub transposed: bool,
 }
 
 impl Cpu {
-    /// `out [n, rows] = x [n, cols] Aᵀ`, on the calling thread: coordinates in a basis, from one basis
-    /// to another, or back to heads.
+    /// Computes `out [n, rows] = x [n, cols] Aᵀ` on the calling thread: coordinates in a basis,
+    /// from one basis to another, or back to heads.
     ///
     /// # Errors
     /// When a length does not fit.
@@ -185,9 +184,9 @@ impl Cpu {
         Ok(())
     }
 
-    /// Keys and values of the first `positions` positions of `kv` as float32
-    /// `[kv_heads, positions, head_size]`, those in low rank as `U_k k̃` and `U_v ṽ`: for attention that
-    /// knows of no coordinates (OjaKV, section 3.3).
+    /// Reconstructs the keys and values of the first `positions` positions of `kv` as float32
+    /// `[kv_heads, positions, head_size]`, low-rank ones as `U_k k̃` and `U_v ṽ`, for attention
+    /// without low-rank support (OjaKV, section 3.3).
     ///
     /// # Errors
     /// When `kv` holds fewer positions.
@@ -224,8 +223,7 @@ impl Cpu {
     }
 }
 
-/// `out [n, rows] = x [n, cols] Aᵀ` for at most as many vectors as there is to a piece of work, with
-/// each vector as a column. The shapes fit.
+/// Computes `out [n, rows] = x [n, cols] Aᵀ` for one batch of vectors as columns. The shapes fit.
 pub(super) fn multiply(kernels: &Kernels, a: SmallMatrix<'_>, x: &[f32], out: &mut [f32]) {
     let n = x.len() / a.cols;
     let width = n.next_multiple_of(kernels.heads.lanes);
@@ -254,7 +252,7 @@ pub(super) fn multiply(kernels: &Kernels, a: SmallMatrix<'_>, x: &[f32], out: &m
     out.copy_from_slice(&padded[..out.len()]);
 }
 
-/// `to [cols, rows]` from `[rows, cols]`, in blocks that the compiler turns in registers.
+/// Transposes `[rows, cols]` in blocks that fit registers.
 pub(super) fn transpose(from: &[f32], [rows, cols]: [usize; 2], to: &mut [f32]) {
     const SIDE: usize = 4;
     for row in (0..rows).step_by(SIDE) {

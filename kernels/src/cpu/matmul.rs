@@ -8,19 +8,18 @@ use super::{dot, int_gemm};
 use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;
 
-/// Rows of `W` that one task decodes and multiplies.
 const PANEL_ROWS: usize = 96;
 
-/// Columns decoded at a time, a multiple of every block length: a panel of them fits the
-/// second-level cache beside what the dense product packs. Larger panels were no faster.
+/// Columns decoded at a time, a multiple of every block length: a panel fits the L2 cache with the
+/// packed dense operands. Larger panels were no faster.
 ///
-/// The product adds up to 512 columns in one go on every processor; more would make sums depend on
+/// The product adds up to 512 columns in one go on every processor; with more, sums would depend on
 /// the size of its caches.
 const PANEL_COLS: usize = 512;
 
-/// Up to this many vectors a product decodes rows into the first-level cache and multiplies them
-/// with tiles of vectors where they lie, which spares the packing of a dense product. On a
-/// Sapphire Rapids core, in per cent of the peak rate with rows of 2048 q8_0 numbers:
+/// Up to this many vectors, rows are decoded into the L1 cache and multiplied in tiles of vectors,
+/// without packing. On a Sapphire Rapids core, in per cent of the peak rate with rows of 2048 q8_0
+/// numbers:
 ///
 /// | vectors | 4 | 16 | 32 | 64 | 128 | 256 | 512 |
 /// |---|---|---|---|---|---|---|---|
@@ -29,7 +28,7 @@ const PANEL_COLS: usize = 512;
 const FEW: usize = 96;
 
 impl Cpu {
-    /// `y = x Wᵀ` for `x [n, cols]`, `y [n, rows]`.
+    /// Computes `y = x Wᵀ` for `x [n, cols]`, `y [n, rows]`.
     ///
     /// # Errors
     /// When `x` or `y` has another length.
@@ -98,7 +97,6 @@ impl Cpu {
     }
 }
 
-/// [`Cpu::matmul`] for few vectors; the shapes have been checked.
 fn few(
     cpu: &Cpu,
     w: Matrix<'_>,

@@ -1,4 +1,4 @@
-//! The product of a stored matrix and one vector.
+//! Matrix-vector products.
 
 use htc_formats::DType;
 
@@ -12,7 +12,7 @@ use crate::error::{ShapeError, expect};
 use crate::matrix::Matrix;
 
 impl Cpu {
-    /// `y = W x`. Where the weights are quantised so is `x`, to eight bits in blocks of 32.
+    /// Computes `y = W x`. For quantised weights, `x` is quantised to 8 bits in blocks of 32.
     ///
     /// # Errors
     /// When `x` is not `[cols]` or `y` not `[rows]`.
@@ -28,15 +28,15 @@ impl Cpu {
     }
 }
 
-/// A vector in the forms that products read.
+/// Vector in the forms that products read.
 #[derive(Clone, Copy)]
 pub(super) struct Vector<'a> {
     pub numbers: &'a [f32],
-    /// Empty where no product reads them.
+    /// Empty if no product reads them.
     pub strips: &'a [Strip],
 }
 
-/// `y = W x` on one thread; the shapes have been checked.
+/// Computes `y = W x` on one thread; the shapes have been checked.
 pub(super) fn multiply(kernels: &Kernels, w: Matrix<'_>, x: Vector<'_>, y: &mut [f32]) {
     if dot::is_integer(w.dtype()) {
         (kernels.dot)(w, x.strips, y);
@@ -45,7 +45,7 @@ pub(super) fn multiply(kernels: &Kernels, w: Matrix<'_>, x: Vector<'_>, y: &mut 
     }
 }
 
-/// Strips that a product with a matrix of this type reads.
+/// Super-blocks that a product with a matrix of this type reads.
 pub(super) fn strips(dtype: DType, cols: usize) -> usize {
     if dot::is_integer(dtype) {
         activations::strips(cols)
@@ -54,15 +54,13 @@ pub(super) fn strips(dtype: DType, cols: usize) -> usize {
     }
 }
 
-/// Bytes of weights in one task: enough to hide the taking of it, little enough that threads end
-/// together.
 const TASK_BYTES: std::ops::RangeInclusive<usize> = 8 << 10..=1 << 20;
 
-/// Tasks that every thread should find in one product. Each begins a stretch of memory that the
-/// processor does not foresee, so few are better than many.
+/// Minimum number of tasks per thread. Each starts a new stream for the hardware prefetcher, so few
+/// are better than many.
 const TASKS_PER_THREAD: usize = 2;
 
-/// Rows of one task, a multiple of the rows a kernel handles together.
+/// Rows of one task, a multiple of the rows a kernel processes together.
 pub(super) fn rows_per_task(w: &Matrix<'_>, threads: usize) -> usize {
     const ROWS: usize = 8;
     let bytes = (w.rows() * w.row_bytes() / (TASKS_PER_THREAD * threads.max(1)))
@@ -71,11 +69,9 @@ pub(super) fn rows_per_task(w: &Matrix<'_>, threads: usize) -> usize {
     rows.max(1).next_multiple_of(ROWS)
 }
 
-/// Numbers decoded at a time: a multiple of every block length, few enough to stay in the
-/// first-level cache.
 const SEGMENT: usize = 256;
 
-/// `y = W x` for any type, a segment of a row decoded at a time.
+/// Computes `y = W x` for any type, decoding a segment of a row at a time.
 #[inline(always)]
 pub(super) fn decoded_matvec<const FMA: bool>(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
     let dtype = w.dtype();
@@ -93,7 +89,7 @@ pub(super) fn decoded_matvec<const FMA: bool>(w: Matrix<'_>, x: &[f32], y: &mut 
 }
 
 impl Cpu {
-    /// One stored row as numbers: the embedding of `token`, `out [cols]`.
+    /// Decodes one stored row: the embedding of `token`, `out [cols]`.
     ///
     /// # Errors
     /// When there is no such row or `out` has another length.

@@ -1,17 +1,16 @@
-//! The kernels of a forward pass on the processor.
+//! CPU kernels of a forward pass.
 //!
-//! They are methods of [`Cpu`]: the kernels of one instruction set on the threads of one pool.
-//! [`Cpu::new`] takes the best that the processor has, which is found once and which
-//! [`instruction_set`] names; [`Cpu::each`] gives all of them. Every method checks its shapes
-//! before it writes.
+//! The kernels are methods of [`Cpu`]: one instruction set on the threads of one pool. [`Cpu::new`]
+//! selects the best one of the processor, named by [`instruction_set`]; [`Cpu::each`] returns all
+//! of them. Every method checks its shapes before it writes.
 //!
 //! Activations are `f32`. A product with one vector ([`Cpu::matvec`], [`Cpu::project`]) decodes
-//! weights that are floating-point numbers in registers; where they are quantised it quantises the
-//! vector too and adds in integers. One with several vectors ([`Cpu::matmul`]) decodes rows into the
-//! caches and multiplies them there, many of them with the `gemm` crate.
+//! floating-point weights in registers; for quantised weights it quantises the vector too and adds
+//! in integers. A product with several vectors ([`Cpu::matmul`]) decodes rows into the caches and
+//! multiplies them there, large batches with the `gemm` crate.
 //!
-//! What needs a processor's extra instructions stands in a file per instruction set, behind a
-//! table of safe functions that is only handed out where the processor has them.
+//! Code for instruction set extensions is in a file per instruction set, behind a table of safe
+//! functions that is returned only if the processor supports them.
 
 mod activations;
 mod apart;
@@ -59,7 +58,7 @@ pub use scratch::Scratch;
 use crate::pool::{Pool, PoolError};
 use kernels::Kernels;
 
-/// The kernels of one instruction set on the threads of one pool. Cloning shares the pool.
+/// Kernels of one instruction set on the threads of one pool. Cloning shares the pool.
 #[derive(Clone)]
 pub struct Cpu {
     kernels: &'static Kernels,
@@ -67,13 +66,13 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// The best kernels that the processor has.
+    /// Selects the best kernels of the processor.
     pub fn new(pool: Arc<Pool>) -> Self {
         let kernels = kernels::detected();
         Cpu { kernels, pool }
     }
 
-    /// As [`Cpu::new`], on a pool of its own.
+    /// Same as [`Cpu::new`] on a new pool.
     ///
     /// # Errors
     /// As [`Pool::new`].
@@ -81,8 +80,8 @@ impl Cpu {
         Ok(Cpu::new(Arc::new(Pool::new(threads)?)))
     }
 
-    /// One for each instruction set that has kernels of its own and that the processor has, the
-    /// best first, the one for any processor last. For comparisons.
+    /// Returns one instance per supported instruction set, the best first, the portable one last.
+    /// For comparisons.
     pub fn each(pool: &Arc<Pool>) -> Vec<Self> {
         let of = |kernels| Cpu {
             kernels,
@@ -91,12 +90,12 @@ impl Cpu {
         kernels::available().into_iter().map(of).collect()
     }
 
-    /// As the function [`instruction_set`], of these kernels.
+    /// Returns the name of these kernels, see [`instruction_set`].
     pub fn instruction_set(&self) -> &'static str {
         self.kernels.name
     }
 
-    /// The threads.
+    /// Returns the thread pool.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
@@ -111,8 +110,9 @@ impl std::fmt::Debug for Cpu {
     }
 }
 
-/// The instruction set that [`Cpu::new`] chooses: `x86-64-v4` or `x86-64-v3`, both of them
-/// perhaps with `-vnni` behind, the first with `-vbmi` where it has both extensions, `aarch64-dotprod`, `aarch64-neon` or `baseline`.
+/// Returns the instruction set of [`Cpu::new`]: `x86-64-v4` or `x86-64-v3`, optionally with
+/// `-vnni`, the first with `-vbmi` for both extensions; `aarch64-dotprod`, `aarch64-neon` or
+/// `baseline`.
 pub fn instruction_set() -> &'static str {
     kernels::detected().name
 }

@@ -6,21 +6,19 @@ use super::blocks::prefetch;
 use super::heads::Columns;
 use crate::error::{ShapeError, expect, product};
 
-/// Columns that [`Cpu::add_cross_products`] multiplies at most: their sums in float64 and a piece of
-/// the numbers fit the first cache levels.
+/// Maximum number of columns of [`Cpu::add_cross_products`]: their float64 sums and a piece of the
+/// numbers fit the first cache levels.
 pub const MOST_COLUMNS: usize = 64;
 
-/// The number of columns must be a multiple of this, which is one of every register's length.
+/// Divisor of the number of columns, a multiple of every register's length.
 pub const COLUMN_STEP: usize = 16;
 
-/// Rows whose products are added before the sums so far leave the registers: that many of both
-/// sides stay in the first-level cache while every pair of columns is formed.
 const DEPTH: usize = 64;
 
 impl Cpu {
-    /// `sums += aᵀ b` for `a [n, rows]`, `b [n, cols]` and `sums [rows, cols]`, on the calling
-    /// thread. The products are added in float32 in the order of the `n` rows, and the result is
-    /// added to `sums` in float64. It is faster where `a` and `b` begin on a cache line.
+    /// Computes `sums += aᵀ b` for `a [n, rows]`, `b [n, cols]` and `sums [rows, cols]` on the
+    /// calling thread. The products are added in float32 in the order of the `n` rows, and the
+    /// result is added to `sums` in float64. It is faster if `a` and `b` begin on a cache line.
     ///
     /// # Errors
     /// When a length does not fit, or `rows` or `cols` is no multiple of [`COLUMN_STEP`] or above
@@ -47,7 +45,7 @@ impl Cpu {
         let products = &mut products.0[..rows * cols];
         let ones = [1.0; MOST_COLUMNS];
         let pieces = a.chunks(DEPTH * rows).zip(b.chunks(DEPTH * cols));
-        // The sums come from memory while the products are formed.
+        // Prefetch the sums while the products are formed.
         let mut ahead = sums.chunks(sums.len().div_ceil(n.div_ceil(DEPTH)));
         for (piece, (a, b)) in pieces.enumerate() {
             if let Some(sums) = ahead.next() {
@@ -68,11 +66,9 @@ impl Cpu {
     }
 }
 
-/// Numbers that begin on a cache line.
 #[repr(align(64))]
 struct Lines([f32; MOST_COLUMNS * MOST_COLUMNS]);
 
-/// Asks for what is needed soon.
 fn fetch(numbers: &[f64]) {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     for line in numbers.chunks(8) {
@@ -83,8 +79,8 @@ fn fetch(numbers: &[f64]) {
 }
 
 impl Cpu {
-    /// `sums += Σ x` over the rows of `x [n, sums.len()]` in float64, in the order of the rows, on
-    /// the calling thread.
+    /// Computes `sums += Σ x` over the rows of `x [n, sums.len()]` in float64, in row order, on the
+    /// calling thread.
     ///
     /// # Errors
     /// When `x` is no whole number of rows.

@@ -1,7 +1,7 @@
-//! The version for aarch64, all of which has NEON.
+//! Version for aarch64 with NEON.
 //!
-//! Conversions from and to f16 are in assembly: the intrinsics for them are younger than the
-//! oldest compiler that this crate asks for.
+//! Conversions from and to f16 are in assembly: their intrinsics are newer than the minimum
+//! supported Rust version.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -22,8 +22,7 @@ use super::matvec::decoded_matvec;
 use super::plain;
 use crate::matrix::Matrix;
 
-/// The table with the processor's dot products of integers, where it has them, and the one
-/// without.
+/// Returns the table with integer dot products, if supported, and the one without.
 pub(super) fn kernels() -> [Option<&'static Kernels>; 2] {
     static WITH: Kernels = Kernels {
         name: "aarch64-dotprod",
@@ -40,7 +39,7 @@ const KERNELS: Kernels = Kernels {
     name: "aarch64-neon",
     dot: dot::neon,
     matvec: |w, x, y| {
-        // SAFETY: every aarch64 processor that the target stands for has NEON.
+        // SAFETY: every supported aarch64 target has NEON.
         unsafe {
             match w.dtype() {
                 DType::F32 => f32::matvec(w, x, y),
@@ -116,13 +115,10 @@ tile_kernels!("neon", float32x4_t);
 
 attention_kernels!([target_feature(enable = "neon")], float32x4_t);
 
-/// Numbers in a register.
 const LANES: usize = 4;
-/// See [`tile_kernels`].
 const CHAINS: usize = 4;
 const TILE_ROWS: usize = 8;
 const TILE_VECTORS: usize = 3;
-/// See [`attention_kernels`].
 const REGISTERS: usize = 4;
 const COLUMN_ROWS: usize = 6;
 const VALUE_PARTS: usize = 4;
@@ -148,14 +144,12 @@ neon! {
         vdupq_n_f32(x)
     }
 
-    /// Returns the horizontal sum of each register.
     fn sums_of_four([a, b, c, d]: [float32x4_t; 4]) -> [f32; 4] {
         let mut sums = [0.0; 4];
         store(&mut sums, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
         sums
     }
 
-    /// Up to a register of numbers, and zeros.
     fn load_first(x: &[f32]) -> float32x4_t {
         let mut first = [0.0; LANES];
         for (first, x) in first.iter_mut().zip(x) {
@@ -165,17 +159,17 @@ neon! {
     }
 
     fn load(x: &[f32; LANES]) -> float32x4_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { vld1q_f32(x.as_ptr()) }
     }
 
     fn store(x: &mut [f32; LANES], value: float32x4_t) {
-        // SAFETY: the write stays within the array.
+        // SAFETY: in bounds.
         unsafe { vst1q_f32(x.as_mut_ptr(), value) }
     }
 
     fn load_halves(halves: &[u16; LANES]) -> float32x4_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         widened(unsafe { vld1_u16(halves.as_ptr()) })
     }
 
@@ -190,11 +184,10 @@ neon! {
                 options(pure, nomem, nostack, preserves_flags)
             );
         }
-        // SAFETY: the write stays within the array.
+        // SAFETY: in bounds.
         unsafe { vst1_u16(halves.as_mut_ptr(), rounded) };
     }
 
-    /// Four f16 as numbers.
     pub(super) fn widened(halves: uint16x4_t) -> float32x4_t {
         let numbers: float32x4_t;
         // SAFETY: one instruction of NEON on registers.
@@ -210,21 +203,18 @@ neon! {
     }
 
     fn load_128(bytes: &[u8; 16]) -> uint8x16_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { vld1q_u8(bytes.as_ptr()) }
     }
 
-    /// Broadcasts an f16.
     fn half(bytes: &[u8; 2]) -> float32x4_t {
         widened(vdup_n_u16(u16::from_le_bytes(*bytes)))
     }
 
-    /// `q * d - m`, rounded twice.
     fn scaled(q: float32x4_t, d: f32, m: f32) -> float32x4_t {
         vsubq_f32(vmulq_n_f32(q, d), vdupq_n_f32(m))
     }
 
-    /// Sixteen signed bytes as numbers.
     fn signed(bytes: int8x16_t) -> [float32x4_t; 4] {
         let low = vmovl_s8(vget_low_s8(bytes));
         let high = vmovl_high_s8(bytes);
@@ -236,12 +226,11 @@ neon! {
         ]
     }
 
-    /// Sixteen bytes of at most 127 as numbers.
+    /// Converts sixteen bytes of at most 127.
     fn small(bytes: uint8x16_t) -> [float32x4_t; 4] {
         signed(vreinterpretq_s8_u8(bytes))
     }
 
-    /// The eight scales and then the eight minima of a q4_k or q5_k block.
     fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> [f32; 16] {
         let six_bits = small(load_128(&six_bit_scales(packed).to_le_bytes()));
         let (d, d_min) = (half(part(supers, 0)), half(part(supers, 2)));
@@ -260,7 +249,7 @@ neon! {
 
     fn unpack_f16<F: FnMut(usize, float32x4_t)>(b: &[u8; 64], mut each: F) {
         for i in 0..8 {
-            // SAFETY: the read stays within the array.
+            // SAFETY: in bounds.
             let halves = unsafe { vld1_u8(part::<8>(b, i * 8).as_ptr()) };
             each(i, widened(vreinterpret_u16_u8(halves)));
         }
@@ -295,7 +284,6 @@ neon! {
         }
     }
 
-    /// The low halves of sixteen bytes, and the high ones.
     fn nibbles(bytes: uint8x16_t) -> [uint8x16_t; 2] {
         [vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes)]
     }
@@ -346,7 +334,7 @@ neon! {
                 let [a, c] = nibbles(load_128(part(b, half * 64 + i * 16)));
                 let [b, d] = nibbles(load_128(part(b, half * 64 + 32 + i * 16)));
                 for (quarter, low) in [a, b, c, d].into_iter().enumerate() {
-                    // Two bits more for each quarter further on.
+                    // Two more bits for each quarter.
                     let high = vshlq_u8(high, vdupq_n_s8(-2 * quarter as i8));
                     let high = vshlq_n_u8::<4>(vandq_u8(high, vdupq_n_u8(3)));
                     let q = vreinterpretq_s8_u8(vorrq_u8(low, high));

@@ -1,4 +1,4 @@
-//! The version for any processor: the scalar block decoders of `htc-formats` and the loops of [`lanes`].
+//! Portable version: the scalar block decoders of `htc-formats` and the loops of [`lanes`].
 
 use htc_formats::DType;
 
@@ -11,10 +11,9 @@ use super::matvec::decoded_matvec;
 use super::plain_heads;
 use crate::matrix::Matrix;
 
-/// Whether every processor of this architecture has a fused multiply-add.
 const FMA: bool = cfg!(target_arch = "aarch64");
 
-/// The version for any processor.
+/// Portable kernels.
 pub(super) static KERNELS: Kernels = Kernels {
     name: if cfg!(target_arch = "aarch64") {
         "aarch64"
@@ -48,7 +47,6 @@ pub(super) static KERNELS: Kernels = Kernels {
     heads: plain_heads::HEADS,
 };
 
-/// `y [rows, n] = W xᵀ`, a row at a time.
 fn few(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
     let mut row = vec![0.0; w.cols()];
     for (i, y) in y.chunks_exact_mut(n.max(1)).enumerate() {
@@ -59,9 +57,9 @@ fn few(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
     }
 }
 
-/// Whole blocks to numbers; NaN for a type that has no decoder.
+/// Decodes whole blocks; NaN for a type without decoder.
 pub(super) fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-    // A view of a matrix holds whole blocks, so that the type is the only reason left.
+    // A view of a matrix holds whole blocks, so only the type can be unsupported.
     if htc_formats::block::decode(dtype, bytes, out).is_err() {
         out.fill(f32::NAN);
     }

@@ -1,11 +1,10 @@
-//! The inner kernels of attention for any processor: registers are arrays, which the compiler
-//! keeps in whatever vectors the architecture always has.
+//! Portable kernels of attention; registers are arrays.
 
 use half::f16;
 
 use super::heads::{Columns, Heads, attention_kernels, decode_kernels};
 
-/// The version for any processor.
+/// Portable kernels.
 pub(super) const HEADS: Heads = Heads {
     lanes: LANES,
     widen: widen_all,
@@ -19,9 +18,7 @@ pub(super) const HEADS: Heads = Heads {
 
 attention_kernels!([inline], Register);
 
-/// Numbers in a register.
 const LANES: usize = 4;
-/// See [`attention_kernels`].
 const REGISTERS: usize = 2;
 const COLUMN_ROWS: usize = 6;
 const VALUE_PARTS: usize = 2;
@@ -63,7 +60,6 @@ fn load(x: &[f32; LANES]) -> Register {
     *x
 }
 
-/// Up to a register of numbers, and zeros.
 #[inline(always)]
 fn load_first(x: &[f32]) -> Register {
     let mut first = zero();

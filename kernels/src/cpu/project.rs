@@ -1,4 +1,4 @@
-//! Linear slots that read the same input, each as one matrix or as two with a vector between.
+//! Projections that share an input, each as one matrix or as a factorised pair.
 
 use std::marker::PhantomData;
 
@@ -10,17 +10,17 @@ use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;
 use crate::pool::Pool;
 
-/// A matrix `A` whose product with the input is the inner vector of factorised slots.
+/// Matrix `A` whose product with the input is the inner vector of factorised projections.
 #[derive(Clone, Copy, Debug)]
 pub struct Factor<'a> {
     /// `A`, `[rows, cols]`.
     pub w: Matrix<'a>,
-    /// Components of the inner vector in use, at most `rows`; the others count as zero. A second
-    /// factor's rows are whole blocks, which a rank need not be.
+    /// Number of inner components in use, at most `rows`; the others count as zero. A second
+    /// factor's rows are whole blocks, but a rank may be any number.
     pub rank: usize,
 }
 
-/// What a slot's matrix is multiplied with.
+/// Input of a projection's matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// The input itself.
@@ -29,23 +29,23 @@ pub enum Input {
     Inner(usize),
 }
 
-/// One slot, `y = W x` or `y = W A x`.
+/// Projection `y = W x` or `y = W A x`.
 #[derive(Debug)]
 pub struct Slot<'a> {
     /// `W`, `[rows, cols]`.
     pub w: Matrix<'a>,
-    /// What it is multiplied with.
+    /// Right operand.
     pub input: Input,
     /// `[n, rows]`.
     pub y: &'a mut [f32],
 }
 
 impl Cpu {
-    /// Applies every slot to every row of `x [n, cols]`.
+    /// Applies every projection to every row of `x [n, cols]`.
     ///
-    /// One row takes a single fork-join: first all factors and all slots that read the input, then
-    /// the slots that read an inner vector. Vectors that quantised weights read are quantised once.
-    /// Several rows go through both stages a tile at a time, so that inner vectors stay in the cache.
+    /// One row takes a single fork-join: first all factors and all projections of the input, then
+    /// the projections of inner vectors. Vectors are quantised once. Several rows pass both stages
+    /// a tile at a time, so that inner vectors stay in the cache.
     ///
     /// # Errors
     /// When a shape does not fit or an input names no factor; nothing is written then.
@@ -118,13 +118,10 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Numbers of inner vectors that are computed before the second stage reads them.
 const TILE: usize = 1 << 17;
 
-/// Fewest rows of a tile: weights are read again for every tile.
 const TILE_ROWS: usize = 64;
 
-/// Several rows through one factor; the shapes have been checked.
 fn two_stages<'s, 'y: 's>(
     cpu: &Cpu,
     n: usize,
@@ -155,7 +152,7 @@ fn two_stages<'s, 'y: 's>(
     Ok(())
 }
 
-/// Zeroes the components from `rank` on in rows of `width` numbers.
+/// Zeroes the components from `rank` in rows of `width` numbers.
 pub(super) fn clear_tails(inner: &mut [f32], width: usize, rank: usize) {
     if rank < width {
         for row in inner.chunks_exact_mut(width) {
@@ -164,15 +161,14 @@ pub(super) fn clear_tails(inner: &mut [f32], width: usize, rank: usize) {
     }
 }
 
-/// A slice whose parts several threads use at a time.
 struct Shared<'a, T> {
     base: *mut T,
     len: usize,
     lifetime: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it is a mutable slice but for who uses which part when, which its methods leave to
-// their caller.
+// SAFETY: equivalent to a mutable slice, except for the disjointness of parts, which the unsafe
+// methods require of their caller.
 unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
@@ -185,24 +181,23 @@ impl<'a, T> Shared<'a, T> {
     }
 
     /// # Safety
-    /// Nobody may write to the part as long as the result lives.
+    /// The part must not be written while the result lives.
     unsafe fn part(&self, start: usize, len: usize) -> &[T] {
         assert!(start <= self.len && len <= self.len - start);
-        // SAFETY: the part lies in the slice; the caller answers for the rest.
+        // SAFETY: the part lies in the slice; the caller ensures exclusive or shared access.
         unsafe { std::slice::from_raw_parts(self.base.add(start), len) }
     }
 
     /// # Safety
-    /// Nobody else may use the part as long as the result lives.
+    /// The part must not be used otherwise while the result lives.
     #[expect(clippy::mut_from_ref, reason = "the caller answers for it")]
     unsafe fn part_mut(&self, start: usize, len: usize) -> &mut [T] {
         assert!(start <= self.len && len <= self.len - start);
-        // SAFETY: the part lies in the slice; the caller answers for the rest.
+        // SAFETY: the part lies in the slice; the caller ensures exclusive access.
         unsafe { std::slice::from_raw_parts_mut(self.base.add(start), len) }
     }
 }
 
-/// A product, cut into tasks of some rows each.
 struct Work<'a> {
     w: Matrix<'a>,
     input: Input,
@@ -227,15 +222,14 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Where an inner vector lies among the numbers and the strips of all of them.
 struct Inner {
     numbers: usize,
     strips: usize,
     strip_count: usize,
 }
 
-/// Where the inner vectors lie; and how many numbers they have, strips of `x`, strips of inner vectors.
-/// Strips are made where a product reads them.
+/// Returns the positions of the inner vectors, and the buffer sizes: their numbers, super-blocks of
+/// `x`, super-blocks of inner vectors (only where a product reads them).
 fn places(factors: &[Factor<'_>], slots: &[Slot<'_>]) -> (Vec<Inner>, [usize; 3]) {
     let read = |input| {
         let slots = slots.iter().filter(|slot| slot.input == input);
@@ -265,8 +259,9 @@ fn places(factors: &[Factor<'_>], slots: &[Slot<'_>]) -> (Vec<Inner>, [usize; 3]
     (inners, [numbers, x_strips, strip_count])
 }
 
-/// The products of the first stage, which read the vector, and of the second, which read inner vectors.
-/// Every row of every product is in one task, and no two of them share a number of `y`.
+/// Returns the products of the first stage, which read the vector, and of the second, which read
+/// inner vectors. Every row of every product is in one task, and no two of them share a number of
+/// `y`.
 fn works<'a>(
     pool: &Pool,
     factors: &[Factor<'a>],
@@ -277,7 +272,7 @@ fn works<'a>(
     let mut first = Vec::with_capacity(slots.len() + factors.len());
     let mut second = Vec::with_capacity(slots.len());
     for (factor, at) in factors.iter().zip(inners) {
-        // SAFETY: every factor has a part of its own.
+        // SAFETY: the parts of the factors are disjoint.
         let y = unsafe { inner.part_mut(at.numbers, factor.w.rows()) };
         first.push(Work::new(pool, factor.w, Input::Vector, y));
     }
@@ -291,7 +286,6 @@ fn works<'a>(
     [first, second]
 }
 
-/// One row; the shapes have been checked.
 fn one_row(
     cpu: &Cpu,
     x: &[f32],
@@ -330,8 +324,8 @@ fn one_row(
                 Input::Vector => x,
                 Input::Inner(index) => {
                     let (at, rows) = (&inners[index], factors[index].w.rows());
-                    // SAFETY: inner vectors are written by tasks of the first stage and between
-                    // the stages, and this is the second.
+                    // SAFETY: inner vectors are written only in and directly after the first stage,
+                    // and this is the second.
                     unsafe {
                         Vector {
                             numbers: inner.part(at.numbers, rows),
@@ -340,7 +334,7 @@ fn one_row(
                     }
                 }
             };
-            // SAFETY: every task is called once and has rows of its own.
+            // SAFETY: every task is called once and its rows are disjoint from all others.
             let y = unsafe { work.y.part_mut(start, count) };
             // The rows lie in the matrix.
             if let Ok(w) = work.w.row_range(start, count) {

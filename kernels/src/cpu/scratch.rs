@@ -1,30 +1,30 @@
-//! Working memory that a caller keeps between calls.
+//! Reusable scratch space.
 
 use htc_formats::bands::GROUP_ROWS;
 
 use super::activations::Strip;
 use super::int_gemm::Panel;
 
-/// Working memory of products and of the attention kernels. It grows to the
-/// largest need and is meant to be kept, so that a decoding step allocates nothing.
+/// Scratch space of products and attention kernels. It grows to the largest request; reuse it so
+/// that a decoding step allocates nothing.
 #[derive(Debug, Default)]
 pub struct Scratch {
     buffer: Vec<f32>,
     strips: Vec<Strip>,
     panels: Vec<Panel>,
-    /// Inner vectors of factorised slots, beside which products need `buffer`.
+    /// Inner vectors of factorised projections, used together with `buffer`.
     pub(super) inner: Vec<f32>,
-    /// Products of classes of rows, before they are put in the order of the rows.
+    /// Products of row classes, before they are scattered to the rows.
     pub(super) classes: Vec<f32>,
 }
 
 impl Scratch {
-    /// Empty working memory.
+    /// Creates empty scratch space.
     pub fn new() -> Self {
         Scratch::default()
     }
 
-    /// `len` numbers of unspecified value.
+    /// Returns `len` numbers of unspecified value.
     pub(super) fn take(&mut self, len: usize) -> &mut [f32] {
         if self.buffer.len() < len {
             self.buffer.resize(len, 0.0);
@@ -32,7 +32,7 @@ impl Scratch {
         &mut self.buffer[..len]
     }
 
-    /// Strips and panels of unspecified content.
+    /// Returns super-blocks and panels of unspecified content.
     pub(super) fn integers(
         &mut self,
         strips: usize,
@@ -47,7 +47,7 @@ impl Scratch {
         (&mut self.strips[..strips], &mut self.panels[..panels])
     }
 
-    /// Numbers, strips and sums of unspecified value, as many as `room` says.
+    /// Returns numbers, super-blocks and sums of unspecified value, of the given lengths.
     pub(super) fn bands(
         &mut self,
         [len, strips, sums]: [usize; 3],
@@ -65,7 +65,7 @@ impl Scratch {
         (&mut self.inner[..len], &mut self.strips[..strips], sums)
     }
 
-    /// Numbers and strips of unspecified value.
+    /// Returns numbers and super-blocks of unspecified value.
     pub(super) fn inner(&mut self, len: usize, strips: usize) -> (&mut [f32], &mut [Strip]) {
         if self.inner.len() < len {
             self.inner.resize(len, 0.0);

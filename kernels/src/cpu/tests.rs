@@ -1,4 +1,4 @@
-//! Every kernel of every instruction set this machine has, against the reference.
+//! Tests of every kernel of every supported instruction set against the reference.
 
 use htc_formats::DType;
 use htc_formats::model::RopePairs;
@@ -18,19 +18,17 @@ mod matmul_tests;
 mod moments_tests;
 mod product_tests;
 
-/// The kernels of a table on some threads.
 fn on(kernels: &'static Kernels, pool: &Arc<Pool>) -> Cpu {
     let pool = Arc::clone(pool);
     Cpu { kernels, pool }
 }
 
-/// A pool of each of these numbers of threads.
 fn pools<const N: usize>(threads: [usize; N]) -> [Arc<Pool>; N] {
     threads.map(|threads| Arc::new(Pool::new(threads).unwrap()))
 }
 
 #[test]
-fn every_instruction_set_has_a_name_of_its_own_and_the_best_is_taken() {
+fn instruction_set_names_are_unique_and_the_best_is_selected() {
     let pool = Arc::new(Pool::new(1).unwrap());
     let each = Cpu::each(&pool);
     assert_eq!(each.len(), available().len());
@@ -41,7 +39,6 @@ fn every_instruction_set_has_a_name_of_its_own_and_the_best_is_taken() {
     assert_eq!(names.len(), each.len());
 }
 
-/// The formats that [`Random::matrix`] makes.
 const TYPES: [DType; 8] = [
     DType::F32,
     DType::F16,
@@ -53,7 +50,6 @@ const TYPES: [DType; 8] = [
     DType::Q6K,
 ];
 
-/// Where a block has its f16 scales.
 fn scales(dtype: DType) -> &'static [usize] {
     match dtype {
         DType::I8 => &[],
@@ -67,7 +63,6 @@ fn scales(dtype: DType) -> &'static [usize] {
     }
 }
 
-/// Rows whose codes are all at one extreme, with moderate scales: the byte, and the row.
 fn extreme_rows(random: &mut Random, dtype: DType, cols: usize) -> [(u8, Vec<u8>); 4] {
     [0x00, 0x7f, 0x80, 0xff].map(|fill| {
         let mut bytes = random.matrix(dtype, 1, cols);
@@ -85,7 +80,7 @@ fn extreme_rows(random: &mut Random, dtype: DType, cols: usize) -> [(u8, Vec<u8>
     })
 }
 
-/// A small generator of its own (xorshift64*), so that every machine sees the same numbers.
+/// Portable xorshift64* generator.
 pub(super) struct Random(pub u64);
 
 impl Random {
@@ -105,7 +100,7 @@ impl Random {
         (0..len).map(|_| self.number()).collect()
     }
 
-    /// Blocks whose every bit is random but for the scales, which are moderate.
+    /// Blocks of random bits with moderate scales.
     pub fn matrix(&mut self, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
         let len = dtype.matrix_bytes(rows, cols).unwrap();
         let mut bytes: Vec<u8> = (0..len).map(|_| self.bits() as u8).collect();
@@ -133,7 +128,6 @@ impl Random {
     }
 }
 
-/// Columns to try: whole blocks, and for single numbers also what no register divides.
 fn widths(dtype: DType) -> Vec<usize> {
     match dtype.block_len() {
         1 => vec![0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 100, 257, 1000],
@@ -189,7 +183,7 @@ fn decoders_agree_on_every_half_and_on_any_bytes() {
     }
 }
 
-/// `Σ |w x|` of every row: what rounding errors of a product are proportional to.
+/// `Σ |w x|` of every row, the scale of a product's rounding errors.
 fn magnitudes(w: Matrix<'_>, x: &[f32]) -> Vec<f64> {
     let mut row = vec![0.0; w.cols()];
     (0..w.rows())
@@ -201,8 +195,8 @@ fn magnitudes(w: Matrix<'_>, x: &[f32]) -> Vec<f64> {
         .collect()
 }
 
-/// Bound on the error of a product relative to `Σ |w x|`: rounding once per term of a partial
-/// sum, with at least eight partial sums.
+/// Bound on the error of a product relative to `Σ |w x|`: rounding once per term of a partial sum,
+/// with at least eight partial sums.
 const PRODUCT_ERROR: f64 = 2e-6;
 
 #[test]
@@ -257,7 +251,6 @@ fn matmul_agrees_with_the_reference_on_any_number_of_threads() {
     }
 }
 
-/// Fails unless every number of `found` is within `bound` times `scale` of `expected`.
 fn assert_close(
     found: &[f32],
     expected: &[f32],
@@ -273,7 +266,7 @@ fn assert_close(
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
+fn mismatched_shapes_are_rejected_before_writing() {
     let cpu = Cpu::with_threads(1).unwrap();
     let mut scratch = Scratch::new();
     let bytes = [0; 4 * 6];
@@ -329,7 +322,7 @@ fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
 }
 
 #[test]
-fn empty_shapes_are_no_error() {
+fn empty_shapes_are_accepted() {
     let cpu = Cpu::with_threads(2).unwrap();
     let mut scratch = Scratch::new();
     let none = Matrix::new(DType::F16, 3, 0, &[]).unwrap();
@@ -344,7 +337,7 @@ fn empty_shapes_are_no_error() {
 }
 
 #[test]
-fn embed_reads_one_row() {
+fn embed_decodes_one_row() {
     let cpu = Cpu::with_threads(1).unwrap();
     let mut random = Random(8);
     for dtype in TYPES {

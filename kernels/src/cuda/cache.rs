@@ -12,7 +12,6 @@ use super::source::digest;
 
 const FOLDER: &str = "kernels";
 
-/// Size limit of a cache file in bytes, above the output of any compiler.
 const MOST: u64 = 256 << 20;
 
 /// Returns the cache key of an architecture and extra compiler options. [`digest`] covers sources,
@@ -48,7 +47,6 @@ pub(super) fn read(
     (code.sources == digest() && code.architectures() == [architecture]).then_some(code)
 }
 
-/// Stores code. The file is written under a temporary name and then renamed.
 pub(super) fn write(
     cache: &Path,
     architecture: Architecture,

@@ -145,8 +145,6 @@ impl Compiler {
     }
 }
 
-/// Returns a pool with one thread per processor, at most eight, or a single thread if the system
-/// refuses more.
 fn threads() -> Result<Pool, DeviceError> {
     const MOST: usize = 8;
     let threads = available_parallelism().map_or(1, NonZero::get).min(MOST);
@@ -200,7 +198,6 @@ fn check(code: nvrtcResult) -> Result<(), String> {
     Err(text.unwrap_or_else(|| format!("{code:?}")))
 }
 
-/// An NVRTC program.
 struct Program {
     handle: nvrtcProgram,
 }
@@ -261,7 +258,6 @@ impl Program {
         })
     }
 
-    /// Returns an output of the compilation.
     fn get(
         &self,
         size: unsafe fn(nvrtcProgram, *mut usize) -> nvrtcResult,

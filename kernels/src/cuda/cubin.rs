@@ -49,7 +49,6 @@ mod attribute {
 /// `NOBITS` section.
 const SHARED_OF_SYSTEM: u64 = 1 << 10;
 
-/// Maximum number of sections.
 const MOST: usize = 1 << 16;
 
 struct Section<'a> {
@@ -120,7 +119,6 @@ pub fn resources(file: &[u8]) -> Result<Vec<Resources>, CubinError> {
     Ok(found)
 }
 
-/// Reads the section table of a 64-bit ELF file.
 fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, CubinError> {
     /// ELF `SHT_NOBITS`.
     const NO_BITS: u32 = 8;
@@ -177,7 +175,6 @@ fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, CubinError> {
     entries.iter().map(section).collect()
 }
 
-/// Reads a NUL-terminated string.
 fn text_at(texts: &[u8], at: u32) -> Result<&str, CubinError> {
     let mut cursor = Cursor::new(texts);
     cursor.bytes(at.into())?;
@@ -221,7 +218,6 @@ mod tests {
 
     const HEADER: usize = 64;
 
-    /// Builds a file from sections: name, type and bytes, plus one name per symbol.
     fn file(sections: &[(&str, u32, &[u8])]) -> Vec<u8> {
         let mut names = vec![0];
         let mut data = Vec::new();

@@ -69,7 +69,6 @@ pub struct Cuda {
     shared: Arc<Shared>,
 }
 
-/// Operations recorded until the end of the step.
 #[derive(Default)]
 struct Record {
     open: bool,
@@ -196,7 +195,6 @@ impl Shared {
         check(code, "taking a device")
     }
 
-    /// Creates the stream, configures the memory pool and loads the kernels.
     fn begin(&mut self, options: Options<'_>) -> Result<(), DeviceError> {
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is current.
@@ -211,7 +209,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Converts a driver code to an error that names the kernel.
     fn explain(
         &self,
         last: &'static str,

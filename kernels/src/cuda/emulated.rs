@@ -58,7 +58,6 @@ pub struct EmulatedMemory {
     record: Arc<Mutex<Record>>,
 }
 
-/// Operations recorded until the end of the step.
 #[derive(Debug, Default)]
 struct Record {
     open: bool,
@@ -181,7 +180,6 @@ fn free(address: u64, bytes: usize) {
 }
 
 impl Emulated {
-    /// Ends an open step early: runs the recorded operations.
     fn interrupt(&self, record: &mut Record) -> Result<(), DeviceError> {
         if !std::mem::take(&mut record.open) {
             return Ok(());
@@ -192,7 +190,6 @@ impl Emulated {
         self.run(record, false)
     }
 
-    /// Runs the recorded operations and frees the allocations that waited for them.
     fn run(&self, record: &mut Record, ends: bool) -> Result<(), DeviceError> {
         let step = std::mem::take(&mut record.step);
         let done = step.nodes().iter().try_for_each(|node| match node {

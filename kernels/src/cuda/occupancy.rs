@@ -15,10 +15,8 @@ pub struct Multiprocessor {
     pub shared_of_block: u32,
 }
 
-/// Registers of a multiprocessor, equal for all known architectures.
 const REGISTERS: u32 = 64 << 10;
 
-/// Register allocation granularity of a warp.
 const REGISTER_STEP: u32 = 256;
 
 /// Shared memory allocation granularity of a block, and the system reserve per block.
@@ -80,7 +78,6 @@ mod tests {
         Multiprocessor::of(Architecture { major, minor }).unwrap()
     }
 
-    /// Values of NVIDIA's occupancy calculator.
     #[test]
     fn resident_blocks_match_the_occupancy_calculator() {
         for (multiprocessor, threads, registers, shared, resident) in [

@@ -75,7 +75,6 @@ pub fn digest() -> Digest {
 mod tests {
     use super::*;
 
-    /// An unlisted kernel would exist in the emulation only.
     #[test]
     fn every_source_file_is_listed() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/cu");

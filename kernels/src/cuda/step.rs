@@ -37,7 +37,6 @@ pub(super) struct Launch {
     pub(super) argument_bytes: usize,
 }
 
-/// Launches and copies in order, with their arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Step {
     nodes: Vec<Node>,
@@ -87,7 +86,6 @@ impl Step {
         self.nodes.push(Node::Copy { from, to, bytes });
     }
 
-    /// Returns the arguments of one of its launches, aligned to 8 bytes.
     pub(super) fn arguments(&self, launch: &Launch) -> &[u64] {
         self.words.get(launch.words.clone()).unwrap_or(&[])
     }
@@ -102,8 +100,6 @@ impl Step {
         self.nodes.len() == other.nodes.len() && self.nodes.iter().zip(&other.nodes).all(alike)
     }
 
-    /// Returns the indices of operations that differ from those of a step for which `is_like`
-    /// holds.
     pub(super) fn changed_from(&self, before: &Step) -> impl Iterator<Item = usize> {
         let changed = |&at: &usize| match (self.nodes.get(at), before.nodes.get(at)) {
             (Some(Node::Launch(a)), Some(Node::Launch(b))) => {

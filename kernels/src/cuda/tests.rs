@@ -91,7 +91,6 @@ fn undefined_behaviour_is_reported() {
     assert!(trial(&device, 8).unwrap().iter().all(|x| x.is_nan()));
 }
 
-/// Blocks that wait for one another make progress if all are resident.
 #[test]
 fn grid_barrier_works_if_all_blocks_are_resident() {
     for seed in 0..4 {
@@ -164,7 +163,6 @@ fn invalid_launches_are_rejected() {
     assert!(to.span("to", 8, 249).is_err() && to.span("to", usize::MAX, 2).is_err());
 }
 
-/// Writes 64 numbers to an allocation of 63.
 fn write_behind(device: &Emulated) -> EmulatedMemory {
     let to = device.allocate(252).unwrap();
     let arguments = Trial {
@@ -191,7 +189,6 @@ fn what_the_environment_names_is_done() {
     }
 }
 
-/// A sanitized build must detect violations.
 #[test]
 fn sanitizers_abort_on_violations() {
     if !Emulated::is_sanitized() {
@@ -274,7 +271,6 @@ fn download_ends_a_step_early() {
     device.end_step().unwrap();
     assert_eq!(get(&device, &x, 1), [21.0]);
     assert_eq!(device.steps().interrupted, 1);
-    // Dropped memory stays until the step ends, which also reports errors of launches.
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
     drop(y);
@@ -348,11 +344,9 @@ fn add_fragments(
     words.map(|&word| i32::from_le_bytes(word)).collect()
 }
 
-/// Each element of the fragments separately, then all at once with extreme integers.
 #[test]
 fn integer_fragments_follow_the_ptx_layout() {
     let device = Emulated::new(9);
-    // Values are distinct within each row and column.
     let columns: Vec<i8> = (0..256).map(|i| (i as u8).cast_signed()).collect();
     let before: Vec<i32> = (0..128).map(|i| 1000 * i).collect();
     for place in 0..512 {
@@ -436,7 +430,6 @@ fn add_float_fragments(
     super::ops::get(device, &products, before.len()).unwrap()
 }
 
-/// Each element of the fragments separately, then all at once; warp shuffles give the same bits.
 #[test]
 fn float_fragments_follow_the_ptx_layout() {
     let device = Emulated::new(10);

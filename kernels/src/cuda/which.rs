@@ -55,7 +55,6 @@ impl fmt::Display for Which {
     }
 }
 
-/// Formats an identifier as `nvidia-smi -L` does.
 pub(super) fn identifier(uuid: &[u8; 16]) -> String {
     let mut text = "GPU".to_owned();
     for (i, byte) in uuid.iter().enumerate() {

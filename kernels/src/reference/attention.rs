@@ -1,4 +1,4 @@
-//! Attention, a score at a time.
+//! Reference attention, one score at a time.
 
 use half::f16;
 use htc_formats::DType;
@@ -7,25 +7,25 @@ use super::Real;
 use crate::cpu::{Attention, KvNumbers, KvView, check_hadamard};
 use crate::error::ShapeError;
 
-/// The float16 that is nearest to a number, ties to even; infinite beyond the largest.
+/// Returns the nearest float16, ties to even; infinite on overflow.
 pub fn nearest_f16(x: f64) -> f64 {
     f16::from_f64(x).to_f64()
 }
 
-/// The shapes of attention.
+/// Shapes of attention.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
     /// Query heads.
     pub heads: usize,
     /// Key and value heads, a divisor of the query heads.
     pub kv_heads: usize,
-    /// Numbers of one head.
+    /// Head size.
     pub size: usize,
 }
 
-/// Causal attention of `n` queries `q [n, heads, head_size]` at positions `position ..` over the
-/// keys and values of the positions that each sees; `out` has the shape of `q`. Query head `h`
-/// reads kv head `h / (heads / kv_heads)`.
+/// Computes causal attention of `n` queries `q [n, heads, head_size]` at positions `position ..`
+/// over their visible positions; `out` has the shape of `q`. Query head `h` reads KV head `h /
+/// (heads / kv_heads)`.
 ///
 /// # Errors
 /// When a shape does not fit, the window is 0 or `kv` holds fewer than `position + n` positions.
@@ -55,8 +55,8 @@ pub fn attention(
     Ok(())
 }
 
-/// Keys (side 0) or values (side 1) of the first `positions` positions of a head, those in low rank as
-/// what their coordinates stand for.
+/// Returns keys (side 0) or values (side 1) of the first `positions` positions of a head, with
+/// low-rank ones expanded.
 fn in_full(kv: &KvView<'_>, head: usize, side: usize, positions: usize) -> Vec<f64> {
     let [compressed, front] = kv.compressed();
     let mut all = wide(kv.rows(head, 0..front)[side]);
@@ -74,7 +74,6 @@ fn in_full(kv: &KvView<'_>, head: usize, side: usize, positions: usize) -> Vec<f
     all
 }
 
-/// Stored numbers as they are.
 fn wide(numbers: KvNumbers<'_>) -> Vec<f64> {
     let coded = |dtype, bytes| {
         let mut decoded = vec![0.0; numbers.len()];
@@ -93,8 +92,9 @@ fn wide(numbers: KvNumbers<'_>) -> Vec<f64> {
     }
 }
 
-/// The normalised Walsh–Hadamard transform, as [`Cpu::hadamard`](crate::cpu::Cpu::hadamard), by its
-/// matrix: entry `(i, j)` is `±1 / √block`, negative where `i` and `j` share an odd number of bits.
+/// Applies the normalised Walsh–Hadamard transform, as
+/// [`Cpu::hadamard`](crate::cpu::Cpu::hadamard), by its matrix: entry `(i, j)` is `±1 / √block`,
+/// negative if `i` and `j` share an odd number of bits.
 ///
 /// # Errors
 /// When `x` is not whole heads or `size` is odd or 0.
@@ -116,8 +116,8 @@ pub fn hadamard<T: Real>(x: &mut [T], size: usize) -> Result<(), ShapeError> {
     Ok(())
 }
 
-/// [`attention`] over keys and values that lie anywhere: `stored` gives those of a kv head, a
-/// position and a dimension.
+/// Computes [`attention`] over keys and values returned by `stored` for a KV head, a position and a
+/// dimension.
 ///
 /// # Panics
 /// When `out` is shorter than `q`.
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn attention_to_equal_keys_is_the_mean_of_the_values() {
-        // Two kv heads of size 1, capacity 3; four query heads share them in pairs.
+        // Two KV heads of size 1, capacity 3; four query heads share them in pairs.
         let keys = halves(&[1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
         let values = halves(&[1.0, 2.0, 6.0, 10.0, 20.0, 60.0]);
         let kv = KvView::new(&keys, &values, 2, 1, 3).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_bounds_how_much_one_key_outweighs_another() {
+    fn softcap_bounds_the_weight_of_one_key() {
         // Capped at 1, scores of 0 and of 60,000 become 0 and 1.
         let (keys, values) = (halves(&[0.0, 60_000.0]), halves(&[1.0, 0.0]));
         let kv = KvView::new(&keys, &values, 1, 1, 2).unwrap();

@@ -1,12 +1,12 @@
-//! Products with matrices in bands.
+//! Reference products with matrices in column groups.
 
 use htc_formats::bands::{BAND, Bands, rotate};
 
 use super::quantised_vector;
 use crate::error::{ShapeError, expect, product};
 
-/// `y = x Wᵀ` for a matrix in bands and vectors quantised as [`quantised_vector`] has them, where a
-/// trellis reads them after the scales of its columns, and a matrix that is rotated after they have been rotated.
+/// Computes `y = x Wᵀ` for a matrix in column groups and vectors quantised by [`quantised_vector`],
+/// after rotation and the column scales of a trellis.
 ///
 /// # Errors
 /// When `x` or `y` has another length.
@@ -16,7 +16,7 @@ pub fn quantised_bands(w: Bands<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Resu
     expect("y (numbers)", product("y (numbers)", &[n, rows])?, y.len())?;
     let mut row = vec![0.0; cols];
     for (t, x) in x.chunks_exact(cols).enumerate() {
-        // Where the rounded number is not that of `x` itself, over the scale that it was multiplied by.
+        // If scaled, the quantised number divided by the scale it was multiplied by.
         let mut seen = Vec::with_capacity(cols);
         let mut x = x.to_vec();
         if w.codes().is_rotated() {

@@ -1,16 +1,16 @@
-//! The rotary embedding and the activations with a hyperbolic tangent.
+//! Reference rotary embedding, GELU and soft cap.
 
 use htc_formats::model::RopePairs;
 
 use super::Real;
 use crate::error::{ShapeError, expect, expect_rope};
 
-/// Turns the pairs of numbers of every head of `x [heads, head_size]` by the angles whose cosines
-/// and sines are given: `(2i, 2i + 1)` or `(i, i + cos.len())`. What belongs to no pair stays.
+/// Rotates the pairs of numbers of every head of `x [heads, head_size]` by angles given as cosines
+/// and sines: `(2i, 2i + 1)` or `(i, i + cos.len())`. The other numbers are unchanged.
 ///
 /// # Errors
-/// When `x` is not a whole number of heads, `sin` is not as long as `cos`, or the pairs do not
-/// fit in a head.
+/// When `x` is not a whole number of heads, `sin` is not as long as `cos`, or the pairs do not fit
+/// in a head.
 pub fn rope<T: Real>(
     pairs: RopePairs,
     x: &mut [T],
@@ -33,7 +33,7 @@ pub fn rope<T: Real>(
     Ok(())
 }
 
-/// `gate = gate (1 + tanh(sqrt(2 / π) (gate + 0.044715 gate³))) / 2 * up`.
+/// Computes `gate = gate (1 + tanh(sqrt(2 / π) (gate + 0.044715 gate³))) / 2 * up`.
 ///
 /// # Errors
 /// When the lengths differ.
@@ -47,7 +47,7 @@ pub fn gelu_mul<T: Real>(gate: &mut [T], up: &[T]) -> Result<(), ShapeError> {
     Ok(())
 }
 
-/// `x = cap * tanh(x / cap)`.
+/// Computes `x = cap * tanh(x / cap)`.
 pub fn softcap<T: Real>(x: &mut [T], cap: f32) {
     let cap = f64::from(cap);
     for x in x {
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn gelu_has_the_values_of_pytorch() {
+    fn gelu_matches_pytorch() {
         // torch.nn.functional.gelu(x, approximate="tanh") in float64.
         let mut gate = [-3.0f32, -1.0, 0.0, 0.5, 1.0, 3.0];
         gelu_mul(&mut gate, &[1.0; 6]).unwrap();
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_is_approached_and_small_numbers_stay() {
+    fn softcap_saturates_and_preserves_small_numbers() {
         let mut x = [1e-3f32, 1e9, -1e9, 30.0];
         softcap(&mut x, 30.0);
         assert!((x[0] - 1e-3).abs() < 1e-9);

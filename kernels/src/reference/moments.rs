@@ -1,8 +1,8 @@
-//! Products of columns summed over rows.
+//! Reference products of columns summed over rows.
 
 use crate::error::{ShapeError, expect, product};
 
-/// `sums += aᵀ b` for `a [n, rows]`, `b [n, cols]` and `sums [rows, cols]`.
+/// Computes `sums += aᵀ b` for `a [n, rows]`, `b [n, cols]` and `sums [rows, cols]`.
 ///
 /// # Errors
 /// When a length does not fit.

@@ -1,14 +1,13 @@
-//! Products with quantised vectors.
+//! Reference products with quantised vectors.
 
 use super::embed;
 use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;
 
-/// The numbers that the integer products of [`cpu`](crate::cpu) see instead of `x`: per block of
-/// 32, and what is left at the end, multiples of `max|x| / 127`, rounded half away from zero.
+/// Returns `x` as quantised by the integer products of [`cpu`](crate::cpu): per block of 32 and the
+/// rest at the end, multiples of `max|x| / 127`, rounded half away from zero.
 ///
-/// A block with a number that is not finite is NaN throughout, one whose numbers are all below
-/// 2⁻¹⁰⁰ is zero.
+/// A block with a non-finite number is NaN, one with all numbers below 2⁻¹⁰⁰ is zero.
 pub fn quantised_vector(x: &[f32]) -> Vec<f64> {
     let mut out = Vec::with_capacity(x.len());
     for block in x.chunks(32) {
@@ -26,7 +25,7 @@ pub fn quantised_vector(x: &[f32]) -> Vec<f64> {
     out
 }
 
-/// As [`matmul`](super::matmul) with every row of `x` quantised.
+/// Computes [`matmul`](super::matmul) with every row of `x` quantised.
 ///
 /// # Errors
 /// As [`matmul`](super::matmul).
@@ -60,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_multiples_of_a_127th_of_the_largest_of_their_block() {
+    fn numbers_are_multiples_of_the_block_maximum_over_127() {
         let mut x = [0.0f32; 34];
         x[..6].copy_from_slice(&[254.0, 1.0, -1.0, 0.999, 3.1, -253.1]);
         x[32..].copy_from_slice(&[127.0, 0.6]);
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_with_ones_is_the_sum_of_the_quantised_numbers() {
+    fn product_with_ones_is_the_sum_of_the_quantised_numbers() {
         let ones: Vec<u8> = [1.0f32; 64].iter().flat_map(|v| v.to_le_bytes()).collect();
         let w = Matrix::new(DType::F32, 2, 32, &ones).unwrap();
         let mut x = [0.0; 64];

@@ -1,16 +1,16 @@
-//! Libraries of a GPU that is not there, compiled where they are needed.
+//! Mock libraries of a GPU, compiled on demand.
 
 use std::path::Path;
 use std::process::Command;
 
-/// The name of the driver's library.
+/// File name of the CUDA driver.
 pub const DRIVER: &str = "libcuda.so.1";
-/// That of cuBLAS, the first that is looked for, so that another of the system's does not come before.
+/// File name of cuBLAS that is searched first, before any system library.
 pub const BLAS: &str = "libcublas.so";
-/// That of cuSOLVER, likewise.
+/// File name of cuSOLVER that is searched first.
 pub const SOLVER: &str = "libcusolver.so";
 
-/// Compiles a library, whose source lies beside this file in the crate at `kernels`, into a folder.
+/// Compiles a library from a source next to this file, in the crate at `kernels`, into a folder.
 pub fn library(kernels: &Path, folder: &Path, name: &str, source: &str, options: &[&str]) {
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
     let include = |folder: &str| format!("-I{}", kernels.join(folder).display());

@@ -1,4 +1,4 @@
-//! Linear algebra by libraries, each in a process of its own.
+//! Linear algebra by libraries, each scenario in a separate process.
 
 use std::path::Path;
 
@@ -57,7 +57,7 @@ pub fn run(name: &str, log: &Path) {
     }
 }
 
-/// What is wrong with the libraries is told, with the remedy, as often as they are asked for.
+/// A library problem is reported with its remedy on every request.
 fn absent(log: &Path, expected: &str) {
     let device = open();
     for _ in 0..2 {
@@ -72,7 +72,7 @@ fn absent(log: &Path, expected: &str) {
             assert!(text.contains(part), "{text}");
         }
     }
-    // The device is as good as before.
+    // The device stays usable.
     let x = put(&device, &[1.0; 300]);
     ops::add(&device, 300, &x, &x).unwrap();
     assert_eq!(get(&device, &x, 300), [2.0; 300]);
@@ -100,7 +100,7 @@ fn orthonormal(a: &[f64], n: usize) {
     matrices::orthonormal(a, n, 1e-10, "vectors");
 }
 
-/// An orthonormal matrix that is known: a reflection.
+/// Known orthonormal matrix: a reflection.
 fn reflection(n: usize) -> Vec<f64> {
     let v: Vec<f64> = (0..n).map(|i| 1.0 + (i as f64 * 0.7).sin()).collect();
     let length: f64 = v.iter().map(|x| x * x).sum();
@@ -111,7 +111,7 @@ fn reflection(n: usize) -> Vec<f64> {
 fn eigen(linear: &CudaLinear, matrix: &[f64], vectors: bool) -> [Vec<f64>; 2] {
     let order = matrix.len().isqrt();
     let mut matrix = matrix.to_vec();
-    // What is above the diagonal does not count.
+    // The upper triangle is ignored.
     for (column, numbers) in matrix.chunks_exact_mut(order).enumerate() {
         numbers[..column].fill(f64::NAN);
     }
@@ -140,7 +140,7 @@ fn eigenvalues(log: &Path) {
     linear.symmetric_eigen(&mut [], &mut [], true).unwrap();
     for n in [3, 65] {
         let q = reflection(n);
-        // Distinct, of both signs, and not in order.
+        // Distinct, of both signs, unsorted.
         let known: Vec<f64> = (0..n).map(|i| ((i * 29) % n) as f64 - 1.5).collect();
         let scaled: Vec<f64> = (0..n * n).map(|k| q[k] * known[k / n]).collect();
         let matrix = times(&scaled, &transposed(&q, n), [n, n, n]);
@@ -259,12 +259,12 @@ fn sums_of_products(log: &Path) {
         gram.read(0, &mut out).unwrap();
         out
     };
-    // Before anything was added.
+    // Before any addition.
     assert_eq!(read(&*gram, n), vec![0.0; n * n]);
     gram.scale(2.0).unwrap();
     gram.add(1.0, &[]).unwrap();
     assert_eq!(read(&*gram, n), vec![0.0; n * n]);
-    // Fewer and more vectors than there is room for, without a wait between.
+    // Fewer and more vectors than the buffer holds, without waiting.
     let parts: Vec<Vec<f64>> = [4, 1, 30, 2]
         .map(|count| numbers(count, n * count as usize))
         .into();
@@ -286,17 +286,16 @@ fn sums_of_products(log: &Path) {
         numbers[..column].fill(0.0);
     }
     close(&read(&*gram, n), &expected);
-    // Some columns of them.
     let mut some = vec![0.0; 2 * n];
     gram.read(1, &mut some).unwrap();
     assert_eq!(some, read(&*gram, n)[n..3 * n]);
-    // Reading changes nothing, and what comes later is added to it.
+    // Reading has no side effect; later additions accumulate.
     assert_eq!(read(&*gram, n), read(&*gram, n));
     gram.scale(0.0).unwrap();
     assert_eq!(read(&*gram, n), vec![0.0; n * n]);
     empty.add(1.0, &[]).unwrap();
     empty.read(0, &mut []).unwrap();
-    // They outlive what they are of.
+    // The sums outlive the library and the device handle.
     drop((linear, device));
     gram.add(1.0, &vec![1.0; n]).unwrap();
     let ones = |k: usize| f64::from(k % n >= k / n);
@@ -408,7 +407,6 @@ fn libraries_that_fail() {
     let mut gram = linear.gram(2).unwrap();
     let error = gram.add(1.0, &[1.0; 4]).unwrap_err().to_string();
     assert!(error.starts_with("adding products by cuBLAS: "), "{error}");
-    // Nothing was added.
     let mut out = [f64::NAN; 4];
     gram.read(0, &mut out).unwrap();
     assert_eq!(out, [0.0; 4]);
@@ -433,7 +431,7 @@ fn without_room(log: &Path) {
         let full = matches!(error, LinearError::Device(DeviceError::OutOfMemory { .. }));
         assert!(full, "{error:?}");
     };
-    // The matrix does not fit; then it does, and what the library works with does not.
+    // The matrix does not fit; then it does, but not the workspace.
     for order in [200, 150] {
         let mut matrix = vec![1.0; order * order];
         full(linear.symmetric_eigen(&mut matrix, &mut vec![0.0; order], true));
@@ -442,7 +440,7 @@ fn without_room(log: &Path) {
     let mut gram = linear.gram(2).unwrap();
     gram.add(1.0, &[1.0, 2.0]).unwrap();
     full(gram.add(1.0, &vec![1.0; 40_000]));
-    // What was added before is there, and so is the room.
+    // Earlier sums and memory are kept.
     gram.add(1.0, &[1.0, 0.0]).unwrap();
     let mut out = [f64::NAN; 4];
     gram.read(0, &mut out).unwrap();
@@ -459,7 +457,7 @@ fn without_room(log: &Path) {
     nothing_is_left(log);
 }
 
-/// What was kept is begun before, and each sees what the other did.
+/// Library calls end an open step, and each sees the other's results.
 fn behind_a_step(log: &Path) {
     let device = open();
     let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
@@ -471,7 +469,7 @@ fn behind_a_step(log: &Path) {
     gram.add(1.0, &[1.0, 2.0]).unwrap();
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
-    // It has nothing to bring, so that the call itself ends the step.
+    // Nothing to upload, so the call itself ends the step.
     gram.scale(2.0).unwrap();
     assert_eq!(counts(&device), [0, 0, 0, 0, 2]);
     device.end_step().unwrap();
@@ -482,7 +480,7 @@ fn behind_a_step(log: &Path) {
     gram.read(0, &mut out).unwrap();
     assert_eq!(out, [2.0, 4.0, 0.0, 8.0]);
     assert_eq!(get(&device, &x, 600), [31.0; 600]);
-    // Given back while a step is open.
+    // Freed while a step is open.
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
     drop((gram, linear));
@@ -492,7 +490,7 @@ fn behind_a_step(log: &Path) {
     nothing_is_left(log);
 }
 
-/// Several threads at a time get what one gets, bit by bit.
+/// Several threads get the same bits as one.
 fn of_threads(log: &Path) {
     fn of(linear: &dyn Linear, seed: u64) -> Vec<u64> {
         let mut all = Vec::new();
@@ -525,7 +523,7 @@ fn of_threads(log: &Path) {
             scope.spawn(move || {
                 for _ in 0..5 {
                     assert_eq!(&of(linear, seed), expected);
-                    // Handles of one's own serve as well, and steps go on beside.
+                    // Separate handles work too, concurrently with steps.
                     assert_eq!(&of(&device.linear().unwrap(), seed), expected);
                     let [x, y] = [1.0, 10.0].map(|value| put(device, &[value; 300]));
                     device.begin_step().unwrap();
@@ -536,7 +534,7 @@ fn of_threads(log: &Path) {
             });
         }
     });
-    // Threads that had no part in it yet, where no context is current.
+    // New threads, without a current context.
     let mut gram = linear.gram(1).unwrap();
     gram.add(1.0, &[2.0]).unwrap();
     let scaled = std::thread::spawn(move || {
@@ -551,7 +549,7 @@ fn of_threads(log: &Path) {
     nothing_is_left(log);
 }
 
-/// What fails later is not told of a kernel that was launched before.
+/// Later failures are not attributed to an earlier kernel.
 fn a_kernel_of_the_libraries() {
     let device = open();
     let linear = device.linear().unwrap();

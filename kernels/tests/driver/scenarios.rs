@@ -1,4 +1,4 @@
-//! What happens in a process of its own.
+//! Scenarios that run in a separate process.
 
 use std::path::Path;
 
@@ -12,7 +12,6 @@ use htc_kernels::cuda::{
 
 use super::steps;
 
-/// Code as the library that emulates a driver takes it.
 fn sealed() -> KernelCode {
     let forms = [
         (CodeForm::Cubin, &b"\x7fELF"[..]),
@@ -68,7 +67,7 @@ pub fn called(log: &Path) -> Vec<String> {
     log.lines().map(str::to_owned).collect()
 }
 
-/// Everything was given back, and nothing was freed twice or written behind its end.
+/// Asserts that everything was freed once, without overruns.
 pub fn nothing_is_left(log: &Path) {
     let called = called(log);
     let left = "left: 0 allocations, 0 of the host, 0 modules, 0 streams, 0 events, 0 graphs, 0 handles of libraries";
@@ -81,7 +80,7 @@ pub fn nothing_is_left(log: &Path) {
 }
 
 pub fn run(name: &str, log: &Path) {
-    // What was called in a scenario of this name before, with another library.
+    // Removes the log of an earlier scenario of this name with another library.
     let _ = std::fs::remove_file(log);
     match name {
         "no-library" => assert_eq!(unavailable(Which::Index(0)), Unavailable::NoLibrary),
@@ -220,7 +219,6 @@ fn code_that_does_not_load(log: &Path) {
     nothing_is_left(log);
 }
 
-/// The operations give what the emulation gives, bit by bit.
 fn operations(log: &Path) {
     fn of<D: Device>(device: &D) -> Vec<f32> {
         let x: Vec<f32> = (0..2 * 300).map(|i| (i as f32 * 0.37).sin()).collect();
@@ -232,7 +230,7 @@ fn operations(log: &Path) {
         ops::rms_norm(device, shape, &x, &weight, 1e-5, &out).unwrap();
         ops::add(device, 600, &out, &x).unwrap();
         ops::softcap(device, 600, &out, 3.0).unwrap();
-        // What was launched still reads it.
+        // Still read by the launch.
         drop((x, weight));
         get(device, &out, 600)
     }
@@ -243,7 +241,6 @@ fn operations(log: &Path) {
     nothing_is_left(log);
 }
 
-/// What is written to the buffers themselves, by more threads at a time than there are buffers, and what does not fit into one.
 fn copies_in_parts(log: &Path) {
     let device = open();
     let memory = device.allocate(64 << 20).unwrap();
@@ -257,7 +254,7 @@ fn copies_in_parts(log: &Path) {
             scope.spawn(move || {
                 for piece in 0..pieces {
                     let at = place(thread, piece);
-                    // The one before the other, with bytes between them.
+                    // Out of order, with gaps between them.
                     let parts = [(at + 700_000, 300_000), (at, 600_000), (at + 650_000, 0)];
                     let written = device.upload_parts(memory, &parts, &mut |bytes| {
                         assert_eq!(bytes.len(), 900_000);
@@ -273,7 +270,7 @@ fn copies_in_parts(log: &Path) {
             });
         }
     });
-    // Eight, and one for those who find none of them free.
+    // Eight, plus one for threads that find none free.
     let made = called(log)
         .into_iter()
         .filter(|l| l == "memory of the host");
@@ -302,7 +299,7 @@ fn copies_in_parts(log: &Path) {
     device.upload_parts(&memory, &[], fill).unwrap();
     let beyond = device.upload_parts(&memory, &[(0, 4), ((64 << 20) - 3, 4)], fill);
     assert!(matches!(beyond, Err(DeviceError::Range { .. })));
-    // What does not want to be written leaves all as it was, and the buffer to the next.
+    // A failed write leaves memory unchanged and releases the buffer.
     let failed = device.upload_parts(&memory, &[(3, 100)], &mut |bytes| {
         bytes.fill(9);
         Err(DeviceError::Driver {
@@ -317,7 +314,7 @@ fn copies_in_parts(log: &Path) {
     nothing_is_left(log);
 }
 
-/// More than the buffers hold, by ways that the buffers are used again on.
+/// More than the buffers hold, so that they are reused.
 fn copies(log: &Path) {
     let device = open();
     let bytes: Vec<u8> = (0..40_000_001_usize)
@@ -352,7 +349,7 @@ fn memory_that_is_full() {
         total: 1_000_000,
     };
     assert_eq!(error, expected);
-    // What was freed behind a launch is there once that has ended.
+    // Memory freed after a launch is available once the launch has ended.
     drop(first);
     assert_eq!(device.allocate(600_000).unwrap().bytes(), 600_000);
 }
@@ -368,7 +365,7 @@ fn shared_memory(log: &Path) {
     ops::hadamard(&device, size, size, &x).unwrap();
     let found = get(&device, &x, size);
     assert!(found.iter().zip(&numbers).all(|(a, b)| (a - b).abs() < 0.1));
-    // Asked for once.
+    // Requested once.
     let asked = |line: &&String| line.as_str() == "shared memory of hadamard: 65536";
     assert_eq!(called(log).iter().filter(asked).count(), 1);
     let arguments = Trial {
@@ -423,7 +420,7 @@ fn errors_of_kernels() {
     let error = unsafe { device.launch(&many, [1, 1, 1], 0, &arguments) }.unwrap_err();
     let error = error.to_string();
     assert!(error.contains("1 x 1 x 1 blocks of 128 threads"), "{error}");
-    // A barrier that half the threads do not reach: found when it runs, which is later.
+    // A barrier that half the threads do not reach, detected at run time.
     trial(&device, &to, 1).unwrap();
     let error = device.wait().unwrap_err();
     let expected = "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS), noticed when waiting for the device";
@@ -447,7 +444,6 @@ fn errors_of_kernels() {
     assert!(error.contains("noticed when launching trial"), "{error}");
 }
 
-/// A device is used by any thread, and by several.
 fn threads(log: &Path) {
     let device = open();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What is begun as one: graphs that are made, replayed, changed and refused.
+//! Steps recorded as graphs: creation, replay, update and rejection.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub fn counts(device: &Cuda) -> [u64; 5] {
     [replayed, updated, made, plain, interrupted]
 }
 
-/// `x += y`, `x += y` and, where there is one, a copy of `x`.
+/// `x += y`, `x += y` and optionally a copy of `x`.
 pub fn step(
     device: &Cuda,
     [x, y]: [&CudaMemory; 2],
@@ -44,18 +44,18 @@ pub fn follow_each_other(log: &Path) {
     step(&device, [&x, &y], 600, Some(&z)).unwrap();
     assert_eq!((first(&x), first(&z)), (41.0, 41.0));
     assert_eq!(counts(&device), [1, 0, 1, 0, 0]);
-    // Other arguments and another grid of every launch: a graph of its own.
+    // Other arguments and another grid of every launch: a separate graph.
     step(&device, [&y, &z], 1, Some(&x)).unwrap();
     assert_eq!((first(&y), first(&x)), (92.0, 92.0));
     assert_eq!(get(&device, &y, 2)[1], 10.0);
     assert_eq!(counts(&device), [1, 0, 2, 0, 0]);
-    // Other launches; all are kept.
+    // Other launches; all graphs are cached.
     step(&device, [&y, &z], 1, None).unwrap();
     step(&device, [&y, &z], 1, Some(&x)).unwrap();
     step(&device, [&y, &z], 1, None).unwrap();
     assert_eq!(first(&y), 92.0 + 6.0 * 41.0);
     assert_eq!(counts(&device), [3, 0, 3, 0, 0]);
-    // A step without anything, and one that was not begun.
+    // An empty step, and an end without begin.
     device.begin_step().unwrap();
     device.end_step().unwrap();
     device.end_step().unwrap();
@@ -71,7 +71,7 @@ pub fn follow_each_other(log: &Path) {
     nothing_is_left(log);
 }
 
-/// Of a step like one before, what is as it was is not told to the driver again.
+/// Unchanged parts of a cached step are not updated.
 pub fn steps_that_change_in_part(log: &Path, updates: bool) {
     let device = open();
     let [x, y, z] = [1.0, 10.0, 100.0].map(|value| put(&device, &[value; 600]));
@@ -89,13 +89,13 @@ pub fn steps_that_change_in_part(log: &Path, updates: bool) {
     let changes = || called(log).into_iter().filter(|l| l == "change a node");
     // One number of `y` grows by 100 each time.
     assert_eq!(step((&y, 600), &copies[0]), (21.0, 21.0));
-    // The copy; the second launch, by its arguments and by its grid; both; nothing.
+    // Changes: the copy; the second launch, by its arguments and by its grid; both; none.
     assert_eq!(step((&y, 600), &copies[1]), (241.0, 41.0));
     assert_eq!(step((&z, 600), &copies[1]), (551.0, 151.0));
     assert_eq!(step((&z, 1), &copies[1]), (961.0, 161.0));
     assert_eq!(step((&y, 600), &copies[0]), (1781.0, 181.0));
     assert_eq!(step((&y, 600), &copies[0]), (2801.0, 201.0));
-    // What the driver does not change is made anew.
+    // A rejected update creates a new graph.
     let expected = if updates { [1, 4, 1] } else { [1, 0, 5] };
     let [replayed, updated, made, ..] = counts(&device);
     assert_eq!([replayed, updated, made], expected);
@@ -106,8 +106,8 @@ pub fn steps_that_change_in_part(log: &Path, updates: bool) {
     nothing_is_left(log);
 }
 
-/// A launch begins early behind a launch, not behind a copy, and not where its blocks are large and several. A driver that does not
-/// accept that makes a graph without it.
+/// Programmatic dependent launch is used after a launch, but not after a copy, nor for large grids
+/// of large blocks. If the driver rejects it, the graph is created without.
 pub fn launches_that_begin_early(log: &Path, accepted: bool) {
     let open = || open_with(|options| options.overlap = true).unwrap();
     let early = || {
@@ -119,7 +119,7 @@ pub fn launches_that_begin_early(log: &Path, accepted: bool) {
         let shape = ops::RowsShape { rows, width: 4096 };
         device.begin_step().unwrap();
         ops::add(device, 600, &x, &y).unwrap();
-        // A block of 1024 threads for each row.
+        // A block of 1024 threads per row.
         ops::rms_norm(device, shape, &x, &weight, 0.0, &y).unwrap();
         device.copy((&y, 0), (&x, 0), 2400).unwrap();
         ops::add(device, 600, &x, &y).unwrap();
@@ -143,7 +143,8 @@ pub fn launches_that_begin_early(log: &Path, accepted: bool) {
     nothing_is_left(log);
 }
 
-/// Steps that differ in most have graphs of their own while there is room for them, and each follows the one that is nearest.
+/// Steps that differ much have separate graphs up to the cache size; each updates the most similar
+/// one.
 pub fn steps_of_many_kinds(log: &Path) {
     let device = open();
     let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
@@ -162,7 +163,7 @@ pub fn steps_of_many_kinds(log: &Path) {
     steps(9..12);
     assert_eq!(counts(&device), [8, 3, 8, 0, 0]);
     assert_eq!(device.steps().changed, 6);
-    // Of the eight, one has the first of these launches.
+    // One of the eight has the first of these launches.
     device.begin_step().unwrap();
     ops::add(&device, 6, &x, &y).unwrap();
     ops::add(&device, 300, &x, &y).unwrap();
@@ -184,7 +185,7 @@ pub fn steps_without_graphs(log: &Path) {
     }
     assert_eq!(get(&device, &x, 1), [101.0]);
     assert_eq!(counts(&device), [0, 0, 0, 5, 0]);
-    // Whoever refuses three in a row is not asked again.
+    // After three rejections in a row graphs are disabled.
     let refused = called(log)
         .into_iter()
         .filter(|l| l == "a graph is refused");
@@ -197,7 +198,7 @@ pub fn steps_without_graphs(log: &Path) {
     assert_eq!(counts(&device), [0, 0, 0, 1, 0]);
     let device = open_with(|options| options.waiting = true).unwrap();
     let to = device.allocate(256).unwrap();
-    // The kernel that did it is told, at once.
+    // The error names the kernel at once.
     let error = trial(&device, &to, 1).unwrap_err().to_string();
     assert!(error.starts_with("kernel trial: "), "{error}");
     assert!(error.ends_with("noticed when waiting for it"), "{error}");
@@ -209,7 +210,7 @@ pub fn steps_that_end_early(log: &Path) {
     let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
-    // It sees what was kept, and what follows sees it.
+    // It sees the recorded work, and later work sees it.
     assert_eq!(get(&device, &x, 1), [11.0]);
     ops::add(&device, 600, &x, &y).unwrap();
     device.end_step().unwrap();
@@ -220,7 +221,7 @@ pub fn steps_that_end_early(log: &Path) {
     device.upload(&[0; 4], &x, 0).unwrap();
     device.end_step().unwrap();
     assert_eq!(get(&device, &x, 2), [0.0, 31.0]);
-    // A launch that is at fault is told by its name, and the next step is one again.
+    // A faulty launch is reported by name, and the next step is a graph again.
     let absent = Kernel::<Trial>::new("absent", 64);
     let arguments = Trial {
         to: x.span("to", 0, 256).unwrap(),
@@ -241,7 +242,7 @@ pub fn steps_that_end_early(log: &Path) {
     nothing_is_left(log);
 }
 
-/// Memory that is dropped before the step ends is freed behind it, and what is allocated meanwhile is not its.
+/// Memory dropped during a step is freed after it and not reused before.
 pub fn what_a_step_still_needs(log: &Path) {
     let device = open();
     let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
@@ -252,7 +253,7 @@ pub fn what_a_step_still_needs(log: &Path) {
     device.copy((&x, 0), (&z, 0), 2400).unwrap();
     device.end_step().unwrap();
     assert_eq!(get(&device, &z, 600), [11.0; 600]);
-    // A step that never ends leaves nothing, either.
+    // An unfinished step leaks nothing.
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &z).unwrap();
     drop((x, z, device));

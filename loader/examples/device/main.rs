@@ -63,7 +63,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Command line options by name.
 struct Given(BTreeMap<String, String>);
 
 impl Given {
@@ -102,7 +101,6 @@ impl Given {
             .ok_or_else(|| format!("--{name} is missing"))?)
     }
 
-    /// Parses a comma-separated list of sizes in MiB, and returns bytes.
     fn list(&self, name: &str) -> Outcome<Vec<usize>> {
         let mut all = Vec::new();
         for number in self.text(name).unwrap_or("").split_terminator(',') {
@@ -140,7 +138,6 @@ impl Given {
         model::random(&self.shape()?, self.needed("form")?, positions, &mut maker)
     }
 
-    /// Returns the sensor given by `--sensor`, or that of the GPU.
     fn sensor(&self) -> Outcome<Option<SensorSpec>> {
         let sensor = self.maybe::<SensorSpec>("sensor")?;
         let of_device = match self.device()? {
@@ -186,7 +183,6 @@ fn nvml(_: DeviceChoice) -> Outcome<Option<SensorSpec>> {
     Ok(None)
 }
 
-/// Prints the properties of the device.
 struct Info;
 
 impl Task for Info {
@@ -264,7 +260,6 @@ fn run(arguments: &[String], began: Instant) -> Outcome<Value> {
     Ok(found)
 }
 
-/// Parses `LOW:HIGH`.
 fn range(text: &str) -> Outcome<[f64; 2]> {
     let wrong = || format!("--range {text}: expected LOW:HIGH in degrees Celsius");
     let (low, high) = text.split_once(':').ok_or_else(wrong)?;
@@ -336,7 +331,6 @@ mod tests {
         assert!(found["seconds"]["all"].as_f64().unwrap() > 0.0);
     }
 
-    /// Returns the commands that the benchmark script would run, without the program names.
     fn of_script(options: &[&str]) -> Option<Vec<Vec<String>>> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/bench_cuda.py");
         let mut python = std::process::Command::new("python3");
@@ -390,7 +384,6 @@ mod tests {
                 assert!(random.is_ok(), "{} {form}: {random:?}", shape.name);
             }
         }
-        // Three shapes, and the ranks of a shared basis.
         assert!(made.len() > 20, "{made:?}");
     }
 

@@ -18,14 +18,12 @@ use super::on::{Beside, Measured, Outcome, Task, Thrash};
 /// Benchmark settings.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Positions before the decoded ones.
     pub context: usize,
     /// Tokens per run.
     pub tokens: usize,
     /// Maximum number of runs and their total time in seconds; at least three runs are made.
     pub runs: usize,
     pub seconds: f64,
-    /// Prefill length; 0 to skip.
     pub prefill: usize,
     /// Bytes of the copy that measures the bandwidth; 0 to skip.
     pub copy_bytes: usize,
@@ -130,7 +128,6 @@ impl Task for Measure {
     }
 }
 
-/// Returns tokens per second with the bytes read, and the share of the copy bandwidth.
 fn speed_of(speed: Option<Median>, bytes: u64, copy: Option<f64>) -> Value {
     let Some(speed) = speed else {
         return Value::Null;
@@ -151,7 +148,6 @@ fn per_token(before: Option<[u64; 2]>, after: Option<[u64; 2]>, tokens: usize) -
     json!({ "launches": each(0), "copies": each(1) })
 }
 
-/// Returns the increments of counters.
 fn difference(before: &Value, after: &Value) -> Value {
     let Some(after) = after.as_object() else {
         return Value::Null;
@@ -163,7 +159,6 @@ fn difference(before: &Value, after: &Value) -> Value {
     Value::Object(added.collect())
 }
 
-/// A session that decodes the same positions repeatedly.
 struct Decode<'a, B: Backend> {
     session: &'a mut Session<B>,
     plan: &'a Plan,
@@ -213,7 +208,6 @@ impl<'a, B: Backend> Decode<'a, B> {
         Ok(Median::of(found))
     }
 
-    /// Runs with concurrent copies and returns the number of these.
     fn runs_beside<M: Measured>(&mut self, on: &M, bytes: usize) -> Outcome<(Option<Median>, u64)> {
         if bytes == 0 {
             return Ok((self.runs(&mut None)?, 0));
@@ -224,7 +218,6 @@ impl<'a, B: Backend> Decode<'a, B> {
         Ok((found?, copies))
     }
 
-    /// Measures the energy of decoding.
     fn energy(&mut self, sensor: &SensorSpec) -> Outcome<Value> {
         let law = Law::new(LawOptions {
             thermal: false,
@@ -265,7 +258,6 @@ pub fn energy_of(energy: Option<Energy>, tokens: u64) -> Value {
     }
 }
 
-/// Measures prefill up to the most likely next token.
 fn prefill<B: Backend>(session: &mut Session<B>, plan: &Plan, operations: u64) -> Outcome<Value> {
     if plan.prefill == 0 {
         return Ok(Value::Null);
@@ -299,7 +291,6 @@ fn prefill<B: Backend>(session: &mut Session<B>, plan: &Plan, operations: u64) -
 /// Time from a file to the first token.
 pub struct First {
     pub path: std::path::PathBuf,
-    /// Program start.
     pub began: Instant,
 }
 

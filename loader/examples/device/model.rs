@@ -129,7 +129,6 @@ impl Maker {
     }
 }
 
-/// Sets all row and column scales.
 fn set_scales(
     codes: &Layout,
     rows: usize,
@@ -153,7 +152,6 @@ fn set_scales(
     Ok(())
 }
 
-/// Returns the byte ranges of the scales of rows and columns.
 fn places(bands: &Bands<'_>) -> Vec<(bool, std::ops::Range<usize>)> {
     let base = bands.bytes().as_ptr() as usize;
     let place = |part: &[u8]| {
@@ -175,7 +173,6 @@ fn places(bands: &Bands<'_>) -> Vec<(bool, std::ops::Range<usize>)> {
     found
 }
 
-/// Returns the tensors of a model without data.
 fn stored(shape: &Shape, form: Form) -> Result<Vec<StoredTensor>, Box<dyn Error>> {
     let hyper = shape.hyper(1);
     let vector = |role| StoredTensor {
@@ -279,7 +276,6 @@ pub fn slot_parameters(file: &ModelFile) -> u64 {
         .sum()
 }
 
-/// Returns the GGUF name of a tensor, or `None` if GGUF has no such tensor.
 fn name_in_gguf(role: Role) -> Option<String> {
     let of_slot = |slot| match slot {
         Slot::Q => "attn_q",

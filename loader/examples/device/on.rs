@@ -17,55 +17,43 @@ use serde_json::{Value, json};
 
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Copies per timing.
 const COPIES: usize = 4;
 
-/// Number of timings.
 const TIMES: usize = 5;
 
 /// An executor with measurable properties.
 pub trait Measured: Executor {
-    /// Returns the properties of the device.
     fn device(&self) -> Value;
 
     /// Measures the copy bandwidth in bytes per second, reads plus writes, for copies of `bytes`;
     /// `None` if not supported.
     fn copy_rate(&self, bytes: usize) -> Outcome<Option<f64>>;
 
-    /// Checks that a model and its positions fit in device memory.
     fn check_room(&self, model: &Model, positions: usize) -> Outcome<()> {
         let _ = (model, positions);
         Ok(())
     }
 
-    /// Returns a backend that computes both products of low-rank projections in one launch; `None`
-    /// without kernel launches.
     fn in_one_launch(&self) -> Option<Self::Backend> {
         None
     }
 
-    /// Returns the numbers of launches and copies so far; `None` if not counted.
     fn launches(&self) -> Option<[u64; 2]> {
         None
     }
 
-    /// Returns the counters of steps.
     fn steps(&self) -> Value {
         Value::Null
     }
 
-    /// Returns a function that evicts the caches by copying `bytes`.
     fn thrash(&self, bytes: usize) -> Outcome<Thrash>;
 
-    /// Returns a function that copies `bytes` concurrently with other work; does nothing for 0.
     fn beside(&self, bytes: usize) -> Outcome<Thrash>;
 
-    /// Begins a step.
     fn begin(&self) -> Outcome<()> {
         Ok(())
     }
 
-    /// Ends a step.
     fn end(&self) -> Outcome<()> {
         Ok(())
     }
@@ -219,7 +207,6 @@ fn thrash_here(bytes: usize) -> Thrash {
     })
 }
 
-/// Returns a function that copies several times per synchronisation.
 fn copying<D: Device>(device: D, bytes: usize, times: usize) -> Outcome<Thrash> {
     let (from, to) = (device.allocate(bytes)?, device.allocate(bytes)?);
     Ok(Box::new(move || {

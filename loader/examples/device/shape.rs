@@ -18,7 +18,6 @@ pub struct Shape {
     pub head_size: usize,
     pub ffn: usize,
     pub vocabulary: usize,
-    /// The output head shares the embedding.
     pub tied: bool,
 }
 

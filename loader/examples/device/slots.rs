@@ -24,7 +24,6 @@ pub struct Slots {
     pub runs: usize,
 }
 
-/// Matrices used in rotation: dense ones, or pairs of factors.
 struct Turns<B: Backend> {
     matrices: Vec<(Option<B::Weight>, B::Weight)>,
     rows: usize,
@@ -88,7 +87,6 @@ impl Slots {
 }
 
 impl<B: Backend> Turns<B> {
-    /// Returns the mean time of a product in seconds over one rotation.
     fn once(&mut self, backend: &mut B, on: &impl Measured) -> Outcome<f64> {
         let mut room = Vec::new();
         let started = Instant::now();

@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use super::measure::{WANTED, energy_of, loaded, tokens};
 use super::on::{Measured, Outcome, Task};
 
-/// Length of the sequence before it restarts.
 const CONTEXT: usize = 512;
 
 pub struct Thermal {
@@ -26,7 +25,6 @@ pub struct Thermal {
     pub range: Option<[f64; 2]>,
 }
 
-/// A sensor that records its readings.
 struct Kept {
     sensor: Box<dyn Sensor>,
     readings: Arc<Mutex<Vec<Reading>>>,
@@ -85,7 +83,6 @@ impl Task for Thermal {
         session.follow_with(Arc::clone(&follow), Fraction::FULL)?;
 
         let all = tokens(model.hyper().vocabulary, CONTEXT);
-        // Tokens of each second and the fraction at its end.
         let (mut course, mut count, mut of_second) = (Vec::new(), 0_u64, 0_u64);
         governor.enter(Phase::Work)?;
         let started = Instant::now();

@@ -4,10 +4,22 @@
 //! for `htc eval --kv`, and PART is the part of a prompt that is kept after it (`htc run
 //! --kv-keep`); kinds with bases need an artifact of `htc compile --kv-bases`. Values and defaults:
 //!
-//! * `context=512 windows=16`: tokens of a window of TEXT, and number of windows (0: no scores), evenly spread. A window begins with BOS; its first half is a prompt, its second half is scored (perplexity, KL divergence from float16).
-//! * `pass=32 step=32`: positions of a pass of the first half, and of the second. Attention within a pass is exact, so short passes measure the stored cache. `htc run` reads prompts in passes of 512, after which bases of `oja` follow the most important positions only.
-//! * `pairs=7 written=32`: timed runs of the first half (time to first token) and, with all but `written` tokens of the context read, of as many single steps; each before or after a run with float16. 0 for none.
-//! * `copies=4 keys=4 needle=0`: texts of `needle` tokens (0: the context) for each of five depths, of two tasks. *copy*: a passage of 32 tokens from elsewhere is inserted at the depth, its first 16 are repeated at the end, and the other 16 are scored. *pass key*: a sentence at the depth gives five digits that a question at the end asks for. `exact` is the part of draws in which every token is the most likely; `nats` the negative log-likelihood per token, compared with that of float16 with another passage or number inserted (`unseen`), the level of a cache that retains nothing.
+//! * `context=512 windows=16`: tokens of a window of TEXT, and number of windows (0: no scores),
+//!   evenly spread. A window begins with BOS; its first half is a prompt, its second half is scored
+//!   (perplexity, KL divergence from float16).
+//! * `pass=32 step=32`: positions of a pass of the first half, and of the second. Attention within
+//!   a pass is exact, so short passes measure the stored cache. `htc run` reads prompts in passes
+//!   of 512, after which bases of `oja` follow the most important positions only.
+//! * `pairs=7 written=32`: timed runs of the first half (time to first token) and, with all but
+//!   `written` tokens of the context read, of as many single steps; each before or after a run with
+//!   float16. 0 for none.
+//! * `copies=4 keys=4 needle=0`: texts of `needle` tokens (0: the context) for each of five depths,
+//!   of two tasks. *copy*: a passage of 32 tokens from elsewhere is inserted at the depth, its
+//!   first 16 are repeated at the end, and the other 16 are scored. *pass key*: a sentence at the
+//!   depth gives five digits that a question at the end asks for. `exact` is the part of draws in
+//!   which every token is the most likely; `nats` the negative log-likelihood per token, compared
+//!   with that of float16 with another passage or number inserted (`unseen`), the level of a cache
+//!   that retains nothing.
 //! * `threads=2 seed=1 json=FILE`.
 //!
 //! Standard errors are over windows, or draws, of paired differences to float16.
@@ -45,7 +57,6 @@ struct Arguments {
     cases: Vec<Case>,
 }
 
-/// A cache type and the part of a prompt that it keeps.
 struct Case {
     name: String,
     kind: KvKind,
@@ -68,7 +79,6 @@ impl Case {
         })
     }
 
-    /// Creates a session for prompts of `prompt` positions, read `pass` at a time.
     fn session(&self, bench: &Bench, prompt: usize, pass: Option<usize>) -> Outcome<Session> {
         let mut options = KvOptions::new(self.kind);
         options.step = pass;
@@ -81,7 +91,6 @@ impl Case {
     }
 }
 
-/// Model and settings shared by all measurements.
 struct Bench {
     model: Arc<Model>,
     pool: Arc<Pool>,
@@ -202,7 +211,6 @@ fn parse() -> Outcome<Arguments> {
     Ok(arguments)
 }
 
-/// Values per window or draw.
 #[derive(Clone, Default)]
 struct Series(Vec<f64>);
 
@@ -224,21 +232,17 @@ impl Series {
         0.5 * (sorted[last / 2] + sorted[last.div_ceil(2)])
     }
 
-    /// Returns the paired differences to another series.
     fn less(&self, other: &Series) -> Series {
         Series(self.0.iter().zip(&other.0).map(|(a, b)| a - b).collect())
     }
 }
 
-/// Reference distribution.
 struct Row {
     probabilities: Vec<f64>,
-    /// Σ p ln p.
     entropy: f64,
     top: usize,
 }
 
-/// Returns the log-sum-exp in float64.
 fn log_sum(logits: &[f32]) -> f64 {
     let largest = f64::from(logits[top(logits)]);
     let sum: f64 = logits.iter().map(|&x| (f64::from(x) - largest).exp()).sum();
@@ -249,12 +253,10 @@ fn dot(a: &[f64], b: impl Iterator<Item = f64>) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Returns the index of the largest value, the first one for ties.
 fn top(logits: &[f32]) -> usize {
     (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best })
 }
 
-/// Measures perplexity and divergence of every type, and its bytes after a window.
 fn scored(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     if arguments.windows == 0 {
         return Ok(vec![Value::Null; arguments.cases.len()]);
@@ -358,7 +360,6 @@ fn time(session: &mut Session, tokens: &[u32], written: usize) -> Outcome<[f64; 
     Ok([first, step])
 }
 
-/// Times every type in pairs with float16.
 fn timed(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     if arguments.pairs == 0 {
         return Ok(vec![Value::Null; arguments.cases.len()]);
@@ -401,7 +402,6 @@ fn timed(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     Ok(records)
 }
 
-/// Prints the results, one row per type.
 fn table(rows: &[Value]) {
     println!(
         "| kind | bytes a position | of f16, at the end | perplexity | loss less f16's, nats | KL divergence, nats | same token \

@@ -9,7 +9,6 @@ use super::{Arguments, Bench, Outcome, Series, log_sum, top};
 /// Relative depths at which the passage is inserted.
 pub const DEPTHS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
 
-/// Length of the repeated passage, and of its cue.
 const COPIED: usize = 32;
 const CUE: usize = 16;
 
@@ -101,7 +100,6 @@ fn around(
     said.map(|said| [&bench.bos[..], before, said, behind, asks].concat())
 }
 
-/// Returns the loss of an answer in nats per token, and true if each token was the most likely.
 fn answered(session: &mut Session, prompt: &[u32], answer: &[u32]) -> Outcome<(f64, bool)> {
     session.reset();
     session.read_prompt(prompt)?;
@@ -117,7 +115,6 @@ fn answered(session: &mut Session, prompt: &[u32], answer: &[u32]) -> Outcome<(f
     Ok((loss / answer.len() as f64, exact))
 }
 
-/// Returns the mean over the draws at each depth.
 fn of_depths(series: &Series) -> [f64; DEPTHS.len()] {
     std::array::from_fn(|at| {
         let draws = series.0.iter().skip(at).step_by(DEPTHS.len());

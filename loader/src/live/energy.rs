@@ -108,7 +108,6 @@ struct Sample {
     energy: Option<f64>,
 }
 
-/// Part of the time since a sample at t₀.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     /// ∫ dt.
@@ -200,7 +199,6 @@ impl Meter {
         })
     }
 
-    /// Assigns the time up to `to` to the current phase.
     fn pass(&mut self, to: f64) {
         let from = self.now.unwrap_or(to);
         if to <= from && self.now.is_some() {
@@ -436,8 +434,6 @@ mod tests {
     }
 
     proptest! {
-        /// The energies of all phases add up to the whole integral for any sequence of phases and
-        /// readings.
         #[test]
         fn phase_energies_sum_to_the_integral(
             powers in proptest::collection::vec(0.0..400.0, 2..12),

@@ -330,7 +330,6 @@ mod tests {
         file.write(&event(What::Stop)).unwrap();
         assert_eq!(fs::read_to_string(at("other")).unwrap(), "other");
         assert!(fs::symlink_metadata(at("link")).unwrap().is_file());
-        // The old file keeps its content under other hard links.
         fs::hard_link(at("other"), at("twin")).unwrap();
         EventsFile::create(&at("other"), true)
             .unwrap()

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// the full allocated rank.
 #[derive(Debug)]
 pub struct Follow {
-    /// Bits of a float64.
     fraction: AtomicU64,
     /// The device is working, according to the marked phases; used by simulated plants.
     busy: AtomicBool,

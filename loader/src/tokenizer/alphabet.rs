@@ -1,9 +1,9 @@
-//! How byte-level vocabularies write bytes: each as one printable character (GPT-2).
+//! Byte-to-character mapping of byte-level vocabularies (GPT-2).
 //!
-//! Bytes that are printable in Latin-1 stand for themselves; the others are, in order, the
-//! characters from U+0100 on.
+//! Bytes that are printable in Latin-1 map to themselves; the others, in order, to the characters
+//! from U+0100.
 
-/// The character that stands for a byte.
+/// Returns the character of a byte.
 pub(super) const fn character(byte: u8) -> char {
     let code = match byte {
         b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => byte as u32,
@@ -17,7 +17,6 @@ pub(super) const fn character(byte: u8) -> char {
     }
 }
 
-/// The byte that a character stands for.
 fn byte(character: char) -> Option<u8> {
     Some(match u32::from(character) {
         code @ (0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF) => code as u8,
@@ -28,8 +27,8 @@ fn byte(character: char) -> Option<u8> {
     })
 }
 
-/// Appends the bytes that a token's text stands for; the bytes of the text itself where any
-/// character stands for none.
+/// Appends the bytes of a token's text; the text itself if any of its characters is not in the
+/// mapping.
 pub(super) fn decode(text: &str, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     for character in text.chars() {
@@ -47,13 +46,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_has_a_character_of_its_own() {
+    fn byte_characters_are_distinct() {
         let all: String = (0..=255).map(character).collect();
         assert!(all.chars().all(|c| !c.is_whitespace() && !c.is_control()));
         let mut bytes = Vec::new();
         decode(&all, &mut bytes);
         assert_eq!(bytes, Vec::from_iter(0..=255));
-        // What GPT-2's vocabulary is known by.
+        // Well-known pieces of GPT-2's vocabulary.
         assert_eq!(
             [b' ', b'\n', b'a', 0xC3].map(character),
             ['Ġ', 'Ċ', 'a', 'Ã']
@@ -62,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_their_own_bytes() {
+    fn unmapped_texts_decode_to_themselves() {
         let mut bytes = b"x".to_vec();
         decode("Ġ日", &mut bytes);
         assert_eq!(bytes, "xĠ日".as_bytes());

@@ -1,5 +1,4 @@
-//! Text to tokens in byte-level vocabularies: the text is cut into words, a word's bytes are tokens
-//! to begin with, and those are joined pair by pair.
+//! Byte-level BPE: splits text into words and merges the bytes of each.
 
 use std::collections::HashMap;
 
@@ -8,21 +7,18 @@ use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary};
 use super::pairs::{Joining, NONE, Pairs};
 use super::{TokenizerError, alphabet, words};
 
-/// The tables of one vocabulary.
+/// Tables of one vocabulary.
 #[derive(Clone, Debug)]
 pub(super) struct ByteLevel {
     pre: PreTokenizer,
-    /// Token of every byte, or `NONE`.
     bytes: Box<[u32; 256]>,
     pairs: Pairs,
-    /// Words that are not merged, by their bytes; empty where all are.
     whole: HashMap<Box<[u8]>, u32>,
-    /// Bytes of the longest of them.
     longest: usize,
 }
 
 impl ByteLevel {
-    /// `ids` are the ids of the vocabulary's texts.
+    /// `ids` maps texts to ids.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         pre: PreTokenizer,
@@ -53,13 +49,13 @@ impl ByteLevel {
         })
     }
 
-    /// Buffers for encoding with these tables.
+    /// Creates buffers for encoding.
     pub(super) fn start(&self) -> Joining<'_> {
         self.pairs.start()
     }
 
-    /// Appends the tokens of `text`. A byte that has no token is left out, as in the programs that
-    /// such vocabularies are made with: it stood in none of the texts that they were made from.
+    /// Appends the tokens of `text`. A byte without token is dropped, as in Hugging Face
+    /// tokenizers.
     pub(super) fn encode(&self, joining: &mut Joining<'_>, text: &str, ids: &mut Vec<u32>) {
         words::for_each(self.pre, text, &mut |word| {
             if word.len() <= self.longest

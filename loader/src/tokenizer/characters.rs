@@ -1,5 +1,5 @@
-//! Text to tokens in SentencePiece vocabularies whose merges are a list: every character is a token
-//! to begin with, or the byte tokens of its bytes, and those are joined pair by pair.
+//! SentencePiece vocabularies with a list of merges: starts from characters, or byte tokens, and
+//! merges pairs.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,21 +8,19 @@ use htc_formats::vocab::Vocabulary;
 use super::pairs::{Joining, NONE, Pairs};
 use super::{SPACE, TokenizerError, byte_tokens};
 
-/// The tables of one vocabulary.
+/// Tables of one vocabulary.
 #[derive(Clone, Debug)]
 pub(super) struct Characters {
-    /// Tokens that are one character.
     tokens: HashMap<char, u32>,
-    /// Token of every byte.
     bytes: Box<[u32; 256]>,
     pairs: Pairs,
     /// Characters before a space in any token. A text can be cut at all other spaces without
-    /// keeping any two from being joined.
+    /// preventing any merge.
     before_space: HashSet<char>,
 }
 
 impl Characters {
-    /// `ids` are the ids of the vocabulary's texts.
+    /// `ids` maps texts to ids.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         ids: &HashMap<&str, u32>,
@@ -50,12 +48,12 @@ impl Characters {
         })
     }
 
-    /// Buffers for encoding with these tables.
+    /// Creates buffers for encoding.
     pub(super) fn start(&self) -> Joining<'_> {
         self.pairs.start()
     }
 
-    /// Appends the tokens of `text`, whose spaces are U+2581 already.
+    /// Appends the tokens of `text`, with spaces already replaced by U+2581.
     pub(super) fn encode(&self, joining: &mut Joining<'_>, text: &str, ids: &mut Vec<u32>) {
         let mut before = None;
         for character in text.chars() {

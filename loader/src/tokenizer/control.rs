@@ -1,10 +1,9 @@
-//! Tokens whose text says that they are control tokens, whatever kind the file gives them.
+//! Control tokens recognised by their text, regardless of the kind in the file.
 //!
-//! Converters have marked the tokens that end a turn, and those that frame an infilling prompt, as
-//! user-defined or even normal. llama.cpp therefore knows them by name; generation has to stop at
-//! the same tokens and a prompt has to be cut at the same places.
+//! Some converters marked end-of-turn and infilling tokens as user-defined or normal. llama.cpp
+//! therefore recognises them by name; this module uses the same names.
 
-/// Whether a token of this text ends a generated text.
+/// Returns true if a token of this text ends generation.
 pub(super) fn ends_text(text: &str) -> bool {
     matches!(
         text,
@@ -30,7 +29,7 @@ pub(super) fn ends_text(text: &str) -> bool {
             | "<end_of_utterance>"
             | "<｜end▁of▁sentence｜>"
             | "[e~["
-            // Padding and file separators of infilling end the middle part.
+            // Infilling padding and file separators end the middle part.
             | "<|fim_pad|>"
             | "<fim-pad>"
             | "<fim_pad>"
@@ -45,7 +44,7 @@ pub(super) fn ends_text(text: &str) -> bool {
     )
 }
 
-/// Whether a token of this text frames an infilling prompt: prefix, suffix or middle.
+/// Returns true if a token of this text is an infilling marker: prefix, suffix or middle.
 pub(super) fn marks_infill(text: &str) -> bool {
     matches!(
         text,

@@ -1,21 +1,18 @@
-//! Token ids to text, one token at a time and never half a character.
+//! Streaming decoder from token ids to text.
 
 use htc_formats::vocab::TokenKind;
 
 use super::{Method, SPACE, Tokenizer, alphabet, byte_value};
 
-/// Decodes a sequence of tokens as they come.
+/// Decodes a sequence token by token, emitting complete characters only.
 ///
-/// Bytes wait until they make a character; bytes that cannot become one are
-/// replaced by U+FFFD, one for each maximal prefix of a character (Unicode 16, section 3.9, as
-/// [`String::from_utf8_lossy`]). Control and unknown tokens, and ids outside the vocabulary, have
-/// no text.
+/// Invalid bytes are replaced by U+FFFD, one per maximal prefix of a character (Unicode 16, section
+/// 3.9, as [`String::from_utf8_lossy`]). Control and unknown tokens, and ids outside the
+/// vocabulary, have no text.
 #[derive(Clone, Debug)]
 pub struct StreamDecoder<'a> {
     tokenizer: &'a Tokenizer,
-    /// Beginning of a character that is not complete; at most three bytes.
     pending: Vec<u8>,
-    /// Whether the space that encoding put before the text has still to be taken away.
     strip: bool,
 }
 
@@ -29,14 +26,14 @@ impl<'a> StreamDecoder<'a> {
         }
     }
 
-    /// The text that `token` completes; empty while a character is incomplete.
+    /// Returns the text that `token` completes; empty while a character is incomplete.
     pub fn push(&mut self, token: u32) -> String {
         let mut text = String::new();
         self.push_to(token, &mut text);
         text
     }
 
-    /// What remains at the end: U+FFFD if the last character never became complete.
+    /// Returns the remaining text: U+FFFD if the last character is incomplete.
     pub fn finish(mut self) -> String {
         let mut text = String::new();
         self.flush(&mut text);
@@ -49,7 +46,7 @@ impl<'a> StreamDecoder<'a> {
             return;
         };
         match kind {
-            // No text, so that the space after BOS is still the first of the text.
+            // No text, so the space after BOS is still the first of the text.
             TokenKind::Control | TokenKind::Unknown | TokenKind::Unused => return,
             TokenKind::Byte => {
                 if let Some(byte) = byte_value(piece) {
@@ -61,7 +58,7 @@ impl<'a> StreamDecoder<'a> {
                 alphabet::decode(piece, &mut self.pending);
                 self.take_complete(text);
             }
-            // Encoding puts no space before a user-defined token, and matches it as it is written.
+            // Encoding adds no space before a user-defined token, and matches it literally.
             TokenKind::UserDefined => {
                 self.flush(text);
                 text.push_str(piece);
@@ -84,8 +81,6 @@ impl<'a> StreamDecoder<'a> {
         self.strip = false;
     }
 
-    /// Moves what is certain from `pending` to `text`: complete characters and bytes that no
-    /// further byte can turn into one.
     fn take_complete(&mut self, text: &mut String) {
         let mut taken = 0;
         for chunk in self.pending.utf8_chunks() {
@@ -101,15 +96,13 @@ impl<'a> StreamDecoder<'a> {
         self.pending.drain(..taken);
     }
 
-    /// Writes `pending` as it stands: no further byte will come.
     fn flush(&mut self, text: &mut String) {
         text.push_str(&String::from_utf8_lossy(&self.pending));
         self.pending.clear();
     }
 }
 
-/// Whether `bytes` begin a character that further bytes can complete.
 fn may_continue(bytes: &[u8]) -> bool {
-    // A truncated character is the one error for which the standard library reports no length.
+    // A truncated character is the only error for which the standard library reports no length.
     matches!(std::str::from_utf8(bytes), Err(error) if error.valid_up_to() == 0 && error.error_len().is_none())
 }

@@ -1,10 +1,9 @@
-//! Joining characters into tokens, the best score first.
+//! SentencePiece merging by score.
 //!
-//! Two characters that stand side by side in no token of the vocabulary are never joined,
-//! whatever surrounds them. The text is cut at every such place and the parts are merged one by
-//! one: the result is the same, since no choice in one part depends on another, and the queue
-//! stays as short as a word. Time is O(n log n) in the length of a part, however long its symbols
-//! become.
+//! Two characters that are adjacent in no token are never merged. The text is cut at every such
+//! place and the parts are merged separately; the result is the same, because choices in different
+//! parts are independent, and the queue stays short. Time is O(n log n) in the length of a part,
+//! regardless of the length of its symbols.
 
 use std::collections::HashMap;
 
@@ -14,27 +13,24 @@ use super::queue::{Pair, PairQueue};
 use super::texts::{Prefixes, Texts};
 use super::{TokenizerError, byte_tokens};
 
-/// No token, no symbol.
 const NONE: u32 = u32::MAX;
 
-/// Positions in a part are 32-bit. A part that does not fit is cut; it would take a text of more
-/// than 4 GiB without any place to cut it.
+/// Positions in a part are 32-bit. Longer parts are cut, which needs a text of more than 4 GiB
+/// without any cut.
 const MAX_PART: usize = u32::MAX as usize - 4;
 
-/// The tables that merging looks things up in.
+/// Lookup tables of merging.
 #[derive(Clone, Debug)]
 pub(super) struct Merger {
     /// Id of every non-empty text.
     ids: Texts,
-    /// Rank of every token by score, 0 the best; the same for the same score.
+    /// Rank of every token by score, 0 the best; ties share a rank.
     ranks: Vec<u32>,
-    /// Every two characters that stand side by side in some token, and the token that consists of
-    /// just them, or `NONE`.
+    /// Character pairs adjacent in some token, with the token of exactly this pair, or `NONE`.
     neighbours: HashMap<(char, char), u32>,
     /// Token of every byte, or `NONE`.
     bytes: Box<[u32; 256]>,
-    /// Stands for a character that is neither a token nor has all its bytes; `NONE` if every byte
-    /// has a token.
+    /// Token for characters without token or bytes; `NONE` if every byte has a token.
     unknown: u32,
 }
 
@@ -86,7 +82,7 @@ impl Merger {
         })
     }
 
-    /// Buffers for encoding with these tables.
+    /// Creates buffers for encoding.
     pub(super) fn start(&self) -> Merging<'_> {
         Merging {
             tables: self,
@@ -96,7 +92,6 @@ impl Merger {
         }
     }
 
-    /// Appends the token of a symbol, or the tokens of its bytes.
     fn push_symbol(&self, symbol: &str, id: Option<u32>, ids: &mut Vec<u32>) {
         if let Some(id) = id {
             ids.push(id);
@@ -108,29 +103,28 @@ impl Merger {
     }
 }
 
-/// A run of characters, one or a token; found by the position of its first byte in the part. The
-/// next one starts where it ends.
+/// Run of characters, indexed by the position of its first byte in the part. The next one starts at
+/// its end.
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
-    /// Bytes; 0 at a position where no symbol starts.
+    /// Bytes; 0 if no symbol starts here.
     len: u32,
-    /// Position of the one before; `NONE` for the first.
+    /// Position of the previous symbol; `NONE` for the first.
     previous: u32,
 }
 
-/// Encoding in progress: the buffers of one part, used again for the next.
+/// Reusable buffers of one part.
 #[derive(Debug)]
 pub(super) struct Merging<'a> {
     tables: &'a Merger,
     /// By position in the part.
     symbols: Vec<Symbol>,
     queue: PairQueue,
-    /// Of the part.
     prefixes: Prefixes,
 }
 
 impl Merging<'_> {
-    /// Appends the tokens of `text`, whose spaces are U+2581 already.
+    /// Appends the tokens of `text`, with spaces already replaced by U+2581.
     pub(super) fn encode(&mut self, text: &str, ids: &mut Vec<u32>) {
         let mut start = 0;
         let mut before: Option<char> = None;
@@ -169,7 +163,7 @@ impl Merging<'_> {
         self.finish_part(&text[start..], ids);
     }
 
-    /// Merges the symbols of one part, appends its tokens and leaves the buffers empty.
+    /// Merges the symbols of one part, appends its tokens and clears the buffers.
     fn finish_part(&mut self, part: &str, ids: &mut Vec<u32>) {
         let end = part.len() as u32;
         self.tables.ids.prepare(part, &mut self.prefixes);
@@ -178,8 +172,8 @@ impl Merging<'_> {
                 len: left_len,
                 previous,
             } = self.symbols[left as usize];
-            // Symbols only ever grow, or vanish into the one before. So the pair is as it was
-            // found exactly if the left one is there and both have the same length together.
+            // Symbols only grow, or vanish into the previous one. So the pair is unchanged exactly
+            // if the left one exists and both have the same total length.
             let right = left + left_len;
             if left_len == 0 || right == end || left_len + self.symbols[right as usize].len != len {
                 continue;
@@ -205,7 +199,7 @@ impl Merging<'_> {
         self.symbols.clear();
     }
 
-    /// Queues the two symbols that start at `left` and end at `end` if together they are a token.
+    /// Queues the two symbols from `left` to `end` if together they are a token.
     fn offer(&mut self, left: u32, end: u32) {
         let ids = &self.tables.ids;
         if let Some(token) = ids.id(&self.prefixes, left as usize, end as usize) {
@@ -219,13 +213,12 @@ impl Merging<'_> {
     }
 }
 
-/// Dense ranks of scores, the greatest 0.
 fn ranks(scores: &[f32]) -> Vec<u32> {
     let mut order = Vec::from_iter(0..scores.len());
     order.sort_unstable_by(|&a, &b| scores[b].total_cmp(&scores[a]));
     let mut ranks = vec![0; scores.len()];
     for two in order.windows(2) {
-        // Not by the order sorted by, in which negative zero is below zero: the two tie.
+        // Compared as floats, because the sort order distinguishes negative zero from zero.
         let lower = scores[two[1]] < scores[two[0]];
         ranks[two[1]] = ranks[two[0]] + u32::from(lower);
     }

@@ -1,22 +1,19 @@
 //! Tokenizers: text to token ids and back.
 //!
-//! The algorithms are those of llama.cpp, id for id, because that is what the models of these
-//! formats are run with elsewhere:
+//! The algorithms match llama.cpp, id for id:
 //!
-//! 1. The text is cut at the user-defined tokens, the longest first, and, where that is asked for,
-//!    at the control tokens.
-//! 2. SentencePiece: each remaining piece of text gets a space in front if it opens the text or
-//!    follows a special token (the dummy prefix), and every space becomes U+2581. Starting from
-//!    single characters, the pair of neighbours whose token has the best score is joined, the
-//!    left-most first, until there is none (Sennrich et al. 2016, with SentencePiece's scores in
-//!    place of merge ranks). A character that is no token is written with byte tokens (`<0x41>`), or
-//!    as the unknown token where the vocabulary has none: one for a whole run of them, as
-//!    SentencePiece does. (llama.cpp gives up on such a text.)
-//! 3. Byte-level BPE: each remaining piece is cut into words. Starting from single bytes, the pair
-//!    of neighbours that comes first in the vocabulary's list is joined, until there is none.
+//! 1. The text is cut at the user-defined tokens, the longest first, and optionally at the control tokens.
+//! 2. SentencePiece: each fragment gets a leading space if it opens the text or follows a special token
+//! (the dummy prefix), and every space becomes U+2581. Starting from single characters, the
+//! adjacent pair whose token has the best score is merged, the left-most first (Sennrich et al.
+//! 2016, with SentencePiece's scores instead of merge ranks). A character without token is encoded
+//! as byte tokens (`<0x41>`), or as the unknown token if the vocabulary has none: one for a whole
+//! run, as in SentencePiece. (llama.cpp fails on such a text.)
+//! 3. Byte-level BPE: each fragment is split into words. Starting from single bytes, the adjacent pair that
+//! comes first in the list of merges is merged.
 //!
-//! SentencePiece vocabularies out of `tokenizer.json` have such a list instead of scores.
-//! [`StreamDecoder`] is the way back, one token at a time.
+//! SentencePiece vocabularies from `tokenizer.json` have a list of merges instead of scores.
+//! [`StreamDecoder`] decodes one token at a time.
 
 mod alphabet;
 mod byte_level;
@@ -43,13 +40,13 @@ pub use decode::StreamDecoder;
 use merge::Merger;
 use user_defined::{Fragment, UserDefined};
 
-/// What a space is written as inside a SentencePiece vocabulary (U+2581).
+/// Space inside a SentencePiece vocabulary (U+2581).
 const SPACE: &str = "\u{2581}";
 
-/// Why a vocabulary cannot be used.
+/// Error of an unusable vocabulary.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum TokenizerError {
-    /// It is of a kind that is not supported, or its tables contradict each other.
+    /// Unsupported kind or inconsistent tables.
     #[error(transparent)]
     Vocabulary(#[from] VocabularyError),
     /// Two ids for one text.
@@ -57,11 +54,11 @@ pub enum TokenizerError {
         "tokens {first} and {second} both read {text:?}, expected distinct texts; convert the model again from its source"
     )]
     Duplicate {
-        /// The lower id.
+        /// Lower id.
         first: u32,
-        /// The higher id.
+        /// Higher id.
         second: u32,
-        /// The text of both.
+        /// Text of both.
         text: String,
     },
     /// A byte token that names no byte.
@@ -71,30 +68,30 @@ pub enum TokenizerError {
     ByteToken {
         /// Id of the token.
         token: u32,
-        /// Its text.
+        /// Text of the token.
         text: String,
     },
-    /// A special token that encoding needs is not named.
+    /// A required special token is missing.
     #[error("the vocabulary {reason} but names no {role} token; add its id to the model file")]
     SpecialMissing {
         /// `BOS`, `EOS` or `unknown`.
         role: &'static str,
-        /// What it is needed for.
+        /// Reason for the requirement.
         reason: &'static str,
     },
-    /// A vocabulary that writes characters with byte tokens, but not all of them.
+    /// Some byte tokens of a vocabulary with byte fallback are missing.
     #[error(
         "the vocabulary lacks some of the byte tokens \"<0x00>\" to \"<0xFF>\"; convert the model again from its source"
     )]
     BytesMissing,
-    /// A merge whose two tokens are no token together.
+    /// The result of a merge is not a token.
     #[error(
         "merge {merge} makes {text:?}, which is no token; convert the model again from its source"
     )]
     MergeResult {
-        /// Its rank.
+        /// Rank of the merge.
         merge: u32,
-        /// The text of both its tokens.
+        /// Text of the result.
         text: String,
     },
     /// Two merges of the same tokens.
@@ -102,11 +99,11 @@ pub enum TokenizerError {
         "merges {first} and {second} both make {text:?} of the same tokens; convert the model again from its source"
     )]
     MergeTwice {
-        /// The lower rank.
+        /// Lower rank.
         first: u32,
-        /// The higher rank.
+        /// Higher rank.
         second: u32,
-        /// What they make.
+        /// Text of the result.
         text: String,
     },
     /// A special token longer than [`MAX_SPECIAL_TOKEN_BYTES`].
@@ -114,7 +111,7 @@ pub enum TokenizerError {
         "a special token has {found} bytes of text, expected at most {MAX_SPECIAL_TOKEN_BYTES}; mark it as normal"
     )]
     SpecialToken {
-        /// Its bytes.
+        /// Size of the token in bytes.
         found: usize,
     },
     /// More text in special tokens than [`MAX_SPECIAL_BYTES`].
@@ -122,32 +119,30 @@ pub enum TokenizerError {
         "the special tokens have {found} bytes of text, expected at most {MAX_SPECIAL_BYTES}; mark those that need not stay whole as normal"
     )]
     SpecialText {
-        /// How many bytes.
+        /// Size of the text in bytes.
         found: usize,
     },
 }
 
-/// Bytes of all special tokens (user-defined, control, unknown) together. The tables to find them
-/// take some fifty bytes for each; real vocabularies have some ten thousand.
+/// Maximum total size of all special tokens (user-defined, control, unknown) in bytes. Search
+/// tables take some fifty bytes per byte; real vocabularies have some ten thousand.
 pub const MAX_SPECIAL_BYTES: usize = 1 << 20;
 
-/// Bytes of text in one special token at most: every one that begins at a place of a text is looked
-/// for there. Those of published models have up to about a hundred.
+/// Maximum size of one special token in bytes: every one that begins at a position of a text is
+/// searched there. Those of published models have up to about a hundred.
 pub const MAX_SPECIAL_TOKEN_BYTES: usize = 256;
 
-/// Whether [`Tokenizer::encode`] adds the special tokens of a whole sequence.
+/// Selects the special tokens that [`Tokenizer::encode`] adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddSpecial {
-    /// BOS before and EOS after the text, each if the vocabulary asks for it.
+    /// BOS before and EOS after the text, as configured by the vocabulary.
     AsVocabulary,
-    /// BOS before the text if the vocabulary asks for it, nothing after it: a text that is to be
-    /// continued.
+    /// BOS before the text, as configured by the vocabulary, for a prompt to be continued.
     Prompt,
-    /// The tokens of the text alone.
+    /// Tokens of the text alone.
     Nothing,
 }
 
-/// How text between special tokens becomes tokens.
 #[derive(Clone, Debug)]
 enum Method {
     /// SentencePiece by scores.
@@ -158,16 +153,13 @@ enum Method {
     ByteLevel(ByteLevel),
 }
 
-/// A tokenizer over one vocabulary.
+/// Tokenizer of one vocabulary.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     vocabulary: Vocabulary,
-    /// Kind of every token: the vocabulary's, except for the names in `control`.
     kinds: Vec<TokenKind>,
-    /// Tokens that end a generated text, ascending.
     ends: Vec<u32>,
     user_defined: UserDefined,
-    /// User-defined, control and unknown tokens; made when they are first asked for.
     special: OnceLock<UserDefined>,
     method: Method,
 }
@@ -176,7 +168,7 @@ impl Tokenizer {
     /// Builds the tables of a vocabulary.
     ///
     /// # Errors
-    /// [`TokenizerError`], whose variants are what is checked.
+    /// [`TokenizerError`] for an invalid vocabulary.
     pub fn new(mut vocabulary: Vocabulary) -> Result<Self, TokenizerError> {
         check(&vocabulary)?;
         vocabulary.strip_before.sort_unstable();
@@ -207,27 +199,23 @@ impl Tokenizer {
         })
     }
 
-    /// Token ids of `text`. Control tokens spelt in the text are text; user-defined tokens are
-    /// tokens.
-    ///
-    /// Time is O(n log n) in the length of the text.
+    /// Returns the token ids of `text`. Control tokens spelt in the text are treated as text,
+    /// user-defined tokens as tokens. Time is O(n log n) in the length of the text.
     pub fn encode(&self, text: &str, add: AddSpecial) -> Vec<u32> {
         self.encode_cut_at(&self.user_defined, text, &[], add)
     }
 
-    /// As [`encode`](Self::encode), but control tokens spelt in the text are those tokens: for
-    /// prompts that are written with them. BOS is not put before a text that begins with it, nor
-    /// EOS behind one that ends with it.
+    /// Same as [`encode`](Self::encode), but parses control tokens in the text. BOS is not added
+    /// before a text that begins with it, nor EOS after one that ends with it.
     pub fn encode_with_special(&self, text: &str, add: AddSpecial) -> Vec<u32> {
         self.encode_cut_at(self.special(), text, &[], add)
     }
 
-    /// As [`encode_with_special`](Self::encode_with_special), but what stands in the ranges `said` of
-    /// the text's bytes is text, whatever it spells: somebody's words in a prompt that is written
-    /// with control tokens. A control token that is spelt half in a range and half outside is text,
-    /// too. Where no range spells one, the ids are the same.
+    /// Same as [`encode_with_special`](Self::encode_with_special), except that control tokens
+    /// inside the byte ranges `said` are treated as text, such as a user's message in a prompt
+    /// template. So is a control token partly inside a range.
     ///
-    /// The ranges are ascending, do not overlap, and begin and end between characters.
+    /// The ranges are ascending, do not overlap, and lie on character boundaries.
     pub fn encode_conversation(
         &self,
         text: &str,
@@ -237,8 +225,8 @@ impl Tokenizer {
         self.encode_cut_at(self.special(), text, said, add)
     }
 
-    /// A control token that `text` spells, or one that it spells the beginning or the end of at its
-    /// own end or beginning, so that what stands beside it could complete it.
+    /// Returns a control token contained in `text`, or one that could be completed by text before
+    /// or after it.
     pub fn control_in(&self, text: &str) -> Option<&str> {
         let fragments = self.special().split_where(text, |_, _| true);
         let spelt = fragments.iter().find_map(|fragment| match fragment {
@@ -265,7 +253,6 @@ impl Tokenizer {
         )
     }
 
-    /// What finds user-defined, control and unknown tokens.
     fn special(&self) -> &UserDefined {
         self.special.get_or_init(|| {
             let special = [
@@ -326,8 +313,6 @@ impl Tokenizer {
         ids
     }
 
-    /// Appends the special tokens, and calls `encode` with the number of each fragment that is a
-    /// text, and the text.
     fn each(
         &self,
         fragments: &[Fragment<'_>],
@@ -357,7 +342,6 @@ impl Tokenizer {
         }
     }
 
-    /// As [`each`](Self::each), with the texts as SentencePiece writes them.
     fn pieces(
         &self,
         fragments: &[Fragment<'_>],
@@ -386,7 +370,7 @@ impl Tokenizer {
         });
     }
 
-    /// Text of a whole sequence: [`StreamDecoder`] run over all of it.
+    /// Decodes a whole sequence with [`StreamDecoder`].
     pub fn decode(&self, tokens: &[u32]) -> String {
         let mut decoder = self.decoder();
         let mut text = String::new();
@@ -397,28 +381,28 @@ impl Tokenizer {
         text
     }
 
-    /// Starts decoding a sequence token by token.
+    /// Creates a streaming decoder.
     pub fn decoder(&self) -> StreamDecoder<'_> {
         StreamDecoder::new(self)
     }
 
-    /// Beginning of sequence.
+    /// Id of the beginning-of-sequence token.
     pub fn bos(&self) -> Option<u32> {
         self.vocabulary.bos
     }
 
-    /// End of sequence.
+    /// Id of the end-of-sequence token.
     pub fn eos(&self) -> Option<u32> {
         self.vocabulary.eos
     }
 
-    /// Whether a generated text ends with this token: EOS, those that the model's files list, or one
-    /// of the tokens that end a turn in a chat model, which are known by their text only.
+    /// Returns true if the token ends generation: EOS, end tokens listed in the model's files, and
+    /// end-of-turn tokens recognised by their text.
     pub fn is_end(&self, token: u32) -> bool {
         self.ends.binary_search(&token).is_ok()
     }
 
-    /// Text of a token as the vocabulary writes it; `None` for an id outside it.
+    /// Text of a token in the vocabulary; `None` for an invalid id.
     pub fn piece(&self, token: u32) -> Option<&str> {
         self.vocabulary
             .tokens
@@ -426,18 +410,16 @@ impl Tokenizer {
             .map(String::as_str)
     }
 
-    /// The vocabulary.
+    /// Returns the vocabulary.
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
     }
 
-    /// Kind of a token, `None` for an id outside the vocabulary.
     fn kind(&self, token: u32) -> Option<TokenKind> {
         self.kinds.get(token as usize).copied()
     }
 }
 
-/// The byte that a byte token's text names.
 fn byte_value(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let hexadecimal = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -448,7 +430,6 @@ fn byte_value(text: &str) -> Option<u8> {
     }
 }
 
-/// Refuses what the rest of the module could not work with.
 fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
     vocabulary.check()?;
     let Vocabulary {
@@ -499,7 +480,6 @@ fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
     Ok(())
 }
 
-/// Builds the tables for the vocabulary's kind.
 fn method(vocabulary: &Vocabulary) -> Result<Method, TokenizerError> {
     if vocabulary.model != BYTE_LEVEL && vocabulary.merges.is_empty() {
         return Ok(Method::Scores(Merger::new(vocabulary)?));
@@ -526,7 +506,6 @@ fn method(vocabulary: &Vocabulary) -> Result<Method, TokenizerError> {
     })
 }
 
-/// The token of every byte, or `u32::MAX`, by the ids of texts.
 fn byte_tokens(id: impl Fn(&str) -> Option<u32>) -> Box<[u32; 256]> {
     let mut bytes = Box::new([u32::MAX; 256]);
     for (byte, token) in (0u8..=255).zip(bytes.iter_mut()) {
@@ -535,14 +514,12 @@ fn byte_tokens(id: impl Fn(&str) -> Option<u32>) -> Box<[u32; 256]> {
     bytes
 }
 
-/// What finds the tokens of the given kinds.
 fn automaton(vocabulary: &Vocabulary, kinds: &[TokenKind], wanted: &[TokenKind]) -> UserDefined {
     let tokens = (0..).zip(&vocabulary.tokens);
     let tokens = tokens.filter(|&(id, _)| wanted.contains(&kinds[id as usize]));
     UserDefined::new(tokens.map(|(id, text)| (id, text.as_str())))
 }
 
-/// The special token at one end of a text.
 fn end_of(fragment: Option<&Fragment<'_>>) -> Option<u32> {
     match fragment {
         Some(Fragment::Token(token)) => Some(*token),
@@ -550,8 +527,6 @@ fn end_of(fragment: Option<&Fragment<'_>>) -> Option<u32> {
     }
 }
 
-/// One space for every run of them, none at either end; and where the ranges of the text's bytes are
-/// then.
 fn collapse_spaces(text: &str, said: &[Range<usize>]) -> (String, Vec<Range<usize>>) {
     let mut collapsed = String::with_capacity(text.len());
     let mut ends = said.iter().flat_map(|range| [range.start, range.end]);
@@ -579,7 +554,6 @@ fn collapse_spaces(text: &str, said: &[Range<usize>]) -> (String, Vec<Range<usiz
     (collapsed, said)
 }
 
-/// Whether any of the ascending ranges has a byte in common with another.
 fn touches(ranges: &[Range<usize>], other: &Range<usize>) -> bool {
     let first = ranges.partition_point(|range| range.end <= other.start);
     let mut rest = ranges[first..].iter().filter(|range| !range.is_empty());

@@ -1,5 +1,5 @@
-//! Joining tokens by an ordered list of pairs (byte pair encoding, Sennrich et al. 2016): of all
-//! neighbours, the pair that comes first in the list, the left-most of equals, until none is left.
+//! Merging by an ordered list of pairs (byte pair encoding, Sennrich et al. 2016): the adjacent
+//! pair that comes first in the list is merged, the left-most first, until none is left.
 
 use std::collections::HashMap;
 
@@ -11,24 +11,22 @@ use super::queue::{Pair, PairQueue};
 /// No token.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Positions are 32-bit. A longer sequence is cut; it would take a word of more than 4 G bytes.
+/// Positions are 32-bit. Longer sequences are cut, which needs a word of more than 4 GB.
 const MAX_PART: usize = u32::MAX as usize - 4;
 
-/// What two neighbours become.
 #[derive(Clone, Copy, Debug)]
 struct Joint {
-    /// Position in the list.
+    /// Rank in the list.
     rank: u32,
-    /// The token that they are together.
     token: u32,
 }
 
-/// The list of pairs, to be looked up.
+/// List of pairs as a lookup table.
 #[derive(Clone, Debug)]
 pub(super) struct Pairs(HashMap<(u32, u32), Joint>);
 
 impl Pairs {
-    /// `ids` are the ids of the vocabulary's texts.
+    /// `ids` maps texts to ids.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         ids: &HashMap<&str, u32>,
@@ -55,7 +53,7 @@ impl Pairs {
         Ok(Self(pairs))
     }
 
-    /// Buffers for joining.
+    /// Creates buffers for merging.
     pub(super) fn start(&self) -> Joining<'_> {
         Joining {
             pairs: self,
@@ -65,18 +63,18 @@ impl Pairs {
     }
 }
 
-/// A token, found by the position of its first part. The next one starts where it ends.
+/// Token, indexed by the position of its first part. The next one starts at its end.
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
-    /// Its id; `NONE` is never joined.
+    /// `NONE` is never merged.
     token: u32,
-    /// Parts it was made of; 0 at a position where no token starts any more.
+    /// Number of merged parts; 0 if no token starts here.
     len: u32,
-    /// Position of the one before; `NONE` for the first.
+    /// Position of the previous token; `NONE` for the first.
     previous: u32,
 }
 
-/// Joining in progress: the buffers of one sequence, used again for the next.
+/// Reusable buffers of one sequence.
 #[derive(Debug)]
 pub(super) struct Joining<'a> {
     pairs: &'a Pairs,
@@ -85,7 +83,7 @@ pub(super) struct Joining<'a> {
 }
 
 impl Joining<'_> {
-    /// Adds a token to the sequence that is to be joined.
+    /// Appends a token to the sequence.
     pub(super) fn push(&mut self, token: u32, ids: &mut Vec<u32>) {
         if self.symbols.len() >= MAX_PART {
             self.finish(ids);
@@ -101,7 +99,7 @@ impl Joining<'_> {
         }
     }
 
-    /// Joins what was pushed, appends its tokens and leaves the buffers empty.
+    /// Merges the sequence, appends its tokens and clears the buffers.
     pub(super) fn finish(&mut self, ids: &mut Vec<u32>) {
         let end = self.symbols.len() as u32;
         while let Some(Pair { left, len, .. }) = self.queue.pop() {
@@ -110,8 +108,8 @@ impl Joining<'_> {
                 previous,
                 token,
             } = self.symbols[left as usize];
-            // Tokens only ever grow, or vanish into the one before. So the pair is as it was found
-            // exactly if the left one is there and both have the same length together.
+            // Tokens only grow, or vanish into the previous one. So the pair is unchanged exactly
+            // if the left one exists and both have the same total length.
             let right = left + left_len;
             if left_len == 0 || right == end || left_len + self.symbols[right as usize].len != len {
                 continue;

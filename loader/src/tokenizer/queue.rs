@@ -1,18 +1,17 @@
-//! The priority queue of merging.
+//! Priority queue of merging.
 //!
-//! One heap over all pairs of a text of millions of characters without a place to cut it would
-//! miss the cache at every level. Here the pairs are spread over many small heaps by rank, each
-//! holding the ranks between two neighbouring values of a coarse logarithmic scale: how often a
-//! token occurs falls about as the inverse of its rank (Zipf's law), which fills them evenly.
+//! A single heap over millions of pairs would miss the cache at every level. Instead the pairs are
+//! spread over many small heaps by rank on a coarse logarithmic scale, which fills them evenly:
+//! token frequencies are about inverse to ranks (Zipf's law).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Two neighbouring symbols that together are a token. The least is the first to be merged: the
-/// best rank, then the left-most.
+/// Two adjacent symbols that together are a token. Ordered by rank, then position; the least is
+/// merged first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pair {
-    /// Rank of the token by score, 0 the best; the same for the same score.
+    /// Rank of the token by score, 0 the best; ties share a rank.
     pub(super) rank: u32,
     /// Position of the left symbol.
     pub(super) left: u32,
@@ -20,16 +19,13 @@ pub(super) struct Pair {
     pub(super) len: u32,
 }
 
-/// Binary digits after the leading one that tell two heaps apart.
 const DIGITS: u32 = 4;
-/// `heap_of(u32::MAX) + 1`.
 const HEAPS: usize = (33 - DIGITS as usize) << DIGITS;
 
 /// Pairs, the least first.
 #[derive(Debug)]
 pub(super) struct PairQueue {
     heaps: Vec<BinaryHeap<Reverse<Pair>>>,
-    /// One bit for each heap that is not empty.
     occupied: [u64; HEAPS.div_ceil(64)],
 }
 
@@ -58,7 +54,6 @@ impl PairQueue {
     }
 }
 
-/// Does not decrease as the rank increases.
 fn heap_of(rank: u32) -> usize {
     let exponent = rank.max(1).ilog2().saturating_sub(DIGITS);
     ((exponent << DIGITS) + (rank >> exponent)) as usize
@@ -69,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heaps_follow_the_rank() {
+    fn heap_index_is_monotonic_in_the_rank() {
         let mut previous = 0;
         let steps = (0..100_000).chain((17..32).flat_map(|bit| [(1u32 << bit) - 1, 1 << bit]));
         for rank in steps {
@@ -90,7 +85,7 @@ mod tests {
             let mut queue = PairQueue::new();
             let pairs: Vec<_> =
                 keys.iter().map(|&(rank, left)| Pair { rank, left, len: 2 }).collect();
-            // Half go in after something has come out, as in merging.
+            // Half are pushed after a pop, as in merging.
             let (early, late) = pairs.split_at(pairs.len() / 2);
             early.iter().for_each(|&pair| queue.push(pair));
             let first = queue.pop();

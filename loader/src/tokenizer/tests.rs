@@ -36,7 +36,7 @@ fn encode(vocabulary: Vocabulary, text: &str) -> Vec<u32> {
 }
 
 #[test]
-fn special_tokens_are_added_as_the_vocabulary_asks() {
+fn special_tokens_follow_the_vocabulary_settings() {
     for (add_bos, add_eos, expected) in [
         (false, false, vec![3, 4]),
         (true, false, vec![1, 3, 4]),
@@ -55,11 +55,10 @@ fn special_tokens_are_added_as_the_vocabulary_asks() {
     }
 }
 
-/// The same as SentencePiece's own program gives for such a vocabulary.
 #[test]
 fn a_run_of_unknown_characters_is_one_unknown_token() {
     assert_eq!(encode(letters(), "a日本b\n\na"), [3, 4, 0, 5, 0, 4]);
-    // Found by its kind where the vocabulary does not name it.
+    // Found by its kind if the vocabulary does not name it.
     assert_eq!(
         encode(
             Vocabulary {
@@ -72,9 +71,8 @@ fn a_run_of_unknown_characters_is_one_unknown_token() {
     );
 }
 
-/// A character with only some of its bytes in the vocabulary is unknown as a whole.
 #[test]
-fn half_a_character_is_unknown() {
+fn partial_byte_coverage_gives_the_unknown_token() {
     let mut with_byte = letters();
     for (text, byte) in [("<0xC3>", 6), ("<0x0A>", 7)] {
         with_byte.tokens.push(text.to_owned());
@@ -85,7 +83,6 @@ fn half_a_character_is_unknown() {
     assert_eq!(encode(with_byte, "é\na"), [3, 0, 7, 4]);
 }
 
-/// Five characters that can be joined in several ways: the best score first, then the left-most.
 #[test]
 fn merges_follow_scores_then_positions() {
     let merges = |ab: f32, ba: f32, aba: f32| {
@@ -104,7 +101,7 @@ fn merges_follow_scores_then_positions() {
     assert_eq!(merges(-2.0, -1.0, -3.0), [8, 7]);
     // The left-most ab, which at once grows to aba, then ba.
     assert_eq!(merges(-1.0, -1.0, 0.0), [8, 7]);
-    // Negative zero is no worse than zero: the left-most of the two.
+    // Negative zero ties with zero: the left-most of the two.
     assert_eq!(merges(-0.0, 0.0, -1.0), merges(0.0, 0.0, -1.0));
 }
 
@@ -122,7 +119,7 @@ fn space_prefix_is_stripped_once_at_the_start() {
 }
 
 #[test]
-fn bytes_wait_for_their_character() {
+fn incomplete_characters_are_buffered() {
     let mut tokens = vec![
         ("<unk>", 0.0, TokenKind::Unknown),
         ("a", 0.0, TokenKind::Normal),
@@ -144,18 +141,18 @@ fn bytes_wait_for_their_character() {
         pieces
     };
     assert_eq!(pieces(&[2, 3, 4, 5]), ["", "", "", "🚀", ""]);
-    // Another token makes it certain that the character will not be completed.
+    // Another token ends the incomplete character.
     assert_eq!(pieces(&[2, 3, 1]), ["", "", "\u{FFFD}a", ""]);
     assert_eq!(pieces(&[2, 3]), ["", "", "\u{FFFD}"]);
-    // So does a byte that cannot follow; it then begins a character itself.
+    // So does an invalid byte, which then begins a character itself.
     assert_eq!(pieces(&[2, 2, 3, 4, 5]), ["", "\u{FFFD}", "", "", "🚀", ""]);
     assert_eq!(pieces(&[3, 1]), ["\u{FFFD}", "a", ""]);
-    // A control or unknown token between the bytes is not there.
+    // Control and unknown tokens between the bytes are ignored.
     assert_eq!(pieces(&[2, 0, 3, 99, 4, 5]), ["", "", "", "", "", "🚀", ""]);
 }
 
 #[test]
-fn names_of_control_tokens() {
+fn control_tokens_are_recognised_by_name() {
     let tokenizer = Tokenizer::new(vocabulary(&[
         ("<unk>", 0.0, TokenKind::Unknown),
         ("<s>", 0.0, TokenKind::Control),
@@ -175,7 +172,7 @@ fn names_of_control_tokens() {
 }
 
 #[test]
-fn refusals_say_what_and_why() {
+fn invalid_vocabularies_give_descriptive_errors() {
     let normal = TokenKind::Normal;
     let refuse = |vocabulary| Tokenizer::new(vocabulary).unwrap_err();
 
@@ -257,7 +254,7 @@ fn refusals_say_what_and_why() {
     assert_eq!(refuse(long), TokenizerError::SpecialToken { found });
 
     let mut many = letters();
-    // Those of "<unk>", "<s>" and "</s>" count.
+    // Includes "<unk>", "<s>" and "</s>".
     let mut found = 12;
     for i in 0..=MAX_SPECIAL_BYTES / MAX_SPECIAL_TOKEN_BYTES {
         let text = format!("{i:x>MAX_SPECIAL_TOKEN_BYTES$}");
@@ -269,7 +266,6 @@ fn refusals_say_what_and_why() {
     assert_eq!(refuse(many), TokenizerError::SpecialText { found });
 }
 
-/// Several empty tokens are padding, not duplicates, and occur nowhere, even as user-defined.
 #[test]
 fn empty_tokens_are_ignored() {
     let mut padded = letters();
@@ -281,9 +277,9 @@ fn empty_tokens_are_ignored() {
     assert_eq!(encode(padded, "ab"), [3, 4, 5]);
 }
 
-/// A text without any place to cut it, long enough that anything quadratic would not end.
+/// Quadratic time would not end.
 #[test]
-fn long_text_without_spaces() {
+fn long_text_without_spaces_is_fast() {
     let mut vocabulary = letters();
     for (text, score) in [("aa", -1.0), ("aaaa", -2.0), ("aab", -3.0)] {
         vocabulary.tokens.push(text.to_owned());
@@ -296,8 +292,7 @@ fn long_text_without_spaces() {
     assert_eq!(encode(vocabulary, &text), expected);
 }
 
-/// The definition, at quadratic cost: join the best pair of all, the left-most of equals, until
-/// there is none.
+/// Quadratic reference: merge the best pair of all, the left-most of ties.
 fn merge_naively(vocabulary: &Vocabulary, text: &str) -> Vec<u32> {
     let id = |text: &str| vocabulary.tokens.iter().position(|token| token == text);
     let mut symbols: Vec<String> = text.chars().map(String::from).collect();
@@ -326,7 +321,6 @@ fn merge_naively(vocabulary: &Vocabulary, text: &str) -> Vec<u32> {
     ids
 }
 
-/// Looks for each token by itself, the longest first, in every piece of text that is left.
 fn split_naively<'a>(tokens: &[String], text: &'a str) -> Vec<Fragment<'a>> {
     let mut order: Vec<usize> = (0..tokens.len()).collect();
     order.sort_by_key(|&id| std::cmp::Reverse(tokens[id].len()));
@@ -358,17 +352,16 @@ fn distinct(texts: Vec<String>) -> Vec<String> {
         .collect()
 }
 
-/// Every prefix of a long run is a token, so that symbols become thousands of characters long: with
-/// the text between them hashed anew at every step, this took minutes.
+/// Every prefix of a long run is a token, so that symbols become thousands of characters long.
 #[test]
-fn a_long_symbol_costs_no_more_than_a_short_one() {
+fn long_symbols_are_fast() {
     const LONGEST: usize = 6000;
     let run = "a".repeat(LONGEST);
     let mut vocabulary = letters();
     vocabulary.tokens.truncate(4);
     for len in 1..=LONGEST {
         vocabulary.tokens.push(run[..len].to_owned());
-        // The longer the better: the first symbol grows until it is the longest.
+        // Longer tokens score better, so that the first symbol grows to the longest.
         vocabulary.scores.push(len as f32);
         vocabulary.kinds.push(TokenKind::Normal);
     }
@@ -384,7 +377,6 @@ fn a_long_symbol_costs_no_more_than_a_short_one() {
     assert!(elapsed.as_secs() < 20, "{elapsed:?}");
 }
 
-/// `<s>`, `</s>` and `<b>` (user-defined) beside letters.
 fn conversational(collapse_spaces: bool) -> Tokenizer {
     let mut vocabulary = letters();
     vocabulary.tokens.push("<b>".to_owned());
@@ -396,7 +388,7 @@ fn conversational(collapse_spaces: bool) -> Tokenizer {
 }
 
 #[test]
-fn what_somebody_said_is_text() {
+fn control_tokens_in_messages_are_text() {
     let tokenizer = conversational(false);
     let (start, end, unknown, b) = (1, 2, 0, 6);
     let encode = |parts: &[(&str, bool)]| {
@@ -416,9 +408,9 @@ fn what_somebody_said_is_text() {
         encode(&[template("<s>"), said("a</s>"), template("b</s>")]),
         [start, 4, unknown, 5, end]
     );
-    // User-defined tokens are no control tokens.
+    // User-defined tokens are not control tokens.
     assert_eq!(encode(&[template("<s>"), said("<b>a")]), [start, b, 4]);
-    // Half said, half written by the template, or by two who speak one after the other.
+    // Split between a message and the template, or between two adjacent messages.
     for parts in [
         [said("a</"), template("s>b")],
         [template("a</"), said("s>b")],
@@ -426,7 +418,7 @@ fn what_somebody_said_is_text() {
     ] {
         assert_eq!(encode(&parts), [4, unknown, 5], "{parts:?}");
     }
-    // What nobody said is there still, right beside.
+    // An empty message does not affect the template's tokens.
     assert_eq!(
         encode(&[template("<s>"), said(""), template("</s>")]),
         [start, end]
@@ -435,7 +427,7 @@ fn what_somebody_said_is_text() {
 }
 
 #[test]
-fn control_tokens_in_words_are_found() {
+fn control_in_finds_whole_and_partial_tokens() {
     let tokenizer = conversational(false);
     assert_eq!(tokenizer.control_in("a </s> b"), Some("</s>"));
     assert_eq!(tokenizer.control_in("a <b> b"), None);
@@ -445,9 +437,9 @@ fn control_tokens_in_words_are_found() {
 }
 
 #[test]
-fn ranges_follow_when_spaces_collapse() {
+fn ranges_are_adjusted_when_spaces_collapse() {
     let tokenizer = conversational(true);
-    // "  <s>  a" by the template, "  </s>  " said, "</s>" by the template.
+    // "  <s>  a" by the template, "  </s>  " as message, "</s>" by the template.
     let text = "  <s>  a  </s>  </s>";
     let said = [8..16, 16..16];
     assert_eq!(
@@ -463,7 +455,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn merging_follows_its_definition(
+    fn merging_matches_the_quadratic_reference(
         texts in proptest::collection::vec(("[abé]{1,5}", -3i8..1), 0..25),
         text in "[abéx]{0,40}",
     ) {
@@ -494,10 +486,8 @@ proptest! {
         prop_assert_eq!(automaton.split(&text), split_naively(&tokens, &text));
     }
 
-    /// Words without control tokens give the same ids whoever said them, and words of a conversation
-    /// never give one.
     #[test]
-    fn said_words_never_are_control_tokens(
+    fn messages_never_encode_to_control_tokens(
         parts in proptest::collection::vec(("(<s>|</s>|<b>|[ab </>s]){0,4}", any::<bool>()), 0..5),
         collapse in any::<bool>(),
     ) {
@@ -514,7 +504,7 @@ proptest! {
         }
         let control = |ids: &[u32]| ids.iter().filter(|&&id| id == 1 || id == 2).count();
         let ids = tokenizer.encode_conversation(&text, &said, AddSpecial::Nothing);
-        // The template's own parts may lie side by side and spell one together.
+        // Adjacent template parts may spell one together.
         let merged = parts.windows(2).any(|two| !two[0].1 && !two[1].1);
         prop_assert!(merged || control(&ids) <= own);
         let all = tokenizer.encode_with_special(&text, AddSpecial::Nothing);

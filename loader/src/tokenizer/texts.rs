@@ -1,23 +1,20 @@
-//! Looking up pieces of a text, each in the same time however long it is.
+//! Constant-time lookup of substrings.
 //!
-//! Merging asks for every two neighbours whether they are a token together. With a hash of the text
-//! between them, symbols of thousands of characters would cost as much at every step, and a text of
-//! one letter the square of its length. Here the hash of any piece follows from those of two prefixes
-//! (Karp and Rabin 1987): polynomials over the bytes, modulo the prime 2^61 - 1, at two random points.
-//! Texts are told apart by these 122 bits and their length alone: the chance that any two pieces of
-//! a text of a gigabyte are mistaken is below 2^-30, and nobody can choose a text for it, since the points
-//! are drawn anew by every process.
+//! Merging looks up every adjacent pair. Hashing each pair's text would cost quadratic time for
+//! long symbols. Instead the hash of any substring is computed from those of two prefixes (Karp and
+//! Rabin 1987): polynomials over the bytes, modulo the prime 2^61 - 1, at two random points. Texts
+//! are compared by these 122 bits and their length alone: the chance of any collision in a text of
+//! a gigabyte is below 2^-30, and an adversary cannot prepare one, because each process draws new
+//! points.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 
-/// The modulus, a Mersenne prime.
 const PRIME: u64 = (1 << 61) - 1;
 
-/// Powers that are kept; higher ones are computed.
+/// Number of cached powers.
 const KEPT: usize = 1 << 12;
 
-/// Values of a polynomial at both points.
 type Hash = [u64; 2];
 
 /// Ids by texts.
@@ -31,15 +28,15 @@ pub(super) struct Texts {
     longest: usize,
 }
 
-/// The hashes of a text's prefixes.
+/// Hashes of a text's prefixes.
 #[derive(Debug, Default)]
 pub(super) struct Prefixes(Vec<Hash>);
 
 impl Texts {
-    /// Ids and their texts, which are distinct.
+    /// Ids and their distinct texts.
     pub(super) fn new<'a>(texts: impl Iterator<Item = (&'a str, u32)>) -> Self {
         let random = RandomState::new();
-        // Neither 0 nor 1, where texts of the same bytes in another order are alike.
+        // Not 0 or 1, at which permutations of the same bytes collide.
         let point = |which: u8| 2 + random.hash_one(which) % (PRIME - 2);
         let points = [point(0), point(1)];
         let mut powers = vec![[1, 1]];
@@ -64,7 +61,7 @@ impl Texts {
         }
     }
 
-    /// Prepares for looking up pieces of `text`.
+    /// Computes the prefix hashes of `text`.
     pub(super) fn prepare(&self, text: &str, prefixes: &mut Prefixes) {
         prefixes.0.clear();
         prefixes.0.reserve(text.len() + 1);
@@ -76,7 +73,7 @@ impl Texts {
         }
     }
 
-    /// The id of the piece from byte `start` to byte `end` of the text that was prepared.
+    /// Returns the id of bytes `start .. end` of the prepared text.
     pub(super) fn id(&self, prefixes: &Prefixes, start: usize, end: usize) -> Option<u32> {
         let len = end - start;
         if len > self.longest {
@@ -111,7 +108,7 @@ impl Texts {
     }
 }
 
-/// The hash of a text and one more byte. Bytes count from 1, so that zeros count.
+/// Hash of a text and one more byte. Bytes are shifted by 1, so that zeros count.
 fn next(hash: Hash, byte: u8, points: Hash) -> Hash {
     let at = |i: usize| {
         let sum = times(hash[i], points[i]) + u64::from(byte) + 1;
@@ -120,7 +117,6 @@ fn next(hash: Hash, byte: u8, points: Hash) -> Hash {
     [at(0), at(1)]
 }
 
-/// The product modulo the prime, of numbers below it.
 fn times(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     // 2^61 is 1.
@@ -133,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_are_those_of_long_division() {
+    fn modular_products_match_long_division() {
         let numbers = [
             0,
             1,
@@ -154,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_found_too() {
+    fn long_texts_are_found() {
         let long = "ab".repeat(KEPT);
         let texts = Texts::new([(long.as_str(), 7), ("ab", 8)].into_iter());
         let text = format!("x{long}y");
@@ -169,7 +165,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn every_piece_is_found_and_nothing_else(
+        fn exactly_the_given_texts_are_found(
             list in proptest::collection::btree_set("[ab\u{0}é]{1,5}", 0..20),
             text in "[ab\u{0}é]{0,30}",
         ) {

@@ -1,8 +1,8 @@
-//! Cutting a text at its user-defined tokens.
+//! Splitting of a text at its user-defined tokens.
 //!
-//! The longest token is looked for first, everywhere, left to right; then the next one in what is
-//! left of the text, and so on. All occurrences are found in one pass by the automaton of Aho &
-//! Corasick (1975), so that the time does not grow with the number of tokens.
+//! The longest token is matched first, everywhere, left to right; then the next one in the
+//! remaining fragments, and so on. All occurrences are found in one pass by an Aho-Corasick
+//! automaton (1975), so the time does not grow with the number of tokens.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -10,42 +10,42 @@ use std::ops::Range;
 
 const NONE: u32 = u32::MAX;
 
-/// A piece of text between user-defined tokens, or one of them.
+/// Text between user-defined tokens, or one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fragment<'a> {
-    /// Text to be merged; not empty.
+    /// Non-empty text.
     Text(&'a str),
-    /// A user-defined token.
+    /// User-defined token.
     Token(u32),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
     parent: u32,
-    /// The byte that leads here from the parent.
+    /// Byte of the edge from the parent.
     byte: u8,
     /// Bytes from the root.
     depth: u32,
-    /// Node of the longest proper suffix that is in the trie.
+    /// Node of the longest proper suffix in the trie.
     suffix: u32,
-    /// Node of the longest token that ends here: this one, or one on the way along the suffixes.
+    /// Node of the longest token that ends here: this one, or one along the suffix links.
     longest: u32,
     /// Token of exactly this text, or `NONE`.
     token: u32,
 }
 
-/// The automaton over all user-defined tokens of a vocabulary.
+/// Automaton of all user-defined tokens of a vocabulary.
 #[derive(Clone, Debug)]
 pub(super) struct UserDefined {
     nodes: Vec<Node>,
     edges: HashMap<(u32, u8), u32>,
 }
 
-/// An occurrence; the greatest is the next to be considered.
+/// Occurrence; the greatest is considered next.
 type Occurrence = (u32, Reverse<u32>, Reverse<usize>, u32);
 
 impl UserDefined {
-    /// Ids and texts, ids ascending, texts distinct. Empty texts occur nowhere.
+    /// Ids and texts, ids ascending, texts distinct. Empty texts are ignored.
     pub(super) fn new<'a>(tokens: impl Iterator<Item = (u32, &'a str)>) -> Self {
         let root = Node {
             parent: 0,
@@ -70,7 +70,6 @@ impl UserDefined {
         automaton
     }
 
-    /// The node that `byte` leads to from `node`, made if there is none.
     fn child(&mut self, node: u32, byte: u8) -> u32 {
         let new = self.nodes.len() as u32;
         let child = *self.edges.entry((node, byte)).or_insert(new);
@@ -89,7 +88,7 @@ impl UserDefined {
         child
     }
 
-    /// Sets the suffix links, the shorter nodes first because the longer ones build on them.
+    /// Sets the suffix links, shorter nodes first because longer ones depend on them.
     fn link(&mut self) {
         let mut order = Vec::from_iter(1..self.nodes.len() as u32);
         order.sort_by_key(|&node| self.nodes[node as usize].depth);
@@ -113,7 +112,6 @@ impl UserDefined {
         }
     }
 
-    /// The longest suffix of `state` and `byte` that is in the trie.
     fn step(&self, mut state: u32, byte: u8) -> u32 {
         loop {
             if let Some(&next) = self.edges.get(&(state, byte)) {
@@ -126,14 +124,14 @@ impl UserDefined {
         }
     }
 
-    /// The fragments of `text`, in order.
+    /// Returns the fragments of `text`, in order.
     #[cfg(test)]
     pub(super) fn split<'a>(&self, text: &'a str) -> Vec<Fragment<'a>> {
         self.split_where(text, |_, _| true)
     }
 
-    /// The fragments of `text`, in order, cut only at those occurrences of tokens that are `allowed`
-    /// by the range of their bytes and their id.
+    /// Returns the fragments of `text`, in order, cut only at occurrences that are `allowed` by
+    /// byte range and id.
     pub(super) fn split_where<'a>(
         &self,
         text: &'a str,
@@ -154,7 +152,6 @@ impl UserDefined {
         fragments
     }
 
-    /// Start, end and token of the occurrences that the text is cut at.
     fn choose(
         &self,
         text: &str,
@@ -183,7 +180,7 @@ impl UserDefined {
                 let suffix = self.nodes[node as usize].suffix;
                 queue.extend(self.occurrence(self.nodes[suffix as usize].longest, end));
             } else if before < end {
-                // What ends here reaches into a chosen token; a shorter one may not.
+                // This one overlaps a selected token; a shorter one may not.
                 let mut shorter = node;
                 while shorter != NONE && self.nodes[shorter as usize].depth as usize > end - before
                 {

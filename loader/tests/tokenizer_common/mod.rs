@@ -1,4 +1,4 @@
-//! Material of the tokenizer tests.
+//! Helpers of the tokenizer tests.
 
 #![allow(dead_code, clippy::unwrap_used)] // Not every suite uses all of it.
 
@@ -9,8 +9,7 @@ use htc_formats::vocab::{HuggingFaceFiles, Vocabulary};
 use htc_loader::tokenizer::Tokenizer;
 use serde_json::Value;
 
-/// `NAME` in `../shared`, or where `HTC_SHARED` says; `None`, and a line that says so, where it is
-/// absent.
+/// Path of `NAME` in `HTC_SHARED` or `../shared`; if absent, prints a line and returns `None`.
 pub fn shared(name: &str) -> Option<PathBuf> {
     let shared = std::env::var_os("HTC_SHARED").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
@@ -24,7 +23,7 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// A vocabulary of `models/gguf-vocab`.
+/// Path of a vocabulary in `models/gguf-vocab`.
 pub fn published(name: &str) -> Option<PathBuf> {
     shared(&format!("models/gguf-vocab/ggml-vocab-{name}.gguf"))
 }
@@ -37,7 +36,7 @@ pub fn tokenizer_of(path: &PathBuf) -> Tokenizer {
     Tokenizer::new(vocabulary_of(path)).unwrap()
 }
 
-/// The texts of `text`, with their names.
+/// Texts in `text`, with their names.
 pub fn texts() -> Vec<(String, String)> {
     let Some(folder) = shared("text") else {
         return Vec::new();
@@ -56,7 +55,7 @@ pub fn texts() -> Vec<(String, String)> {
     texts
 }
 
-/// A JSON file of `tests/fixtures`.
+/// JSON file in `tests/fixtures`.
 pub fn fixture(name: &str) -> Value {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/fixtures")
@@ -64,7 +63,7 @@ pub fn fixture(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// The vocabulary of a `tokenizer.json`.
+/// Vocabulary of a `tokenizer.json`.
 pub fn from_json(tokenizer: &Value) -> Vocabulary {
     HuggingFaceFiles {
         tokenizer_json: Some(serde_json::to_vec(tokenizer).unwrap()),
@@ -74,13 +73,12 @@ pub fn from_json(tokenizer: &Value) -> Vocabulary {
     .unwrap()
 }
 
-/// A list of ids.
 pub fn ids(value: &Value) -> Vec<u32> {
     let list = value.as_array().unwrap();
     list.iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// Pairs of a text and the ids that `ids` lists for it, by the order of `texts`.
+/// Pairs the texts with the lists of ids.
 pub fn cases<'a>(texts: &'a Value, listed: &'a Value) -> Vec<(&'a str, Vec<u32>)> {
     let (texts, listed) = (texts.as_array().unwrap(), listed.as_array().unwrap());
     assert_eq!(texts.len(), listed.len());

@@ -40,8 +40,6 @@ fn write_with<E>(
     Ok(Written { text, said })
 }
 
-/// Returns two meaningless characters (Unicode noncharacters, then private use) that occur nowhere
-/// in the conversation.
 fn marks(conversation: &Conversation) -> Option<[char; 2]> {
     let Conversation {
         template,
@@ -148,7 +146,6 @@ mod tests {
             let found = said(&template, &asked[1..]).unwrap();
             assert_eq!(found, [expected], "{filter}");
         }
-        // Repeated, or omitted.
         let twice = "{{ messages[0].content }}|{{ messages[0].content }}";
         assert_eq!(said(twice, &[("user", "a")]).unwrap(), ["a", "a"]);
         assert_eq!(said("x", &[("user", "a")]).unwrap(), [""; 0]);

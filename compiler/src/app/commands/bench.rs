@@ -133,7 +133,6 @@ fn check_output(args: &BenchArgs) -> Result<(), Failure> {
     report::check(path, &inputs, args.force)
 }
 
-/// Returns the common rank of all factors; `None` without factors or with several ranks.
 fn rank_of(path: &Path) -> Result<Option<usize>, Failure> {
     Ok(match open_container(path)? {
         Opened::Htz(htz) => gates::rank_of(&htz.manifest().plan),
@@ -192,7 +191,6 @@ struct Bench<'a> {
     args: &'a BenchArgs,
     subject: Loaded,
     setting: Setting,
-    /// Baseline model, and llama.cpp's program if that executes it.
     baseline: Option<(Loaded, Option<PathBuf>)>,
     protocol: Protocol,
     positions: usize,

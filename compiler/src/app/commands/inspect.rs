@@ -80,7 +80,6 @@ fn gguf_json(gguf: &Gguf) -> serde_json::Value {
     })
 }
 
-/// Converts a value to JSON; arrays, which may hold a vocabulary, become type and length.
 fn value_json(value: &Value) -> serde_json::Value {
     match value {
         Value::U8(v) => json!(v),
@@ -362,7 +361,6 @@ fn show_kv_bases(artifact: &Htz) {
     );
 }
 
-/// Returns the number of components that hold [`ENERGY`] of a head; at most all.
 fn components_for(energies: &[f32]) -> usize {
     let mut held = 0.0;
     let enough = energies.iter().position(|energy| {
@@ -414,7 +412,6 @@ fn show_kernels(artifact: &Htz) {
     );
 }
 
-/// Prints the quality relative to the source.
 fn show_quality(quality: &QualityRecord) {
     let QualityRecord {
         kl,
@@ -438,7 +435,6 @@ fn show_quality(quality: &QualityRecord) {
     );
 }
 
-/// Returns the number of source weights: projections, embedding, untied head and vectors.
 fn weights(manifest: &Manifest) -> u64 {
     let slots = manifest
         .plan
@@ -502,7 +498,6 @@ fn show_plan(plan: &PlanRecord) {
     }
 }
 
-/// Returns the name of a type; for column groups their code, or the mean bits.
 fn type_for_people(entry: &TensorEntry) -> String {
     let Some(codes) = &entry.codes else {
         return entry.dtype.to_string();

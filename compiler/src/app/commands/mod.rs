@@ -397,7 +397,6 @@ fn kept_in(folder: &Path) -> String {
     format!("what is finished is kept in {folder}, and the same command goes on with it")
 }
 
-/// Converts an error after cancellation, or after part of the work is finished, to a failure.
 fn interrupted(error: CompileError, interrupt: &Interrupt) -> Failure {
     match (error, interrupt.kept()) {
         (CompileError::Cancelled(_), _) => Failure::Interrupted(interrupt.message()),
@@ -431,7 +430,6 @@ enum Opened {
     Folder(PathBuf),
 }
 
-/// Opens a GGUF or a `.htz` for any architecture; folders are not opened yet.
 fn open_container(path: &Path) -> Result<Opened, Failure> {
     if path.is_dir() {
         return Ok(Opened::Folder(path.to_owned()));

@@ -114,7 +114,6 @@ fn deliver(plan: &Plan, output: Option<&Path>, force: bool) -> Result<(), Failur
     }
 }
 
-/// Returns true if a calibration changes the plan; prints a note otherwise.
 fn looks_at_text(planning: &Planning, goal: Goal) -> bool {
     let Planning::Make { request, .. } = planning else {
         return true;
@@ -181,7 +180,6 @@ pub(super) fn check_energy(path: &Path, args: &PlanningArgs) -> Result<(), Failu
     }
 }
 
-/// Writes a text to a new file, or replaces a file atomically.
 pub(super) fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
     disk::write(path, force, |to| to.write_all(text.as_bytes()))
 }

@@ -10,7 +10,6 @@ use crate::app::terminal::bounded;
 use crate::event::Event;
 use crate::report::seconds_for_people;
 
-/// Progress bar; hidden if standard error is not a terminal.
 pub(super) struct Progress {
     bar: ProgressBar,
     trial: Mutex<String>,

@@ -307,7 +307,6 @@ struct Record {
     tokens_per_joule: Option<f64>,
     /// Bytes of one more position in all layers, once stored in the KV cache's type.
     kv_bytes_per_token: usize,
-    /// Bytes of all positions, including those pending or exempt in full precision.
     kv_bytes: usize,
 }
 

@@ -15,7 +15,6 @@ pub const PUBLISHED_FLOOR: Floor = Floor::Fraction(0.55);
 /// Published cap of the heuristic, for a model of width 4096.
 pub const PUBLISHED_CAP: usize = 1536;
 
-/// Returns the weight of every unit: its layer's value over the mean.
 pub(super) fn scales(
     units: &[Unit],
     evidence: &Evidence,

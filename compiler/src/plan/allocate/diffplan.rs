@@ -34,7 +34,6 @@ pub const ENERGY_WEIGHT: f64 = 0.005;
 const INERT: &str = "diffplan: the budget decides the total, and the energy term nothing: it is in \
      proportion to parameters, and the price that meets the budget makes up for it; without a budget energy decides";
 
-/// Note on a plan with a budget that is not proportional to measured energy.
 const BETWEEN: &str = "diffplan: the budget decides the total, and the energy term between units alone: it is in proportion \
      to bytes, of which the dense form has other ones for each number than factors have; without a budget energy decides";
 
@@ -76,7 +75,6 @@ const RATE: f64 = 16.0;
 /// Bisection steps over the price interval of twelve powers of ten.
 const HALVINGS: usize = 32;
 
-/// Returns the loss at every rung: of outputs with a calibration, else of weights.
 pub(super) fn losses(
     units: &[Unit],
     ladders: &[Ladder],
@@ -228,7 +226,6 @@ pub(super) fn soft_levels(
     soft(10.0_f64.powf(high)).0
 }
 
-/// Returns the level probabilities of a unit after gradient descent from a uniform start.
 fn descend(levels: &[Level], price: f64) -> Vec<f64> {
     let objective: Vec<f64> = levels
         .iter()

@@ -7,7 +7,6 @@ use super::ladder::{Currency, Ladder};
 use crate::plan::unit::{Member, Unit};
 use crate::plan::{Budget, PlanError, Request};
 
-/// Budget in units of its currency.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Totals {
     pub currency: Currency,
@@ -60,7 +59,6 @@ impl Totals {
         })
     }
 
-    /// Returns the error for a budget below the smallest possible cost.
     pub(super) fn too_small(&self, least: u64, budget: &Budget) -> PlanError {
         let (option, asked, smallest) = match *budget {
             Budget::Ratio(ratio) => {
@@ -94,7 +92,6 @@ pub(in crate::plan) fn round_up(value: f64, decimals: i32) -> f64 {
     (value * scale).ceil() / scale
 }
 
-/// Returns the total cost of all lowest rungs.
 pub(super) fn least(ladders: &[Ladder]) -> u64 {
     ladders.iter().map(|l| l.cost(0)).sum()
 }
@@ -116,8 +113,6 @@ impl PartialOrd for Place {
     }
 }
 
-/// Spends the budget step by step on the unit with the highest `worth` whose next step fits.
-/// `worth` takes a unit's index and rung.
 fn climb(
     ladders: &[Ladder],
     rungs: &mut [usize],
@@ -148,7 +143,6 @@ pub(super) fn proportional(ladders: &[Ladder], targets: &[f64], budget: u64) -> 
     rungs
 }
 
-/// As [`proportional`], with equal rungs for all units of the same projections and ladder.
 pub(super) fn together(
     units: &[Unit],
     ladders: &[Ladder],

@@ -75,7 +75,6 @@ pub(super) struct Rung {
 #[derive(Clone, Debug)]
 pub(super) struct Ladder {
     pub rungs: Vec<Rung>,
-    /// Note if the unit stays on the lowest rung.
     lowest_note: Option<String>,
     highest_note: Option<String>,
     dense_note: String,
@@ -163,7 +162,6 @@ impl Ladder {
         Ok(ladder)
     }
 
-    /// Removes the ranks below [`SHARE_KEPT`] of an even share, except the highest of them.
     fn keep_share(&mut self, even: f64) {
         let within = |rung: &Rung| rung.level <= SHARE_KEPT * even;
         let below = self.rungs.partition_point(within).saturating_sub(1);
@@ -176,7 +174,6 @@ impl Ladder {
         }
     }
 
-    /// Removes the ranks outside floor and cap, and adds the dense form if permitted.
     fn bound(
         &mut self,
         unit: &Unit,
@@ -220,7 +217,6 @@ impl Ladder {
         Ok(())
     }
 
-    /// Removes the rungs after `last` and sets the note for reaching the new highest.
     pub(super) fn truncate(&mut self, last: usize, why: String) {
         if last + 1 < self.rungs.len() {
             self.rungs.truncate(last + 1);
@@ -254,7 +250,6 @@ impl Ladder {
         Some(next.cost - self.rungs[rung].cost)
     }
 
-    /// Returns the decision for a rung, with a note if a bound determined it.
     pub(super) fn decision(&self, rung: usize) -> Decision {
         let choice = self.rungs[rung].choice;
         let mut notes = Vec::new();
@@ -273,7 +268,6 @@ impl Ladder {
     }
 }
 
-/// Returns the note on a unit whose smallest factors are not smaller than the dense form.
 fn never_smaller(rung: Rung, step: usize, dense_bytes: u64, dense_cost: u64) -> String {
     let Rung { bytes, cost, .. } = rung;
     if bytes >= dense_bytes {

@@ -64,7 +64,6 @@ pub(super) struct Allocated {
     pub notes: Vec<String>,
 }
 
-/// Returns the budget and the ladders of all units; the budget covers all lowest rungs.
 fn prepare(
     hyper: &HyperParameters,
     request: &Request,

@@ -13,7 +13,6 @@ const fn scale(phase: Phase) -> f64 {
     }
 }
 
-/// Returns the weight of every unit, or the reason for the absence of phases.
 pub(super) fn scales(
     units: &[Unit],
     evidence: &Evidence,

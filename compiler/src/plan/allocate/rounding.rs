@@ -57,7 +57,6 @@ mod tests {
     #[test]
     fn rounding_table_matches_the_encoders() {
         let mut random = Rng(11);
-        // The sum of twelve uniform numbers is nearly normal.
         let mut normal = || (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
         let numbers: Vec<f32> = (0..64 * 256).map(|_| normal() as f32).collect();
         let found = LOST.map(|(dtype, expected)| {

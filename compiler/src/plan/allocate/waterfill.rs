@@ -102,7 +102,6 @@ fn shares(units: &[Unit], branches: &[Branches], layers: usize) -> Result<Vec<f6
     units.iter().map(share).collect()
 }
 
-/// Returns the losses for given spectra after validation.
 pub(super) fn from_spectra(
     allocator: Allocator,
     units: &[Unit],

@@ -30,7 +30,6 @@ impl Node {
     }
 }
 
-/// Returns text of the file, shortened and on one line.
 pub(super) fn quoted(text: &str) -> String {
     const LONGEST: usize = 40;
     let short: String = text.chars().take(LONGEST).collect();
@@ -101,7 +100,6 @@ pub(super) struct KeyLines {
     pub items: Vec<usize>,
 }
 
-/// Returns the lines of the keys of a JSON object in their order.
 pub(super) fn lines(text: &str) -> Vec<KeyLines> {
     let mut keys: Vec<KeyLines> = Vec::new();
     let (mut line, mut open) = (1, Vec::new());

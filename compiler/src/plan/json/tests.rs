@@ -329,7 +329,6 @@ fn plans_round_trip() {
         for digest in [None, Some(source())] {
             let text = write(&plan, digest).unwrap();
             assert_eq!(parsed(&text).unwrap(), plan, "{text}");
-            // One unit per line; writing again gives the same text.
             assert!(text.lines().count() >= plan.units.len() + 8);
             assert_eq!(write(&parsed(&text).unwrap(), digest).unwrap(), text);
             let spread: serde_json::Value = serde_json::from_str(&text).unwrap();

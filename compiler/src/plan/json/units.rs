@@ -73,7 +73,6 @@ impl Checker {
         }
     }
 
-    /// Reads the embedding or the head.
     pub(super) fn outside<S: SourceTypes>(
         &mut self,
         read: &mut Units<S>,
@@ -282,7 +281,6 @@ impl Checker {
         })
     }
 
-    /// Returns a dense form in a type, in one code for all column groups, or in one code for each.
     fn dense(&mut self, at: At, types: Option<(usize, Node)>, cols: usize) -> Option<Form> {
         let key = "types.weight";
         let [weight] = self.given(at, types, ["weight"])?;

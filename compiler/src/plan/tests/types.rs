@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// The source is already quantised.
 #[test]
 fn unreachable_ratio_names_factor_types_that_meet_it() {
     let hyper = hyper(256, 8, 4, 768);
@@ -55,7 +54,6 @@ fn exempt_channels_set_the_factor_type() {
         let told = told.filter(|note| note.contains("exempt channels are exact"));
         let expected = usize::from(a != asked) + usize::from(b != asked);
         assert_eq!(told.count(), expected);
-        // Units that do not read the residual stream have no exempt channels.
         request.treatment.sink = None;
         let plain = make(&hyper, request, |_, _| source).unwrap();
         let down = |plan: &Plan| {

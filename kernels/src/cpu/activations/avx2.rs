@@ -37,7 +37,7 @@ fn quantise_strip(x: &[f32; STRIP], strip: &mut Strip) {
     let counts = _mm256_cmp_ps::<_CMP_GE_OQ>(largest, _mm256_set1_ps(SMALLEST));
     let scales = _mm256_and_ps(_mm256_div_ps(largest, most), counts);
     let inverses = _mm256_and_ps(_mm256_div_ps(most, largest), counts);
-    // SAFETY: the write stays within the array.
+    // SAFETY: in bounds.
     unsafe { _mm256_storeu_ps(strip.scales.as_mut_ptr(), scales) };
     for s in 0..2 {
         let mut sums = [_mm256_setzero_si256(); 4];
@@ -45,7 +45,7 @@ fn quantise_strip(x: &[f32; STRIP], strip: &mut Strip) {
             let b = s * 4 + k;
             let inverse = _mm256_permutevar8x32_ps(inverses, _mm256_set1_epi32(b as i32));
             let codes = codes(&blocks[b], inverse);
-            // SAFETY: the write stays within the array.
+            // SAFETY: in bounds.
             unsafe { _mm256_storeu_si256(strip.codes[b].as_mut_ptr().cast(), codes) };
             let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes);
             *sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
@@ -54,7 +54,7 @@ fn quantise_strip(x: &[f32; STRIP], strip: &mut Strip) {
         let halves = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
         let upper = _mm256_extracti128_si256::<1>(halves);
         let sums = _mm_add_epi32(_mm256_castsi256_si128(halves), upper);
-        // SAFETY: the writes stay within the arrays.
+        // SAFETY: in bounds.
         unsafe {
             _mm256_storeu_si256(strip.half_sums[s].as_mut_ptr().cast(), halves);
             _mm_storeu_si128(
@@ -77,7 +77,6 @@ fn magnitudes(x: &[f32; BLOCK]) -> __m256i {
     largest
 }
 
-/// Returns the maximum lane of each register, compared as signed integers.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn largest_of_each(x: [__m256i; BLOCKS]) -> __m256i {
@@ -116,7 +115,7 @@ fn load(x: &[f32; BLOCK]) -> [__m256; 4] {
     let x = x.as_chunks::<8>().0;
     let mut registers = [_mm256_setzero_ps(); 4];
     for i in 0..4 {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         registers[i] = unsafe { _mm256_loadu_ps(x[i].as_ptr()) };
     }
     registers

@@ -13,16 +13,13 @@ use crate::error::ShapeError;
 /// Positions per task of a decoding step.
 pub(super) const SPLIT: usize = 256;
 
-/// Heads per task with float16 keys.
 const TOGETHER: usize = 4;
 
-/// Heads that share a tile of decoded keys or values.
 const WIDE: usize = 8;
 
 /// Numbers of decoded keys or values per tile, to stay in the L1 cache.
 pub(super) const TILE: usize = 8192;
 
-/// Range of positions of one KV head.
 struct Stretch<'a> {
     keys: KvNumbers<'a>,
     values: KvNumbers<'a>,
@@ -262,7 +259,6 @@ fn softmax(
     }
 }
 
-/// Processes a split of float16 keys and values without decoding.
 fn halves(
     kernels: &Kernels,
     attention: &Attention,
@@ -285,7 +281,6 @@ fn halves(
     }
 }
 
-/// Processes a split of quantised keys and values, decoded tile by tile.
 fn decoded(
     kernels: &Kernels,
     attention: &Attention,

@@ -20,7 +20,6 @@ use super::{Group, Group16, Part, Room, Vector, dot_unpacked, part};
 
 pub(in super::super) use tile::add;
 
-/// Bytes of a register.
 const WIDTH: usize = 32;
 
 /// Implements [`BandKernels::unpack`](super::BandKernels::unpack).
@@ -81,22 +80,21 @@ pub(in super::super) fn dot(
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn load(bytes: &[u8; WIDTH]) -> __m256i {
-    // SAFETY: the read stays within the array.
+    // SAFETY: in bounds.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn store(to: &mut [i8; WIDTH], v: __m256i) {
-    // SAFETY: the write stays within the array.
+    // SAFETY: in bounds.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) }
 }
 
-/// Loads sixteen bytes into each half.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn halves(low: &[u8; 16], high: &[u8; 16]) -> __m256i {
-    // SAFETY: the reads stay within the arrays.
+    // SAFETY: in bounds.
     unsafe { _mm256_loadu2_m128i(high.as_ptr().cast(), low.as_ptr().cast()) }
 }
 
@@ -165,7 +163,6 @@ const fn windows(bits: usize, from: usize, width: usize) -> ([u8; 16], [u16; 16]
     (bytes, factors)
 }
 
-/// [`windows`] in registers.
 #[derive(Clone, Copy)]
 struct Windows {
     bytes: __m256i,
@@ -178,7 +175,7 @@ impl Windows {
     fn new((bytes, factors): ([u8; 16], [u16; 16])) -> Windows {
         Windows {
             bytes: halves(&bytes, &bytes),
-            // SAFETY: the read stays within the array.
+            // SAFETY: in bounds.
             factors: unsafe { _mm256_loadu_si256(factors.as_ptr().cast()) },
         }
     }
@@ -196,7 +193,6 @@ impl Windows {
     }
 }
 
-/// Returns the bytes of each group of eight of 32 weights.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn eights<const BITS: usize>(bytes: &[u8]) -> [__m256i; 2] {
@@ -244,7 +240,6 @@ fn trellis<const BITS: usize>(code: Code, band: &[u8], groups: Range<usize>, out
     });
 }
 
-/// Decodes a column group 32 weights at a time.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn each_32(
@@ -307,7 +302,6 @@ fn levels<const BITS: usize>(code: Code, band: &[u8], groups: Range<usize>, out:
     }
 }
 
-/// Returns the codes of a chunk of up to seven bits.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn planes<const BITS: usize>(chunk: &[u8]) -> [__m256i; 2] {

@@ -13,7 +13,6 @@ use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
 
 type Register = __m512i;
 
-/// Vectors that are multiplied with weights in registers before the next row groups.
 const TOGETHER: usize = 64;
 
 /// Used only in kernel tables for processors with these instructions.
@@ -52,7 +51,7 @@ macro_rules! avx512 {
 
 avx512! {
     fn constant(bytes: &Bytes) -> __m512i {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm512_loadu_si512(bytes.0.as_ptr().cast()) }
     }
 
@@ -63,12 +62,12 @@ avx512! {
     }
 
     fn load_whole(bytes: &[u8; WIDTH]) -> __m512i {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }
 
     fn load_integers(integers: &[i8; CHUNK]) -> __m512i {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm512_loadu_si512(integers.as_ptr().cast()) }
     }
 
@@ -78,7 +77,7 @@ avx512! {
     }
 
     fn store(to: &mut [i8; WIDTH], bytes: __m512i) {
-        // SAFETY: the write stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bytes) }
     }
 
@@ -128,7 +127,7 @@ avx512! {
     }
 
     fn finish(sums: &mut Group16, totals: __m512i, scale: f32, factors: &Group16) {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         let factors = unsafe { _mm512_loadu_ps(factors.as_ptr()) };
         add_products(sums, totals, _mm512_mul_ps(_mm512_set1_ps(scale), factors));
     }
@@ -138,14 +137,14 @@ avx512! {
     }
 
     fn finish_scaled(sums: &mut Group16, totals: __m512i, scale: f32, scales: &[u8; GROUP_ROWS]) {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         let scales = unsafe { _mm_loadu_si128(scales.as_ptr().cast()) };
         let scales = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(scales));
         add_products(sums, totals, _mm512_mul_ps(_mm512_set1_ps(scale), scales));
     }
 
     fn add_products(sums: &mut Group16, totals: __m512i, factors: __m512) {
-        // SAFETY: all accesses stay within the array.
+        // SAFETY: in bounds.
         unsafe {
             let sum = _mm512_loadu_ps(sums.as_ptr());
             let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(totals), factors, sum);

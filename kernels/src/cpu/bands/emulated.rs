@@ -13,7 +13,6 @@ use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
 
 type Register = [u8; WIDTH];
 
-/// Vectors that are multiplied with weights in registers before the next row groups.
 const TOGETHER: usize = 3;
 
 pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
@@ -55,17 +54,14 @@ fn store(to: &mut [i8; WIDTH], bytes: Register) {
     *to = bytes.map(u8::cast_signed);
 }
 
-/// `vpermb`
 fn permute(bytes: Register, index: Register) -> Register {
     index.map(|i| bytes[usize::from(i % 64)])
 }
 
-/// `vpermi2b`
 fn permute_two(bytes: [Register; 2], index: Register) -> Register {
     index.map(|i| bytes[usize::from(i / 64 % 2)][usize::from(i % 64)])
 }
 
-/// `vpmultishiftqb`
 fn cut(from: Register, words: Register) -> Register {
     std::array::from_fn(|i| {
         let word = u64::from_le_bytes(words.as_chunks::<8>().0[i / 8]);
@@ -73,7 +69,6 @@ fn cut(from: Register, words: Register) -> Register {
     })
 }
 
-/// `vpsrlw`
 fn shift<const BY: u32>(a: Register) -> Register {
     let mut register = [0; WIDTH];
     let words = a.as_chunks::<2>().0.iter();
@@ -83,33 +78,27 @@ fn shift<const BY: u32>(a: Register) -> Register {
     register
 }
 
-/// `vpternlogq`
 fn select(mask: Register, a: Register, b: Register) -> Register {
     std::array::from_fn(|i| a[i] & mask[i] | b[i] & !mask[i])
 }
 
-/// `vpaddb`
 fn add_bytes(a: Register, b: Register) -> Register {
     std::array::from_fn(|i| a[i].wrapping_add(b[i]))
 }
 
-/// `vpaddd`
 fn add_words(a: Register, b: Register) -> Register {
     let (a, b) = (integers(a), integers(b));
     bytes(std::array::from_fn(|i| a[i].wrapping_add(b[i])))
 }
 
-/// `vpmaxsb`
 fn at_least(a: Register, least: i8) -> Register {
     a.map(|byte| byte.cast_signed().max(least).cast_unsigned())
 }
 
-/// `vpxorq`
 fn flip(a: Register) -> Register {
     a.map(|byte| byte ^ 0x80)
 }
 
-/// `vpdpbusd`
 fn dot(sums: Register, unsigned: Register, signed: Register) -> Register {
     let mut totals = integers(sums);
     for (i, (a, b)) in unsigned.into_iter().zip(signed).enumerate() {
@@ -119,7 +108,6 @@ fn dot(sums: Register, unsigned: Register, signed: Register) -> Register {
     bytes(totals)
 }
 
-/// `vpbroadcastd`
 fn words(word: i32) -> Register {
     std::array::from_fn(|i| word.to_le_bytes()[i % 4])
 }

@@ -87,7 +87,6 @@ impl Room {
     pub const BYTES: usize = 6 << 10;
 }
 
-/// Returns the row factors of the row groups; 1 for a trellis.
 fn factors(code: Code, band: &[u8], groups: &Range<usize>) -> [Group16; GROUPS] {
     let mut factors = [[1.0; GROUP_ROWS]; GROUPS];
     if code.kind() == Kind::Levels {
@@ -99,7 +98,6 @@ fn factors(code: Code, band: &[u8], groups: &Range<usize>) -> [Group16; GROUPS] 
     factors
 }
 
-/// Computes [`BandKernels::dot`] by unpacking to memory first.
 #[inline(always)]
 fn dot_unpacked(
     (unpack, add): (
@@ -132,17 +130,14 @@ pub(crate) struct Part<'a> {
     pub scale: f32,
 }
 
-/// Returns `N` bytes from `at`.
 #[inline(always)]
 fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     let (parts, _) = bytes[at..at + N].as_chunks::<N>();
     &parts[0]
 }
 
-/// Maximum number of (row group, vector) sums of a task; a power of two.
 const MOST_SUMS: usize = 2048;
 
-/// Minimum number of tasks per thread.
 const TASKS_PER_THREAD: usize = 4;
 
 impl Cpu {
@@ -211,8 +206,6 @@ impl Cpu {
     }
 }
 
-/// Applies rotation and trellis column scales to the vectors; returns `x` itself if there are
-/// neither.
 fn prepared<'a>(kernels: &Kernels, w: &Bands<'_>, x: &'a [f32], out: &'a mut [f32]) -> &'a [f32] {
     let rotated = w.codes().is_rotated();
     if !w.codes().has(Kind::Trellis) && !rotated {
@@ -238,7 +231,6 @@ fn prepared<'a>(kernels: &Kernels, w: &Bands<'_>, x: &'a [f32], out: &'a mut [f3
     out
 }
 
-/// Rows of one tile, starting at a row group.
 struct Rows<'a> {
     w: Bands<'a>,
     row: usize,
@@ -268,7 +260,6 @@ impl Rows<'_> {
         self.finish(kernels, n, sums, y);
     }
 
-    /// Computes the sums of one vector.
     fn multiply_one(
         &self,
         kernels: &BandKernels,
@@ -294,7 +285,6 @@ impl Rows<'_> {
         }
     }
 
-    /// Computes the sums of several vectors, unpacking each column group once.
     fn multiply_several(
         &self,
         kernels: &BandKernels,
@@ -326,7 +316,6 @@ impl Rows<'_> {
         }
     }
 
-    /// Combines the sums of both kinds with the row scales.
     fn finish(&self, kernels: &Kernels, n: usize, sums: &[Group16], mut y: Target<'_>) {
         let groups = self.count.div_ceil(GROUP_ROWS);
         let mut scales = [[0.0; STRIP_ROWS]; 2];

@@ -18,7 +18,6 @@ use htc_formats::bands::{
 use super::scalar::{Stream, level_chunks};
 use super::{BandKernels, Group, Group16, Part, Room, Vector, part};
 
-/// Weights in a register.
 const WIDTH: usize = 16;
 
 /// Positions of the windows of sixteen weights: the two bytes of each, and the negated offset of
@@ -28,7 +27,6 @@ struct Windows {
     shifts: [[i16; 8]; 2],
 }
 
-/// Windows of a trellis of 2 to 5 bits, for either half of the state.
 static WINDOWS: [[Windows; 2]; 4] = [
     [windows(2, 0), windows(2, 6)],
     [windows(3, 0), windows(3, 6)],
@@ -52,7 +50,6 @@ const fn windows(bits: usize, from: usize) -> Windows {
     windows
 }
 
-/// Codebooks of 2 to 6 bits; magnitudes for 7 bits.
 static LEVELS: [[i8; 64]; 6] = [
     levels(2),
     levels(3),
@@ -87,21 +84,20 @@ macro_rules! neon {
 
 neon! {
     fn load(bytes: &[u8; WIDTH]) -> uint8x16_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { vld1q_u8(bytes.as_ptr()) }
     }
 
     fn shifts(shifts: &[i16; 8]) -> int16x8_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { vld1q_s16(shifts.as_ptr()) }
     }
 
     fn table(entries: &[i8; 64]) -> int8x16x4_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { vld1q_s8_x4(entries.as_ptr()) }
     }
 
-    /// Extracts the windows of sixteen weights as indices.
     fn cut(bytes: uint8x16_t, windows: &Windows) -> uint8x16_t {
         let [first, second] = &windows.bytes;
         let first = vreinterpretq_u16_u8(vqtbl1q_u8(bytes, load(first)));
@@ -118,7 +114,6 @@ neon! {
         vaddq_s8(low, vqtbl4q_s8(tables[1], cut(bytes, high)))
     }
 
-    /// Decodes the weights of quarter `r` of a codebook chunk.
     fn level(bits: usize, table: int8x16x4_t, chunk: &[u8], r: usize) -> int8x16_t {
         if bits == 8 {
             let codes = vreinterpretq_s8_u8(load(part(chunk, WIDTH * r)));
@@ -153,11 +148,10 @@ neon! {
         vbslq_s8(negative, vnegq_s8(magnitudes), magnitudes)
     }
 
-    /// Adds totals, times a factor per row.
     fn finish(sums: &mut Group16, totals: [int32x4_t; 4], factors: &Group16) {
         let rows = sums.as_chunks_mut::<4>().0.iter_mut().zip(factors.as_chunks::<4>().0);
         for ((sums, factors), total) in rows.zip(totals) {
-            // SAFETY: all accesses stay within the arrays.
+            // SAFETY: in bounds.
             unsafe {
                 let sum = vld1q_f32(sums.as_ptr());
                 let factor = vld1q_f32(factors.as_ptr());
@@ -166,7 +160,6 @@ neon! {
         }
     }
 
-    /// Implements [`BandKernels::unpack`].
     fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
         let bits = usize::from(code.bits());
         if code.kind() == Kind::Trellis {
@@ -178,7 +171,7 @@ neon! {
                     for (r, out) in group[quad].as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
                         let bytes = stream.bytes((g * 4 + r) * 2 * bits);
                         let weights = trellis(bits, tables, part(bytes, 0));
-                        // SAFETY: the write stays within the array.
+                        // SAFETY: in bounds.
                         unsafe { vst1q_s8(out.as_mut_ptr(), weights) };
                     }
                 }
@@ -191,7 +184,7 @@ neon! {
             for (chunk, out) in chunks.zip(out) {
                 for (r, out) in out.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
                     let weights = level(bits, table, chunk, r);
-                    // SAFETY: the write stays within the array.
+                    // SAFETY: in bounds.
                     unsafe { vst1q_s8(out.as_mut_ptr(), weights) };
                 }
             }
@@ -205,7 +198,6 @@ neon! {
     }
 }
 
-/// Adds four products per lane. The intrinsic is not stable.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot_products(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
@@ -244,7 +236,6 @@ macro_rules! kernels {
                 },
             };
 
-            /// Implements [`BandKernels::add`].
             #[target_feature(enable = $features)]
             fn add(
                 integers: &[Group],
@@ -259,7 +250,7 @@ macro_rules! kernels {
                         for (chunk, x) in group.iter().zip(x) {
                             let quarters = chunk.as_chunks::<WIDTH>().0;
                             for (total, weights) in totals.iter_mut().zip(quarters) {
-                                // SAFETY: the read stays within the array.
+                                // SAFETY: in bounds.
                                 let weights = unsafe { vld1q_s8(weights.as_ptr()) };
                                 *total = $dot(*total, weights, x);
                             }
@@ -269,7 +260,6 @@ macro_rules! kernels {
                 }
             }
 
-            /// Implements [`BandKernels::dot`].
             #[target_feature(enable = $features)]
             fn multiply(
                 code: Code,
@@ -318,7 +308,6 @@ macro_rules! kernels {
                 }
             }
 
-            /// Broadcasts four of the vector's codes for each quad.
             #[inline]
             #[target_feature(enable = $features)]
             fn codes(codes: &[i8; BAND]) -> [int8x16_t; QUADS] {

@@ -36,7 +36,6 @@ fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
     }
 }
 
-/// Value of every state, per table version and width of trellis.
 type Values = [[[i8; STATES]; 4]; TRELLIS_TABLES.len()];
 
 fn values() -> &'static Values {
@@ -60,10 +59,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Bytes of the longest stream.
     const MOST: usize = STRIP_ROWS * QUAD * 5 / 8;
 
-    /// Padding after it.
     const BEHIND: usize = 64;
 
     /// Copies the stream of a quad from the first of the row groups.

@@ -155,7 +155,6 @@ macro_rules! wide {
             }
         }
 
-        /// Packs the codes of a vector, four to a word.
         #[inline(always)]
         fn words_of(codes: &[i8; BAND]) -> [i32; QUADS] {
             let mut words = [0; QUADS];
@@ -228,7 +227,6 @@ macro_rules! wide {
             }
         }
 
-        /// Adds the products of a stream's block with four codes.
         $(#[$attribute])*
         #[inline]
         fn add_block<const BITS: usize>(
@@ -289,7 +287,6 @@ macro_rules! wide {
             }
         }
 
-        /// Processes one row group after another.
         $(#[$attribute])*
         fn levels<const BITS: usize>(
             code: Code,
@@ -336,7 +333,6 @@ macro_rules! wide {
             }
         }
 
-        /// Codes of a vector for registers with one, two and four quads.
         struct Spread {
             ones: [i32; QUADS],
             pairs: [Register; 4],
@@ -468,7 +464,6 @@ macro_rules! wide {
             }
         }
 
-        /// Returns the weights of a trellis chunk, raised by 128.
         $(#[$attribute])*
         #[inline]
         fn trellis_weights(windows: &Windows, tables: [Register; 2], bytes: &[u8]) -> Register {
@@ -477,7 +472,6 @@ macro_rules! wide {
             add_bytes(low, permute(tables[1], cut(constant(&windows.high), words)))
         }
 
-        /// Returns the weights of a codebook chunk, raised by 128.
         $(#[$attribute])*
         #[inline]
         fn level_weights(bits: usize, chunk: &[u8]) -> Register {

@@ -4,7 +4,6 @@ use super::wide::integer_products;
 
 integer_products!("avx2,fma,f16c");
 
-/// Signed codes are not shifted.
 const SIGNED_CENTRE: i32 = 0;
 
 /// Sums four products of codes up to 128 with those of the vector. `vpmaddubsw` adds two of them in
@@ -15,7 +14,6 @@ fn dot_unsigned(codes: __m256i, x: __m256i) -> __m256i {
     _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1))
 }
 
-/// Sums four products of signed codes with those of the vector.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_signed(codes: __m256i, x: __m256i) -> __m256i {

@@ -65,7 +65,6 @@ macro_rules! avx512 {
 }
 use avx512;
 
-/// Super-blocks of the vector that are prepared at a time; longer rows accumulate.
 const STRIPS: usize = 64;
 
 /// Prefetch distance in bytes. It helps weights of less than eight bits; with sequential rows and
@@ -75,10 +74,8 @@ const AHEAD: usize = 16384;
 /// Bytes of 256 weights from which on the hardware prefetcher is better.
 const FORESEEN: usize = 272;
 
-/// Rows whose sums are reduced together.
 const ROWS: usize = 4;
 
-/// Assignment of the codes of a super-block to registers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     /// Register `i` has blocks `2 i` and `2 i + 1`.
@@ -92,26 +89,21 @@ enum Order {
     Nibbles,
 }
 
-/// Super-block of the vector, prepared for one format.
 struct Part {
     codes: [__m512i; 4],
-    /// Initial sums of each register; they compensate the offset of the codes.
     offsets: [__m512i; 4],
     /// Scale of each run: runs of 16 numbers in sixteen lanes, runs of 32 in the first eight,
     /// followed by the sums.
     scales: __m512,
-    /// Sum of the numbers of each run.
     sums: __m512,
 }
 
-/// Partial sums of a row.
 #[derive(Clone, Copy)]
 struct Sums {
     products: [__m512; 2],
     minima: __m512,
 }
 
-/// Returns the factor index of each lane, a run per four lanes.
 const fn lanes(runs: [i32; 4]) -> [i32; 16] {
     let mut lanes = [0; 16];
     let mut i = 0;
@@ -154,7 +146,6 @@ macro_rules! rows {
                 }
             }
 
-            /// Sums the super-blocks of a row from `first`.
             #[inline]
             #[target_feature(enable = $features)]
             fn row(row: &[u8], first: usize, x: &[Part]) -> __m512 {
@@ -211,7 +202,6 @@ macro_rules! product {
 }
 use product;
 
-/// A factor per four lanes, for runs of 16 numbers; and for runs of 32 in the order of halves.
 const FOURS: [[i32; 16]; 4] = [
     lanes([0, 1, 2, 3]),
     lanes([4, 5, 6, 7]),
@@ -219,21 +209,19 @@ const FOURS: [[i32; 16]; 4] = [
     lanes([12, 13, 14, 15]),
 ];
 
-/// Scale multipliers when codes count once.
 const ONCE: [f32; 16] = [1.0; 16];
 
 avx512! {
     fn load_lanes(lanes: &[i32; 16]) -> __m512i {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
     }
 
     fn load_floats(numbers: &[f32; 16]) -> __m512 {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm512_loadu_ps(numbers.as_ptr()) }
     }
 
-    /// Adds the products of a super-block; `N` groups of `4 / N` registers share their factors.
     fn add_by_lanes<const N: usize>(
         codes: [__m512i; 4],
         factors: __m512,
@@ -257,23 +245,19 @@ avx512! {
         }
     }
 
-    /// Concatenates two 32-byte registers.
     fn joined(first: __m256i, second: __m256i) -> __m512i {
         _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second)
     }
 
-    /// Converts two f16 in the first lanes.
     fn halves(bytes: &[u8; 4]) -> __m128 {
         _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes(*bytes)))
     }
 
-    /// Converts an f16 in the first lane.
     fn first_half(bytes: &[u8; 2]) -> __m128 {
         let half = i32::from(u16::from_le_bytes(*bytes));
         _mm_cvtph_ps(_mm_cvtsi32_si128(half))
     }
 
-    /// Broadcasts an f16.
     fn half(bytes: &[u8; 2]) -> __m512 {
         _mm512_broadcastss_ps(first_half(bytes))
     }
@@ -315,7 +299,7 @@ avx512! {
             offsets[0] = _mm512_add_epi32(a, b);
             offsets[1] = _mm512_add_epi32(c, d);
         }
-        // SAFETY: the reads stay within the arrays.
+        // SAFETY: in bounds.
         let (scales, sums, halves) = unsafe {
             (
                 _mm512_zextps256_ps512(_mm256_loadu_ps(x.scales.as_ptr())),
@@ -342,24 +326,21 @@ avx512! {
     }
 
     fn load_signed(codes: &[i8; 32]) -> __m256i {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
     }
 
-    /// Looks up [`LEVELS`] by indices below 16, raised by 128.
     fn levels(indices: __m512i) -> __m512i {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         let table = unsafe { _mm_loadu_si128(LEVELS.as_ptr().cast()) };
         let table = _mm_xor_si128(table, _mm_set1_epi8(-128));
         _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), indices)
     }
 
-    /// Returns the lower halves of bytes.
     fn low(bytes: __m512i) -> __m512i {
         _mm512_and_si512(bytes, _mm512_set1_epi8(15))
     }
 
-    /// Returns the upper halves of bytes.
     fn high(bytes: __m512i) -> __m512i {
         low(_mm512_srli_epi16::<4>(bytes))
     }

@@ -4,17 +4,14 @@ use super::wide::integer_products;
 
 integer_products!("avx2,fma,f16c,avxvnni");
 
-/// Offset that makes signed codes unsigned.
 const SIGNED_CENTRE: i32 = 128;
 
-/// Sums four products of unsigned codes with those of the vector.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn dot_unsigned(codes: __m256i, x: __m256i) -> __m256i {
     _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), codes, x)
 }
 
-/// Sums four products of signed codes, made unsigned, with those of the vector.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn dot_signed(codes: __m256i, x: __m256i) -> __m256i {

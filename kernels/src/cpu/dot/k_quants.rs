@@ -10,7 +10,6 @@ macro_rules! superblock_product {
 
             row_groups!($features, dot, Strip);
 
-            /// Computes the products of `R` rows; the order of summation does not depend on `R`.
             #[inline]
             #[target_feature(enable = $features)]
             fn rows<const R: usize>(rows: [&[u8]; R], x: &[Strip], ahead: usize) -> [f32; R] {
@@ -115,7 +114,6 @@ macro_rules! k_products {
             sum
         }
 
-        /// As q4_k with a fifth bit.
         #[inline]
         #[target_feature(enable = $features)]
         fn add_q5_k(b: &[u8; 176], x: &Part<'_>, mut sum: __m256) -> __m256 {

@@ -11,7 +11,6 @@ macro_rules! legacy_product {
 
             row_groups!($features, dot, Strip);
 
-            /// Computes the products of `R` rows; the order of summation does not depend on `R`.
             #[inline]
             #[target_feature(enable = $features)]
             fn rows<const R: usize>(rows: [&[u8]; R], x: &[Strip], ahead: usize) -> [f32; R] {
@@ -31,7 +30,6 @@ macro_rules! legacy_product {
                 results
             }
 
-            /// Adds the product of eight blocks.
             #[inline]
             #[target_feature(enable = $features)]
             fn strip(
@@ -59,7 +57,6 @@ macro_rules! legacy_product {
                 sum
             }
 
-            /// Adds the product of fewer than eight blocks.
             #[target_feature(enable = $features)]
             fn last_strip(blocks: &[[u8; $bytes]], x: &Part<'_>, sum: __m256) -> __m256 {
                 // Padded with blocks of scale zero.
@@ -68,7 +65,6 @@ macro_rules! legacy_product {
                 strip(&filled, x, sum, 0)
             }
 
-            /// Returns the f16 at byte `at` of every block.
             #[inline]
             #[target_feature(enable = $features)]
             fn halves(blocks: &[[u8; $bytes]; BLOCKS], at: usize) -> __m256 {
@@ -145,7 +141,6 @@ macro_rules! legacy_products {
             levels(nibbles(part(block, 2)))
         }
 
-        /// Returns the low halves of sixteen bytes, then the high ones.
         #[inline]
         #[target_feature(enable = $features)]
         fn nibbles(bytes: &[u8; 16]) -> __m256i {
@@ -154,7 +149,6 @@ macro_rules! legacy_products {
             _mm256_and_si256(_mm256_srlv_epi32(twice, shifts), _mm256_set1_epi8(15))
         }
 
-        /// Expands bit `i` of 32 to the fifth bit of byte `i`.
         #[inline]
         #[target_feature(enable = $features)]
         fn fifth_bits(bits: &[u8; 4]) -> __m256i {
@@ -171,11 +165,10 @@ macro_rules! legacy_products {
             _mm256_and_si256(_mm256_cmpeq_epi8(kept, own), _mm256_set1_epi8(16))
         }
 
-        /// Looks up codebook values.
         #[inline]
         #[target_feature(enable = $features)]
         fn levels(indices: __m256i) -> __m256i {
-            // SAFETY: the read stays within the array.
+            // SAFETY: in bounds.
             let table = unsafe { _mm_loadu_si128(LEVELS.as_ptr().cast()) };
             _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), indices)
         }

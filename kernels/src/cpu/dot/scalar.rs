@@ -7,7 +7,6 @@ use super::LEVELS;
 use crate::cpu::activations::{BLOCK, STRIP, Strip};
 use crate::matrix::Matrix;
 
-/// Decoded block: `scale * code + minimum`, with a scale and a minimum per run of 16 or 32.
 struct Block {
     codes: [i8; 256],
     scales: [f32; 16],
@@ -34,8 +33,6 @@ pub(in crate::cpu) fn dot(w: Matrix<'_>, x: &[Strip], y: &mut [f32]) {
     }
 }
 
-/// Computes the products of a format with blocks of `BYTES` bytes and `LEN` numbers in runs of
-/// `RUN`.
 fn rows<const BYTES: usize, const LEN: usize, const RUN: usize>(
     w: Matrix<'_>,
     x: &[Strip],
@@ -73,7 +70,6 @@ fn float(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Writes the low halves of sixteen bytes, then the high ones, less `centre`.
 fn nibbles(bytes: &[u8], centre: i8, codes: &mut [i8]) {
     let (low, high) = codes.split_at_mut(16);
     for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
@@ -82,7 +78,6 @@ fn nibbles(bytes: &[u8], centre: i8, codes: &mut [i8]) {
     }
 }
 
-/// Adds 16 to code `i` if bit `i` is set.
 fn fifth_bits(bytes: &[u8], codes: &mut [i8]) {
     for (i, code) in codes.iter_mut().enumerate() {
         *code += (bytes[i / 8] >> (i % 8) & 1) as i8 * 16;
@@ -142,7 +137,6 @@ fn iq4_xs(block: &[u8; 136], out: &mut Block) {
     levels(&mut out.codes);
 }
 
-/// Extracts `bits` bits of the bytes from bit `shift`.
 fn field(bytes: &[u8], shift: usize, bits: u32, codes: &mut [i8]) {
     for (code, byte) in codes.iter_mut().zip(bytes) {
         *code = (byte >> shift & ((1 << bits) - 1)) as i8;

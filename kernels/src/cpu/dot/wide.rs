@@ -39,18 +39,13 @@ macro_rules! integer_products {
             dispatch!(w, x, y)
         }
 
-        /// Super-block of the vector; in the order of [`Strip::half_sums`] if split in halves.
         struct Part<'a> {
             codes: &'a [[[i8; BLOCK]; 4]; 2],
-            /// Scale of each half.
             scales: [__m256; 2],
-            /// Sum of the numbers of each half.
             sums: [__m256; 2],
-            /// Corrections of the products of each half for codes above a centre.
             offsets: [__m256i; 2],
         }
 
-        /// Prepares a super-block for codes that are `CENTRE` above their values.
         #[inline]
         #[target_feature(enable = $features)]
         fn prepare<const CENTRE: i32>(x: &Strip) -> Part<'_> {
@@ -58,10 +53,10 @@ macro_rules! integer_products {
             let mut sums = scales;
             let mut offsets = [_mm256_setzero_si256(); 2];
             for s in 0..2 {
-                // SAFETY: the read stays within the array.
+                // SAFETY: in bounds.
                 let four = unsafe { _mm_loadu_ps(x.scales.as_chunks::<4>().0[s].as_ptr()) };
                 scales[s] = _mm256_set_m128(four, four);
-                // SAFETY: the read stays within the array.
+                // SAFETY: in bounds.
                 let halves = unsafe { _mm256_loadu_si256(x.half_sums[s].as_ptr().cast()) };
                 sums[s] = _mm256_mul_ps(_mm256_cvtepi32_ps(halves), scales[s]);
                 offsets[s] = _mm256_mullo_epi32(halves, _mm256_set1_epi32(-CENTRE));
@@ -84,7 +79,6 @@ macro_rules! integer_products {
             _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1))
         }
 
-        /// Same as [`sum_small`] with codes up to 63: sums of four products fit sixteen bits.
         #[inline]
         #[target_feature(enable = $features)]
         fn sum_medium(codes: [__m256i; 4], x: &[[i8; BLOCK]; 4]) -> __m256i {
@@ -105,7 +99,6 @@ macro_rules! integer_products {
             eights
         }
 
-        /// Same as [`sum_small`] with signed codes.
         #[inline]
         #[target_feature(enable = $features)]
         fn sum_signed(codes: [__m256i; 4], x: &[[i8; BLOCK]; 4]) -> __m256i {
@@ -117,7 +110,6 @@ macro_rules! integer_products {
             _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d))
         }
 
-        /// Adds the corrected products times their factors to `sum`.
         #[inline]
         #[target_feature(enable = $features)]
         fn add_scaled(sum: __m256, products: __m256i, offset: __m256i, factors: __m256) -> __m256 {
@@ -125,7 +117,6 @@ macro_rules! integer_products {
             _mm256_fmadd_ps(products, factors, sum)
         }
 
-        /// Expands eight numbers, one per block, to the halves of these blocks.
         #[inline]
         #[target_feature(enable = $features)]
         fn for_halves(numbers: __m256) -> [__m256; 2] {
@@ -138,46 +129,42 @@ macro_rules! integer_products {
         #[inline]
         #[target_feature(enable = $features)]
         fn load_codes(codes: &[i8; 32]) -> __m256i {
-            // SAFETY: the read stays within the array.
+            // SAFETY: in bounds.
             unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
         }
 
         #[inline]
         #[target_feature(enable = $features)]
         fn load_128(bytes: &[u8; 16]) -> __m128i {
-            // SAFETY: the read stays within the array.
+            // SAFETY: in bounds.
             unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
         }
 
         #[inline]
         #[target_feature(enable = $features)]
         fn load_256(bytes: &[u8; 32]) -> __m256i {
-            // SAFETY: the read stays within the array.
+            // SAFETY: in bounds.
             unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
         }
 
-        /// Broadcasts an f16.
         #[inline]
         #[target_feature(enable = $features)]
         fn half(bytes: &[u8; 2]) -> __m256 {
             _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(*bytes)))
         }
 
-        /// Converts the lower eight bytes to numbers.
         #[inline]
         #[target_feature(enable = $features)]
         fn signed(bytes: __m128i) -> __m256 {
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
         }
 
-        /// Converts the lower eight bytes to numbers.
         #[inline]
         #[target_feature(enable = $features)]
         fn unsigned(bytes: __m128i) -> __m256 {
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
         }
 
-        /// Returns the horizontal sum of each register.
         #[inline]
         #[target_feature(enable = $features)]
         fn sums_of_four([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
@@ -187,7 +174,7 @@ macro_rules! integer_products {
                 _mm256_extractf128_ps::<1>(sums),
             );
             let mut numbers = [0.0; 4];
-            // SAFETY: the write stays within the array.
+            // SAFETY: in bounds.
             unsafe { _mm_storeu_ps(numbers.as_mut_ptr(), sums) };
             numbers
         }

@@ -11,10 +11,8 @@ registers_of_256!("avx2,fma,f16c");
 
 tiles!("avx2,fma,f16c");
 
-/// Codes keep the format's offset.
 const BIASED: bool = false;
 
-/// Returns the number of sums of two products that fit sixteen bits, by the largest code.
 const fn room(largest: u8) -> usize {
     i16::MAX as usize / (2 * 127 * largest as usize)
 }

@@ -2,9 +2,7 @@
 
 use super::tiles::{tiles, vnni};
 
-/// Rows in a register.
 const LANES: usize = 16;
-/// Registers of rows, and vectors, whose sums and sums of products fit the 32 registers.
 const VECTORS: usize = 2;
 const TILE: usize = 6;
 const MIDDLE: usize = 4;
@@ -64,25 +62,25 @@ avx512! {
 
     fn load(x: &[f32; ROWS], at: usize) -> __m512 {
         let x: &[f32] = &x[at..at + LANES];
-        // SAFETY: the read stays within the slice.
+        // SAFETY: in bounds.
         unsafe { _mm512_loadu_ps(x.as_ptr()) }
     }
 
     fn store(out: &mut [f32; ROWS], at: usize, x: __m512) {
         let out: &mut [f32] = &mut out[at..at + LANES];
-        // SAFETY: the write stays within the slice.
+        // SAFETY: in bounds.
         unsafe { _mm512_storeu_ps(out.as_mut_ptr(), x) }
     }
 
     fn load_codes(codes: &[[u8; 4]; ROWS], at: usize) -> __m512i {
         let codes: &[[u8; 4]] = &codes[at..at + LANES];
-        // SAFETY: the read stays within the slice.
+        // SAFETY: in bounds.
         unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) }
     }
 
     fn store_codes(out: &mut [[u8; 4]; ROWS], at: usize, x: __m512i) {
         let out: &mut [[u8; 4]] = &mut out[at..at + LANES];
-        // SAFETY: the write stays within the slice.
+        // SAFETY: in bounds.
         unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), x) }
     }
 
@@ -90,20 +88,17 @@ avx512! {
         _mm512_add_epi8(x, _mm512_set1_epi8(bias.cast_signed()))
     }
 
-    /// Looks up the table entry of every byte.
     fn look_up(table: &[i8; 16], x: __m512i) -> __m512i {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
         _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), x)
     }
 
-    /// Converts f16 to f32.
     fn widen(halves: &[[u8; 2]; LANES]) -> __m512 {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
     }
 
-    /// Transposes the words of sixteen rows: all first words, then all second words and so on.
     fn transposed(rows: [__m256i; LANES]) -> [__m512i; 8] {
         let mut halves = [[_mm512_setzero_si512(); 4]; 2];
         for half in 0..2 {

@@ -11,7 +11,6 @@ tiles!("avx2,fma,f16c,avxvnni");
 
 vnni!("avx2,fma,f16c,avxvnni");
 
-/// Adds four products of unsigned and signed bytes to each sum.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn dot(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {

@@ -104,7 +104,6 @@ formats_of_32! {
         |block: &[u8; 18]| bytes(nibbles(part(block, 2)));
 }
 
-/// Thirty-two bytes as words.
 type Words = [u64; 4];
 
 /// Repeats `byte` in every byte.
@@ -134,7 +133,6 @@ fn pairwise(a: Words, b: Words, f: impl Fn(u64, u64) -> u64) -> [u8; 32] {
     bytes([f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])])
 }
 
-/// Returns the low halves of all bytes and then the high halves.
 #[inline(always)]
 fn nibbles(bytes: &[u8; 16]) -> Words {
     let words = bytes.as_chunks::<8>().0;
@@ -142,7 +140,6 @@ fn nibbles(bytes: &[u8; 16]) -> Words {
     [a, b, a >> 4, b >> 4].map(|word| word & every(15))
 }
 
-/// Sets bit 4 of code `i` to bit `i` of the word.
 #[inline(always)]
 fn with_fifth_bits(codes: Words, bits: &[u8; 4]) -> [u8; 32] {
     let copies = bits.map(|byte| every(1) * u64::from(byte));
@@ -278,7 +275,6 @@ formats_of_256! {
     };
 }
 
-/// Unpacks the scales and minima of q4_k and q5_k.
 #[inline(always)]
 fn scales_and_minima(packed: &[u8; 12], row: &mut Row) {
     let both = six_bit_scales(packed).to_le_bytes().map(u8::cast_signed);
@@ -286,7 +282,6 @@ fn scales_and_minima(packed: &[u8; 12], row: &mut Row) {
     row.minima[..8].copy_from_slice(&both[8..]);
 }
 
-/// Reorders the factors: first halves, then second halves.
 #[inline(always)]
 fn by_halves(factors: [i8; 16]) -> [i8; 16] {
     let mut out = [0; 16];

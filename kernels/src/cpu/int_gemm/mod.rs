@@ -1,13 +1,11 @@
-//! Products of quantised weights and many vectors in integers.
+//! Integer products of quantised weights and many vectors.
 //!
-//! The vectors are quantised to eight bits in blocks of 32 (see
-//! [`activations`](super::activations)). Thirty-two rows of weights are brought into the order in
-//! which the processor multiplies them, a range of columns at a time that stays in the
-//! first-level cache, and multiplied with all vectors, a few of them at a time whose sums fit the
-//! registers: a lane of a register is a row, four consecutive columns of it are multiplied and
-//! added in one instruction. The sum over 32 numbers is exact; it is multiplied by the weights'
-//! scale and by the vector's and added up in `f32`, block after block, so that a result depends
-//! on its row and its vector alone.
+//! The vectors are quantised to 8 bits in blocks of 32 (see [`activations`](super::activations)).
+//! Thirty-two rows of weights are packed in the order of multiplication, a range of columns at a
+//! time that stays in the L1 cache, and multiplied with all vectors in register tiles: a lane is a
+//! row, and one instruction multiplies and adds four consecutive columns. The sum over 32 numbers
+//! is exact; it is scaled and accumulated in `f32`, block after block, so a result depends on its
+//! row and its vector alone.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -36,21 +34,18 @@ use panel::ROWS;
 #[cfg(target_arch = "x86_64")]
 pub(super) use {avx_vnni::TILES as avx_vnni, avx2::TILES as avx2, avx512::TILES as avx512};
 
-/// `y [n, rows] = x Wᵀ` on one thread, for a type that
-/// [`is_integer`](super::dot::is_integer) names; the strips of all vectors, and how many vectors
-/// lie between one strip of a vector and its next.
+/// Computes `y [n, rows] = x Wᵀ` on one thread, for an [integer type](super::dot::is_integer).
+/// Arguments: super-blocks of all vectors, and the number of vectors between one super-block of a
+/// vector and the next.
 pub(super) type Tiles = fn(Matrix<'_>, &[Strip], usize, &mut Target<'_>, &mut Panel);
 
-/// Tasks that every thread should have.
 const TASKS: usize = 8;
 
-/// Panels of rows that one task should have.
 const PANELS: usize = 8;
 
-/// Vectors that are worth a task, a multiple of every tile.
 const PART: usize = 48;
 
-/// `y [n, rows] = x Wᵀ` as [`Tiles`], on all threads; the shapes have been checked.
+/// Computes `y [n, rows] = x Wᵀ` as [`Tiles`] on all threads; the shapes have been checked.
 pub(super) fn multiply(
     cpu: &Cpu,
     tiles: Tiles,
@@ -66,8 +61,8 @@ pub(super) fn multiply(
     let (vectors, panels) = scratch.integers(strips * n, pool.threads());
     quantise(kernels, pool, cols, x, vectors, panels);
     let vectors = &*vectors;
-    // Vectors' strips are read once a task, where they do not stay in the cache; threads should
-    // end together; and weights are unpacked again for every part of the vectors.
+    // A trade-off: each task reads all vectors again, threads should finish together, and weights
+    // are unpacked again for every part of the vectors.
     let task = ROWS * (w.rows() / (ROWS * TASKS * pool.threads())).clamp(1, PANELS);
     let parts = pool.threads().div_ceil(w.rows().div_ceil(task).max(1));
     let height = n.div_ceil(parts).next_multiple_of(PART).min(n);
@@ -93,7 +88,7 @@ pub(super) fn multiply(
     );
 }
 
-/// The strips of `x [n, cols]` as `out [strips, n]`.
+/// Quantises `x [n, cols]` to super-blocks `out [strips, n]`.
 fn quantise(
     kernels: &Kernels,
     pool: &Pool,
@@ -102,7 +97,6 @@ fn quantise(
     out: &mut [Strip],
     panels: &mut [Panel],
 ) {
-    /// Vectors of one task.
     const TASK: usize = 8;
     let strips = activations::strips(cols);
     let Some(n) = out.len().checked_div(strips) else {

@@ -1,14 +1,14 @@
-//! Weights in the order in which they are multiplied.
+//! Weights packed for multiplication.
 
 use crate::cpu::activations::{BLOCKS, STRIP};
 
 /// Rows of `W` that are multiplied together.
 pub(super) const ROWS: usize = 32;
 
-/// Strips of columns of a panel.
+/// Super-blocks of columns of a panel.
 pub(super) const STRIPS: usize = 2;
 
-/// A strip of one row without what its blocks have in f16.
+/// Super-block of one row without the f16 factors of its blocks.
 ///
 /// The factors of half `h` of the 32 numbers of block `b` are number `8 h + b`; a format with one
 /// scale per 32 numbers has no second half.
@@ -16,9 +16,9 @@ pub(super) const STRIPS: usize = 2;
 #[repr(C, align(64))]
 pub(super) struct Row {
     pub codes: [u8; STRIP],
-    /// What a block of 256 numbers multiplies its scale with.
+    /// Integer scales of a 256-number block.
     pub scales: [i8; 16],
-    /// What it multiplies its minimum with.
+    /// Integer minima of a 256-number block.
     pub minima: [i8; 16],
 }
 
@@ -34,27 +34,27 @@ impl Row {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Block {
-    /// Four columns of every row side by side, then the next four.
+    /// Four columns of every row, then the next four.
     pub codes: [[[u8; 4]; ROWS]; 8],
-    /// The scales of either half of the columns, or those of all in the first.
+    /// Scales of either half of the columns, or of all in the first.
     pub scales: [[f32; ROWS]; 2],
-    /// The minima, likewise.
+    /// Minima, likewise.
     pub minima: [[f32; ROWS]; 2],
 }
 
-/// The results of one vector.
+/// Results of one vector.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Sums(pub [f32; ROWS]);
 
-/// What one task works with.
+/// Scratch space of one task.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Panel {
-    /// A range of columns that stays in the first-level cache.
+    /// A range of columns that stays in the L1 cache.
     pub(super) blocks: [Block; STRIPS * BLOCKS],
-    /// Where rows are unpacked.
+    /// Unpacked rows.
     pub(super) rows: [Row; 16],
-    /// What has been added up so far, for every vector and then for every vector with the next rows.
+    /// Partial sums, for every vector and then for every vector with the next rows.
     pub(super) sums: Vec<Sums>,
 }
 

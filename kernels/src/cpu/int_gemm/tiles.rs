@@ -1,4 +1,4 @@
-//! What the versions of all instruction sets have in common.
+//! Shared code of the instruction sets.
 
 use std::arch::x86_64::*;
 
@@ -7,23 +7,20 @@ use super::panel::{Block, ROWS, STRIPS};
 use crate::cpu::activations::{STRIP, Strip};
 use crate::matrix::Matrix;
 
-/// Asks for the weights that come next while those at hand are multiplied.
+/// Prefetches the next weights during multiplication.
 pub(super) struct Ahead<'a> {
     w: Matrix<'a>,
-    /// The first of the rows, and where in them.
     row: usize,
     byte: usize,
-    /// Cache lines of a row and of all rows, and those that have been asked for.
     lines_of_row: usize,
     lines: usize,
     done: usize,
-    /// Lines asked for at a time.
     step: usize,
 }
 
 impl<'a> Ahead<'a> {
-    /// What follows the panel of the rows from `row` and the columns from `start` on, in so many
-    /// steps: the next rows, or the first ones again of the next columns.
+    /// Plans the prefetch of the next panel in `steps` steps: the next rows, or the first rows of
+    /// the next columns.
     pub fn new<F: Format>(w: Matrix<'a>, row: usize, start: usize, steps: usize) -> Self {
         let (row, start) = if row + ROWS < w.rows() {
             (row + ROWS, start)
@@ -32,7 +29,7 @@ impl<'a> Ahead<'a> {
         };
         let bytes = |cols: usize| cols / F::LEN * F::BYTES;
         let count = w.cols().min(start + STRIPS * STRIP) - start;
-        // One more, for rows do not begin where lines begin.
+        // One more, because rows do not begin on line boundaries.
         let lines_of_row = bytes(count).div_ceil(64) + 1;
         let lines = ROWS.min(w.rows() - row) * lines_of_row * usize::from(count > 0);
         Ahead {
@@ -46,7 +43,7 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// One step.
+    /// Executes one step.
     #[inline(always)]
     pub fn fetch(&mut self) {
         let end = self.lines.min(self.done + self.step);
@@ -54,7 +51,7 @@ impl<'a> Ahead<'a> {
             let row = self.w.row(self.row + line / self.lines_of_row);
             let byte = self.byte + line % self.lines_of_row * 64;
             let address = row.as_ptr().wrapping_add(byte).cast();
-            // SAFETY: a prefetch reads nothing into the program and cannot fault; it is part of
+            // SAFETY: a prefetch has no effect on the program and cannot fault; it is part of
             // x86-64.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(address) };
         }
@@ -62,28 +59,28 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// A panel's columns and how they are multiplied.
+/// Columns of a panel and multiplication parameters.
 #[derive(Clone, Copy)]
 pub(super) struct Columns<'a> {
     pub blocks: &'a [Block],
-    /// Vectors between one strip of a vector and its next.
+    /// Vectors between one super-block of a vector and the next.
     pub stride: usize,
-    /// What codes are above what they stand for.
+    /// Offset of the codes.
     pub centre: i32,
-    /// Whether results are added to those of earlier columns.
+    /// True if results are added to those of earlier columns.
     pub add: bool,
 }
 
-/// What tiles take from the sums of the vectors' codes.
+/// Corrections from the sums of the vectors' codes.
 pub(super) struct SumsOfCodes<const T: usize> {
-    /// What is to be added to sums of products, because the weights' codes are too large.
+    /// Corrections for the offset of the weights' codes.
     offsets: [[[i32; 8]; 2]; T],
-    /// The sums of the vectors' numbers.
+    /// Sums of the vectors' numbers.
     numbers: [[[f32; 8]; 2]; T],
 }
 
 impl<const T: usize> SumsOfCodes<T> {
-    /// For codes that are `centre` above what they stand for.
+    /// For codes with offset `centre`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     pub fn new<S: Shape>(x: &[Strip; T], centre: i32) -> Self {
@@ -95,14 +92,14 @@ impl<const T: usize> SumsOfCodes<T> {
             for i in 0..S::SCALES {
                 let whole = S::SCALES == 1;
                 let sums = if whole { &x.sums } else { &x.half_sums[i] };
-                // SAFETY: the read stays within the array.
+                // SAFETY: in bounds.
                 let sums = unsafe { _mm256_loadu_si256(sums.as_ptr().cast()) };
                 let offsets = _mm256_mullo_epi32(sums, _mm256_set1_epi32(-centre));
-                // SAFETY: the write stays within the array.
+                // SAFETY: in bounds.
                 unsafe { _mm256_storeu_si256(out.offsets[t][i].as_mut_ptr().cast(), offsets) };
                 if S::MINIMA {
                     let four = x.scales.as_chunks::<4>().0[i].as_ptr();
-                    // SAFETY: the reads stay within the arrays.
+                    // SAFETY: in bounds.
                     let scales = unsafe {
                         if whole {
                             _mm256_loadu_ps(x.scales.as_ptr())
@@ -111,7 +108,7 @@ impl<const T: usize> SumsOfCodes<T> {
                         }
                     };
                     let numbers = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scales);
-                    // SAFETY: the write stays within the array.
+                    // SAFETY: in bounds.
                     unsafe { _mm256_storeu_ps(out.numbers[t][i].as_mut_ptr(), numbers) };
                 }
             }
@@ -119,20 +116,20 @@ impl<const T: usize> SumsOfCodes<T> {
         out
     }
 
-    /// What is to be added for vector `t` and half `h` of block `b`, or all of it.
+    /// Returns the correction for vector `t` and half `h` of block `b`, or all of it.
     #[inline(always)]
     pub fn offset<S: Shape>(&self, t: usize, b: usize, h: usize) -> i32 {
         self.offsets[t].as_flattened()[place::<S>(b, h)]
     }
 
-    /// The sum of the numbers of vector `t` there.
+    /// Returns the sum of the numbers of vector `t` there.
     #[inline(always)]
     pub fn numbers<S: Shape>(&self, t: usize, b: usize, h: usize) -> f32 {
         self.numbers[t].as_flattened()[place::<S>(b, h)]
     }
 }
 
-/// Where the sums of half `h` of block `b` are, as a [`Strip`] has them.
+/// Index of the sums of half `h` of block `b` in a [`Strip`].
 #[inline(always)]
 fn place<S: Shape>(b: usize, h: usize) -> usize {
     if S::SCALES == 1 {
@@ -142,8 +139,8 @@ fn place<S: Shape>(b: usize, h: usize) -> usize {
     }
 }
 
-/// The product, from an instruction set's operations on registers of `LANES` rows: `VECTORS` of
-/// them are multiplied with up to `TILE` vectors at a time.
+/// Defines the product from an instruction set's operations on registers of `LANES` rows: `VECTORS`
+/// of them are multiplied with up to `TILE` vectors at a time.
 macro_rules! tiles {
     ($features:literal) => {
         use std::arch::x86_64::*;
@@ -198,7 +195,7 @@ macro_rules! tiles {
             if cols == 0 {
                 (0..n).for_each(|t| y.row_mut(t).fill(0.0));
             }
-            // The vectors' part of a range of columns stays in the second-level cache for all rows.
+            // The vectors' part of a range of columns stays in the L2 cache for all rows.
             for start in (0..cols).step_by(STRIPS * STRIP) {
                 let count = cols.min(start + STRIPS * STRIP) - start;
                 let x = &x[start / STRIP * stride..];
@@ -248,7 +245,7 @@ macro_rules! tiles {
         #[inline]
         #[target_feature(enable = $features)]
         fn load_words(bytes: &[u8; 32]) -> __m256i {
-            // SAFETY: the read stays within the array.
+            // SAFETY: in bounds.
             unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
         }
 
@@ -259,7 +256,7 @@ macro_rules! tiles {
             _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(bytes))
         }
 
-        /// The products of a panel's rows and as many vectors as there are `sums`, at most `TILE`.
+        /// Multiplies a panel's rows with `sums.len()` vectors, at most `TILE`.
         #[target_feature(enable = $features)]
         fn tile<S: Shape>(columns: Columns<'_>, x: &[Strip], sums: &mut [Sums]) {
             for first in (0..ROWS).step_by(VECTORS * LANES) {
@@ -281,8 +278,6 @@ macro_rules! tiles {
             }
         }
 
-        /// [`tile`] for `T` vectors and the rows that are multiplied together, from `first` on;
-        /// `T` again.
         #[target_feature(enable = $features)]
         fn products<S: Shape, const T: usize>(
             columns: Columns<'_>,
@@ -290,14 +285,14 @@ macro_rules! tiles {
             x: &[Strip],
             totals: &mut [Sums; T],
         ) -> usize {
-            // As it is anyway: now the compiler knows that no access leaves the panel.
+            // A no-op that tells the compiler that no access leaves the panel.
             let first = first.min(ROWS - VECTORS * LANES);
             let mut sums = [[broadcast(0.0); VECTORS]; T];
             for (s, blocks) in columns.blocks.chunks(BLOCKS).enumerate() {
                 let x = &x[s * columns.stride..].as_chunks::<T>().0[0];
                 let sums_of_codes = SumsOfCodes::new::<S>(x, columns.centre);
                 for (b, block) in blocks.iter().enumerate() {
-                    // The same place in the vectors that come next.
+                    // The same offset in the next vectors.
                     for strip in x {
                         let next = (&raw const *strip).wrapping_add(T).cast::<u8>();
                         prefetch(next.wrapping_add(64 * b));
@@ -338,7 +333,7 @@ macro_rules! tiles {
             T
         }
 
-        /// Brings `count` columns from `start` on of the rows from `first` on into a panel.
+        /// Packs `count` columns from `start` of the rows from `first` into a panel.
         #[target_feature(enable = $features)]
         fn fill<F: Format>(
             w: Matrix<'_>,
@@ -359,7 +354,7 @@ macro_rules! tiles {
                 for at in (0..ROWS).step_by(LANES) {
                     let mut scales = [[[0; 2]; LANES]; BLOCKS];
                     let mut minima = [[[0; 2]; LANES]; BLOCKS];
-                    // Rows that there are not keep what was there before, and are not looked at.
+                    // Missing rows keep stale content, which is never read.
                     for r in 0..LANES.min(w.rows().saturating_sub(first + at)) {
                         let row = &w.row(first + at + r)[bytes(from)..bytes(to)];
                         for (b, block) in row.chunks_exact(F::BYTES).take(BLOCKS).enumerate() {
@@ -424,13 +419,12 @@ macro_rules! tiles {
 }
 pub(super) use tiles;
 
-/// The operations on bytes of an instruction set whose `dot` multiplies unsigned with signed bytes
-/// and adds four products to a sum: the codes of weights lie 128 above what they stand for.
+/// Byte operations for instruction sets whose `dot` multiplies unsigned with signed bytes and adds
+/// four products to a sum: the codes of weights are raised by 128.
 macro_rules! vnni {
     ($features:literal) => {
         const BIASED: bool = true;
 
-        /// Adds the products of half `h` of block `b`, or all of it where it has one scale.
         #[inline]
         #[target_feature(enable = $features)]
         fn add_products<S: Shape, const T: usize>(
@@ -459,7 +453,6 @@ macro_rules! vnni {
 }
 pub(super) use vnni;
 
-/// Four codes as a word.
 #[inline(always)]
 pub(super) fn four(codes: [i8; 4]) -> i32 {
     i32::from_le_bytes(codes.map(i8::cast_unsigned))

@@ -1,11 +1,9 @@
-//! The operations on registers of 256 bits.
+//! Operations on 256-bit registers.
 
-/// What [`tiles`](super::tiles::tiles) expects, for eight rows in a register.
+/// Defines the operations of [`tiles`](super::tiles::tiles) for eight rows per register.
 macro_rules! registers_of_256 {
     ($features:literal) => {
-        /// Rows in a register.
         const LANES: usize = 8;
-        /// Registers of rows, and vectors, whose sums and sums of products fit the 16 registers.
         const VECTORS: usize = 2;
         const TILE: usize = 3;
         const MIDDLE: usize = 2;
@@ -45,25 +43,25 @@ macro_rules! registers_of_256 {
 
             fn load(x: &[f32; ROWS], at: usize) -> __m256 {
                 let x: &[f32] = &x[at..at + LANES];
-                // SAFETY: the read stays within the slice.
+                // SAFETY: in bounds.
                 unsafe { _mm256_loadu_ps(x.as_ptr()) }
             }
 
             fn store(out: &mut [f32; ROWS], at: usize, x: __m256) {
                 let out: &mut [f32] = &mut out[at..at + LANES];
-                // SAFETY: the write stays within the slice.
+                // SAFETY: in bounds.
                 unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) }
             }
 
             fn load_codes(codes: &[[u8; 4]; ROWS], at: usize) -> __m256i {
                 let codes: &[[u8; 4]] = &codes[at..at + LANES];
-                // SAFETY: the read stays within the slice.
+                // SAFETY: in bounds.
                 unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
             }
 
             fn store_codes(out: &mut [[u8; 4]; ROWS], at: usize, x: __m256i) {
                 let out: &mut [[u8; 4]] = &mut out[at..at + LANES];
-                // SAFETY: the write stays within the slice.
+                // SAFETY: in bounds.
                 unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), x) }
             }
 
@@ -72,18 +70,18 @@ macro_rules! registers_of_256 {
             }
 
             fn look_up(table: &[i8; 16], x: __m256i) -> __m256i {
-                // SAFETY: the read stays within the array.
+                // SAFETY: in bounds.
                 let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
                 _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), x)
             }
 
             fn widen(halves: &[[u8; 2]; LANES]) -> __m256 {
-                // SAFETY: the read stays within the array.
+                // SAFETY: in bounds.
                 _mm256_cvtph_ps(unsafe { _mm_loadu_si128(halves.as_ptr().cast()) })
             }
 
             fn transposed(rows: [__m256i; LANES]) -> [__m256i; 8] {
-                // Every 128 bits are a row of a matrix of 4 by 4 words.
+                // Every 128 bits are a row of a 4 by 4 matrix of words.
                 let mut halves = [[zero(); 4]; 2];
                 for half in 0..2 {
                     let [a, b, c, d] = [

@@ -1,4 +1,4 @@
-//! Products of few vectors, against those of each alone: bit by bit.
+//! Batch invariance: products of few vectors are bit-identical to those of each alone.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const ROWS: usize = 133;
 const VECTORS: usize = 7;
 
 #[test]
-fn every_vector_has_the_bits_that_it_has_alone() {
+fn batched_products_are_bit_identical_to_single_ones() {
     let mut random = Random(61);
     for dtype in TYPES {
         let cols = 3 * dtype.block_len().max(32);
@@ -30,9 +30,8 @@ fn every_vector_has_the_bits_that_it_has_alone() {
     }
 }
 
-/// Two factors of which one is cut within a block, a slot that reads the input, and types of both kinds.
 #[test]
-fn slots_behind_factors_have_the_bits_that_they_have_alone() {
+fn factorised_projections_are_bit_identical_to_single_ones() {
     let mut random = Random(62);
     let (width, ranks) = (256, [64, 32]);
     let kinds = [DType::Q8_0, DType::F16];
@@ -99,7 +98,7 @@ fn slots_behind_factors_have_the_bits_that_they_have_alone() {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_refused() {
+fn mismatched_shapes_are_rejected() {
     let [pool] = pools([1]);
     let cpu = Cpu::new(pool);
     let bytes = vec![0; 4 * 3 * 2];

@@ -4,7 +4,6 @@ use half::f16;
 
 use super::*;
 
-/// Numbers as they are stored.
 fn halves(numbers: &[f32]) -> Vec<u16> {
     let bits = |&number: &f32| f16::from_f32(number).to_bits();
     numbers.iter().map(bits).collect()
@@ -15,7 +14,7 @@ fn float16_is_rounded_to_nearest_and_read_back_exactly() {
     let every: Vec<u16> = (0..=u16::MAX)
         .filter(|bits| bits & 0x7C00 != 0x7C00)
         .collect();
-    // Every float16, the middle to the next, and what is a little to either side of both.
+    // Every float16, the midpoint to the next, and the neighbours of both.
     let numbers: Vec<f32> = every
         .iter()
         .flat_map(|&bits| {
@@ -50,7 +49,7 @@ fn float16_is_rounded_to_nearest_and_read_back_exactly() {
 }
 
 #[test]
-fn what_float16_does_not_hold_is_named() {
+fn numbers_outside_float16_are_reported() {
     let [pool] = pools([1]);
     for k in available() {
         for bad in [
@@ -79,19 +78,15 @@ fn what_float16_does_not_hold_is_named() {
     }
 }
 
-/// A case of attention: shapes, and what the model asks for.
 struct Case {
     kv_heads: usize,
     group: usize,
     size: usize,
-    /// Positions before the queries.
     start: usize,
-    /// Positions of the queries.
     n: usize,
     capacity: usize,
     softcap: Option<f32>,
     window: Option<usize>,
-    /// Keys and values are not rounded to float16.
     float32: bool,
 }
 
@@ -112,8 +107,8 @@ const SHAPES: [[usize; 6]; 14] = [
     [1, 8, 256, 1, 17, 18],
 ];
 
-/// Every shape with and without a cap, without a window and with some windows shorter than, as
-/// long as and longer than the sequence: other ones from shape to shape.
+/// Every shape with and without a cap, without a window and with windows shorter than, as long as
+/// and longer than the sequence, varying from shape to shape.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (shape, [kv_heads, group, size, start, n, capacity]) in SHAPES.into_iter().enumerate() {
@@ -175,7 +170,7 @@ fn attention_agrees_with_the_reference_on_any_number_of_threads() {
         for k in available() {
             let mut decode = |pool: &Arc<Pool>| {
                 let mut out = vec![f32::NAN; q.len()];
-                // Position by position; the last ones of a long prefill will do.
+                // Position by position; only the last ones of a long prefill.
                 for t in n.saturating_sub(5)..n {
                     let (q, out) = (&q[t * width..][..width], &mut out[t * width..][..width]);
                     let s = &mut scratch;
@@ -217,8 +212,7 @@ fn attention_agrees_with_the_reference_on_any_number_of_threads() {
     }
 }
 
-/// Attention of one query to `positions`, of one head of size 1, both ways.
-fn both_ways(
+fn decode_and_prefill(
     k: &'static Kernels,
     q: f32,
     keys: &[f32],
@@ -240,7 +234,7 @@ fn both_ways(
 }
 
 #[test]
-fn attention_has_its_closed_forms() {
+fn attention_matches_closed_forms() {
     let plain = Attention {
         scale: 1.0,
         softcap: None,
@@ -252,7 +246,7 @@ fn attention_has_its_closed_forms() {
         let close = |found: [f32; 2], expected: f64, what: &str| {
             for found in found {
                 let error = (f64::from(found) - expected).abs();
-                // A stretch of 256 positions may be summed one after the other.
+                // A split of 256 positions may be summed sequentially.
                 assert!(
                     error <= 256.0 * 6e-8 * expected.abs(),
                     "{} {what}: {found} for {expected}",
@@ -260,9 +254,13 @@ fn attention_has_its_closed_forms() {
                 );
             }
         };
-        // Equal keys: the mean of the values that are seen.
+        // Equal keys: the mean of the visible values.
         let zeros = vec![0.0; positions];
-        close(both_ways(k, 1.0, &zeros, &ramp, &plain), 499.5, "mean");
+        close(
+            decode_and_prefill(k, 1.0, &zeros, &ramp, &plain),
+            499.5,
+            "mean",
+        );
         for window in [1, 2, 63, 64, 65, 300, 999, 1000, 5000] {
             let attention = Attention {
                 window: Some(window),
@@ -271,16 +269,20 @@ fn attention_has_its_closed_forms() {
             let seen = window.min(positions);
             let expected = 999.0 - (seen - 1) as f64 / 2.0;
             close(
-                both_ways(k, 1.0, &zeros, &ramp, &attention),
+                decode_and_prefill(k, 1.0, &zeros, &ramp, &attention),
                 expected,
                 "windowed mean",
             );
         }
-        // A score far above the others takes all; far beyond what an exponential holds.
+        // A score far above the others takes all; far beyond the range of an exponential.
         let mut keys = vec![-60_000.0; positions];
         keys[123] = 60_000.0;
-        close(both_ways(k, 1.0, &keys, &ramp, &plain), 123.0, "one key");
-        // A cap makes of it e^2 against 1 for each of the others.
+        close(
+            decode_and_prefill(k, 1.0, &keys, &ramp, &plain),
+            123.0,
+            "one key",
+        );
+        // A cap turns it into e^2 against 1 for each of the others.
         let capped = Attention {
             softcap: Some(1.0),
             ..plain
@@ -288,14 +290,18 @@ fn attention_has_its_closed_forms() {
         let rest: f64 = ramp.iter().map(|&v| f64::from(v)).sum::<f64>() - 123.0;
         let peak = 2f64.exp();
         let expected = (peak * 123.0 + rest) / (peak + 999.0);
-        close(both_ways(k, 1.0, &keys, &ramp, &capped), expected, "capped");
-        // Outside the window even the largest score counts for nothing.
+        close(
+            decode_and_prefill(k, 1.0, &keys, &ramp, &capped),
+            expected,
+            "capped",
+        );
+        // Outside the window even the largest score has no weight.
         let windowed = Attention {
             window: Some(500),
             ..plain
         };
         close(
-            both_ways(k, 1.0, &keys, &ramp, &windowed),
+            decode_and_prefill(k, 1.0, &keys, &ramp, &windowed),
             749.5,
             "windowed peak",
         );
@@ -303,7 +309,7 @@ fn attention_has_its_closed_forms() {
 }
 
 #[test]
-fn a_nan_is_not_lost() {
+fn nan_propagates() {
     let attention = Attention {
         scale: 1.0,
         softcap: None,
@@ -315,7 +321,7 @@ fn a_nan_is_not_lost() {
                 softcap,
                 ..attention
             };
-            let found = both_ways(k, f32::NAN, &[1.0; 100], &[1.0; 100], &attention);
+            let found = decode_and_prefill(k, f32::NAN, &[1.0; 100], &[1.0; 100], &attention);
             assert!(
                 found.iter().all(|found| found.is_nan()),
                 "{} {found:?}",
@@ -326,7 +332,7 @@ fn a_nan_is_not_lost() {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
+fn mismatched_shapes_are_rejected_before_writing() {
     let cpu = Cpu::with_threads(1).unwrap();
     let mut scratch = Scratch::new();
     let kv = KvView::new(&[0_u16; 6], &[0; 6], 1, 2, 3).unwrap();

@@ -1,4 +1,4 @@
-//! Matrices in bands: what is unpacked, bit for bit, and products against the reference.
+//! Matrices in column groups: unpacking, bit by bit, and products against the reference.
 
 use htc_formats::bands::{
     Banded, Bands, CHUNK, Code, Codes, GROUP_ROWS, Kind, Layout, Packer, QUAD, QUADS, RowClass,
@@ -8,7 +8,6 @@ use htc_formats::bands::{
 use super::*;
 use crate::cpu::bands::{BandKernels, Part, Room, Vector, emulated};
 
-/// What the processor has, and the emulation of what it may not have; the plain version last.
 fn versions() -> Vec<(&'static str, BandKernels)> {
     let here = available().into_iter().map(|k| (k.name, k.bands));
     [("emulated", emulated::KERNELS)]
@@ -17,7 +16,6 @@ fn versions() -> Vec<(&'static str, BandKernels)> {
         .collect()
 }
 
-/// A matrix of random codes with moderate scales.
 fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
     let mut packer = Packer::new(codes, rows);
     for row in 0..rows {
@@ -43,7 +41,7 @@ fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
                         packer.levels(strip, band, quad, &codes);
                     }
                     Kind::Trellis => {
-                        // Only the new bits are kept.
+                        // Only the new bits are stored.
                         let states: Vec<u16> = bits.into_iter().map(u16::from).collect();
                         packer.trellis(strip, band, quad, &states);
                     }
@@ -67,9 +65,9 @@ fn cases() -> Vec<Codes> {
     alone.chain(mixed).collect()
 }
 
-/// Every code in the last of two bands, of which a single column is the matrix's, and other widths that bands do not
-/// divide. Codes and scales of the padding are as random as all others, so that a product in which they counted would
-/// be another than the reference's.
+/// Every code in the last of two column groups, with a single valid column, and other widths with
+/// padding. Codes and scales of the padding are random, so that a product that uses them differs
+/// from the reference.
 fn padded() -> Vec<Codes> {
     let alone = Code::all().chain(Code::earlier());
     let alone = alone.map(|code| Codes::uniform(code, 33).unwrap());
@@ -88,15 +86,14 @@ fn padded() -> Vec<Codes> {
     alone.chain(widths).collect()
 }
 
-/// All of these of matrices that are rotated.
 fn rotated() -> Vec<Codes> {
     let all = cases().into_iter().chain(padded());
     all.map(|codes| codes.of_rotated()).collect()
 }
 
-/// Of every length, so that what is left behind whole bands stays.
+/// Of every length, so that numbers after whole column groups must stay.
 #[test]
-fn every_version_rotates_to_the_same_bits() {
+fn all_versions_rotate_to_the_same_bits() {
     let mut random = Random(57);
     for cols in [0, 1, 31, 32, 33, 95, 640, 2048] {
         let x = random.numbers(cols);
@@ -111,7 +108,7 @@ fn every_version_rotates_to_the_same_bits() {
 }
 
 #[test]
-fn every_version_unpacks_the_same_integers() {
+fn all_versions_unpack_the_same_integers() {
     let mut random = Random(51);
     for codes in cases() {
         for rows in [1, 40, 256, 270] {
@@ -137,10 +134,9 @@ fn every_version_unpacks_the_same_integers() {
     }
 }
 
-/// The sums of integers, which every version has to the bit, also where the codes of a vector are those
-/// that fill sixteen bits most.
+/// Integer sums are exact in every version, also for the vectors that fill sixteen bits most.
 #[test]
-fn every_version_multiplies_the_same_integers() {
+fn all_versions_give_exact_integer_sums() {
     let mut random = Random(53);
     let mut room = Room([0; Room::BYTES]);
     for codes in cases() {
@@ -187,9 +183,8 @@ fn every_version_multiplies_the_same_integers() {
     }
 }
 
-/// Several vectors, those of tiles and those left over, have what each has alone.
 #[test]
-fn every_version_multiplies_several_vectors_as_it_does_one() {
+fn several_vectors_match_single_vectors() {
     let mut random = Random(54);
     let mut room = Room([0; Room::BYTES]);
     for codes in cases() {
@@ -236,7 +231,7 @@ fn every_version_multiplies_several_vectors_as_it_does_one() {
 }
 
 #[test]
-fn products_with_bands_agree_with_the_reference_on_any_number_of_threads() {
+fn products_match_the_reference_on_any_number_of_threads() {
     let mut random = Random(52);
     let pools = pools([1, 2, 3]);
     let mut scratch = Scratch::new();
@@ -277,9 +272,8 @@ fn products_with_bands_agree_with_the_reference_on_any_number_of_threads() {
     }
 }
 
-/// As wide as the widest layers are, and with a last band that is padded: products and rows of every version.
 #[test]
-fn the_widest_matrices_have_the_products_of_the_reference() {
+fn widest_matrices_match_the_reference() {
     let mut random = Random(58);
     let pool = Arc::new(Pool::new(2).unwrap());
     let mut scratch = Scratch::new();
@@ -327,9 +321,8 @@ fn the_widest_matrices_have_the_products_of_the_reference() {
     }
 }
 
-/// Every row has what it has in the matrix of its class, on any number of threads.
 #[test]
-fn rows_of_classes_have_the_products_of_their_class() {
+fn row_classes_match_the_matrices_of_each_class() {
     let mut random = Random(55);
     let mut scratch = Scratch::new();
     let pools = pools([1, 2, 3]);
@@ -385,9 +378,8 @@ fn rows_of_classes_have_the_products_of_their_class() {
     }
 }
 
-/// A row is looked up without its padding, and a number that is not finite in the last column is seen.
 #[test]
-fn rows_end_with_the_last_column() {
+fn padding_columns_are_ignored() {
     let mut random = Random(56);
     let mut scratch = Scratch::new();
     let pool = Arc::new(Pool::new(1).unwrap());
@@ -415,10 +407,8 @@ fn rows_end_with_the_last_column() {
     }
 }
 
-/// Where all of a vector's codes and all weights are extreme, no sum overflows; what is not finite makes
-/// every product NaN.
 #[test]
-fn extremes_of_bands_are_exact_and_nan_is_seen() {
+fn extreme_codes_are_exact_and_nan_propagates() {
     let codes = Codes::uniform(Code::levels(8).unwrap(), 64).unwrap();
     let mut packer = Packer::new(&codes, 16);
     for row in 0..16 {

@@ -1,9 +1,9 @@
-//! Norms, activations and rotations.
+//! Norms, activations and rotary embeddings.
 
 use super::*;
 
 #[test]
-fn the_exponential_is_within_its_bound() {
+fn exponential_stays_within_its_error_bound() {
     for k in available() {
         let x: Vec<f32> = (-873_300..=883_700)
             .map(|i| i as f32 * 1e-4)
@@ -59,7 +59,7 @@ fn elementwise_kernels_agree_with_the_reference() {
         for k in available() {
             let mut found = x.clone();
             on(k, &pools[0]).softmax_in_place(&mut found);
-            // The error of an exponential's argument is relative to the argument.
+            // The error of an exponential is relative to its argument.
             assert_close(&found, &expected, |i| expected[i], 5e-6, "softmax");
         }
     }
@@ -96,9 +96,9 @@ fn rope_agrees_with_the_reference() {
 }
 
 #[test]
-fn tanh_and_gelu_are_within_their_bounds() {
+fn tanh_and_gelu_stay_within_their_error_bounds() {
     for k in available() {
-        // Everything from the smallest to far beyond where both are flat, of both signs.
+        // Magnitudes from the smallest to far beyond saturation, of both signs.
         let x: Vec<f32> = (0..0x7F80_0000u32)
             .step_by(9973)
             .flat_map(|bits| [f32::from_bits(bits), -f32::from_bits(bits)])

@@ -1,4 +1,4 @@
-//! Keys and values in blocks and in low rank, and what is done with them.
+//! Quantised and low-rank keys and values.
 
 use half::f16;
 
@@ -15,7 +15,7 @@ fn blocks(dtype: DType, numbers: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// Rows `[rank, size]` that are orthonormal, for each of `heads`.
+/// Orthonormal rows `[rank, size]` for each of `heads`.
 fn bases(random: &mut Random, heads: usize, [rank, size]: [usize; 2]) -> Vec<f32> {
     let mut all = Vec::new();
     for _ in 0..heads {
@@ -36,7 +36,6 @@ fn bases(random: &mut Random, heads: usize, [rank, size]: [usize; 2]) -> Vec<f32
     all
 }
 
-/// What a layer holds, of any kind.
 struct Held {
     kv_heads: usize,
     size: usize,
@@ -100,8 +99,9 @@ fn plain(size: usize, softcap: Option<f32>, window: Option<usize>) -> Attention 
     }
 }
 
-/// Decode of the last position and prefill of all of `n` agree with the oracle, on any threads.
-fn agree(
+/// Checks decode of the last position and prefill of all of `n` against the reference, on any
+/// number of threads.
+fn assert_matches_reference(
     random: &mut Random,
     kv: &KvView<'_>,
     group: usize,
@@ -138,7 +138,7 @@ fn agree(
 }
 
 #[test]
-fn attention_over_blocks_agrees_with_the_reference() {
+fn quantised_attention_matches_the_reference() {
     let mut random = Random(31);
     for dtype in [DType::Q8_0, DType::Q4_0] {
         for (kv_heads, group, size, start, n) in [
@@ -157,16 +157,17 @@ fn attention_over_blocks_agrees_with_the_reference() {
             let kv = KvView::of(of(&keys), of(&values), kv_heads, size, capacity).unwrap();
             for (softcap, window) in [(None, None), (Some(0.5), Some(9)), (None, Some(280))] {
                 let attention = plain(size, softcap, window);
-                agree(&mut random, &kv, group, [start, n], &attention, 3e-6);
+                assert_matches_reference(&mut random, &kv, group, [start, n], &attention, 3e-6);
             }
         }
     }
 }
 
 #[test]
-fn attention_in_low_rank_agrees_with_the_reference() {
+fn low_rank_attention_matches_the_reference() {
     let mut random = Random(32);
-    // Heads, group, size, ranks, positions in low rank, in front of them, and behind with the queries.
+    // Heads, group, size, ranks, low-rank positions, full positions before them, full positions
+    // after them including the queries.
     for (kv_heads, group, size, ranks, positions, front, tail, n) in [
         (2, 2, 8, [3, 5], 10, 2, 9, 4),
         (1, 4, 32, [32, 32], 300, 32, 40, 1),
@@ -185,7 +186,7 @@ fn attention_in_low_rank_agrees_with_the_reference() {
             (None, Some(tail)),
         ] {
             let attention = plain(size, softcap, window);
-            agree(
+            assert_matches_reference(
                 &mut random,
                 &held.view(),
                 group,
@@ -198,7 +199,7 @@ fn attention_in_low_rank_agrees_with_the_reference() {
 }
 
 #[test]
-fn expanding_late_and_reconstructing_first_agree() {
+fn low_rank_attention_matches_reconstructed_attention() {
     let mut random = Random(33);
     let held = Held::random(&mut random, [2, 32, 80], [11, 20], [300, 32]);
     let kv = held.view();
@@ -222,7 +223,7 @@ fn expanding_late_and_reconstructing_first_agree() {
 }
 
 #[test]
-fn a_small_matrix_maps_rows_either_way() {
+fn map_rows_accepts_both_layouts() {
     let mut random = Random(34);
     for (rows, cols, n) in [(3, 8, 1), (8, 3, 130), (1, 1, 5), (40, 64, 65)] {
         let (a, x) = (random.numbers(rows * cols), random.numbers(n * cols));
@@ -259,8 +260,8 @@ fn a_small_matrix_maps_rows_either_way() {
 }
 
 #[test]
-fn the_importance_of_positions_is_their_weight_in_attention() {
-    // With values that name one position the attended value is that position's weight.
+fn importance_equals_attention_weights() {
+    // With one-hot values the output is the position's weight.
     let mut random = Random(35);
     let held = Held::random(&mut random, [2, 16, 30], [5, 6], [40, 3]);
     let (n, start, group) = (4, 60, 3);
@@ -297,7 +298,7 @@ fn the_importance_of_positions_is_their_weight_in_attention() {
                     );
                 }
             }
-            // Every query gives as many weights as it has heads.
+            // The weights of every query sum to its number of heads.
             let sum: f32 = found[..total].iter().sum();
             assert!((sum - (n * group) as f32).abs() < 1e-4, "{sum}");
         }
@@ -305,7 +306,7 @@ fn the_importance_of_positions_is_their_weight_in_attention() {
 }
 
 #[test]
-fn a_hadamard_transform_is_its_own_inverse_and_keeps_products() {
+fn hadamard_is_self_inverse_and_preserves_products() {
     let mut random = Random(36);
     for (size, block) in [(2, 2), (32, 32), (24, 8), (80, 16), (128, 128)] {
         assert_eq!(hadamard_block(size), block);
@@ -350,7 +351,7 @@ fn a_hadamard_transform_is_its_own_inverse_and_keeps_products() {
 }
 
 #[test]
-fn views_that_do_not_fit_are_refused() {
+fn mismatched_views_are_rejected() {
     let (q8, numbers) = ([0_u8; 34 * 6], [0.0_f32; 32 * 6]);
     assert!(KvView::of(KvNumbers::Q8_0(&q8), KvNumbers::Q8_0(&q8), 2, 32, 3).is_ok());
     assert!(KvView::of(KvNumbers::Q8_0(&q8), KvNumbers::Q8_0(&q8), 2, 16, 6).is_err());
@@ -397,7 +398,7 @@ fn views_that_do_not_fit_are_refused() {
     let full = |size| KvView::new(&numbers[..4 * size], &numbers[..4 * size], 1, size, 4).unwrap();
     assert!(full(5).with_low_rank(view).is_err());
     let kv = full(4).with_low_rank(view).unwrap();
-    // Queries stand behind what is in low rank; nine positions in all.
+    // Queries come after the low-rank positions; nine positions in all.
     let cpu = Cpu::with_threads(1).unwrap();
     let (q, mut out, mut s) = ([0.0; 4], [0.0; 4], Scratch::new());
     let attention = plain(4, None, None);

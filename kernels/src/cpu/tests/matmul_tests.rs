@@ -1,9 +1,8 @@
-//! Products of quantised weights and several vectors in integers.
+//! Integer products of quantised weights and several vectors.
 
 use super::product_tests::{INTEGER, check};
 use super::*;
 
-/// The tables that multiply several vectors in integers.
 fn tables() -> impl Iterator<Item = &'static Kernels> {
     available().into_iter().filter(|k| k.tiles.is_some())
 }
@@ -19,7 +18,7 @@ fn product(k: &'static Kernels, threads: usize, w: Matrix<'_>, x: &[f32]) -> Vec
 }
 
 #[test]
-fn every_product_agrees_with_the_reference_on_any_number_of_threads() {
+fn products_match_the_reference_on_any_number_of_threads() {
     let mut random = Random(41);
     for dtype in INTEGER {
         let widths: &[usize] = match dtype.block_len() {
@@ -32,7 +31,7 @@ fn every_product_agrees_with_the_reference_on_any_number_of_threads() {
             .enumerate()
         {
             let shapes: &[(usize, usize)] = match i {
-                // Every part of a tile, and of a panel's rows.
+                // Every remainder of a tile, and of a panel's rows.
                 0 => &[(1, 2), (7, 3), (8, 4), (9, 5), (16, 6), (33, 512)],
                 1 => &[(17, 17), (31, 7), (32, 13), (130, 8)],
                 2 => &[(33, 9), (300, 2)],
@@ -57,7 +56,6 @@ fn every_product_agrees_with_the_reference_on_any_number_of_threads() {
     }
 }
 
-/// A long row is summed up in parts.
 #[test]
 fn long_rows_agree_with_the_reference() {
     let mut random = Random(42);
@@ -75,9 +73,8 @@ fn long_rows_agree_with_the_reference() {
     }
 }
 
-/// Rows that lie apart in a wider matrix, and more of them than one task takes.
 #[test]
-fn a_prefix_of_columns_is_multiplied_like_a_matrix_of_its_own() {
+fn column_prefixes_match_separate_matrices() {
     let mut random = Random(43);
     for dtype in [DType::Q8_0, DType::Q6K] {
         let (rows, cols, n) = (400, 1024, 5);
@@ -94,7 +91,7 @@ fn a_prefix_of_columns_is_multiplied_like_a_matrix_of_its_own() {
 }
 
 #[test]
-fn a_result_depends_on_its_row_and_its_vector_alone() {
+fn results_depend_on_row_and_vector_alone() {
     let mut random = Random(44);
     for dtype in INTEGER {
         let (rows, cols, n) = (37, 768, 17);
@@ -111,7 +108,7 @@ fn a_result_depends_on_its_row_and_its_vector_alone() {
             for t in 0..n {
                 assert_eq!(row[t], all[t * rows + 20], "{} {dtype} {t}", k.name);
             }
-            // One that is not finite makes its own products NaN and no others.
+            // A non-finite number makes only its own products NaN.
             for (odd, at) in [
                 (f32::NAN, 3),
                 (f32::INFINITY, 300),
@@ -132,7 +129,6 @@ fn a_result_depends_on_its_row_and_its_vector_alone() {
     }
 }
 
-/// The largest sums that integers have to hold: every code and every number at its extreme.
 #[test]
 fn extreme_codes_do_not_overflow() {
     let mut random = Random(45);
@@ -152,9 +148,8 @@ fn extreme_codes_do_not_overflow() {
     }
 }
 
-/// As with one vector, but for the order in which blocks are added up.
 #[test]
-fn one_vector_and_several_agree() {
+fn several_vectors_match_one_vector() {
     let mut random = Random(46);
     for dtype in INTEGER {
         let (rows, cols) = (33, 1024);

@@ -3,13 +3,13 @@
 use super::*;
 
 #[test]
-fn sums_of_products_agree_with_the_reference() {
+fn cross_products_match_the_reference() {
     let [pool] = pools([1]);
     let mut random = Random(11);
     for n in [0, 1, 63, 64, 65, 200] {
         for shape in [[16, 16], [16, 64], [48, 32], [64, 48], [64, 64]] {
             let (a, b) = (random.numbers(n * shape[0]), random.numbers(n * shape[1]));
-            // What was there before counts, and is not rounded to float32.
+            // Earlier sums are added without rounding to float32.
             let before = vec![1.0 + 1e-12; shape[0] * shape[1]];
             let mut expected = before.clone();
             reference::add_cross_products(n, &a, &b, shape, &mut expected).unwrap();
@@ -53,7 +53,7 @@ fn rows_are_added_in_float64() {
 }
 
 #[test]
-fn shapes_of_sums_of_products_are_checked() {
+fn mismatched_shapes_are_rejected() {
     let cpu = Cpu::with_threads(1).unwrap();
     let refused = |n, a, b, shape, sums| {
         let (a, b) = (vec![0.0; a], vec![0.0; b]);

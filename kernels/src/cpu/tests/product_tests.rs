@@ -3,7 +3,7 @@
 use super::super::kernels::Kernels;
 use super::*;
 
-/// The types whose products are sums of integers.
+/// Types with integer products.
 pub(super) const INTEGER: [DType; 12] = [
     DType::Q8_0,
     DType::Q4_0,
@@ -19,16 +19,13 @@ pub(super) const INTEGER: [DType; 12] = [
     DType::IQ4XS,
 ];
 
-/// Types whose products are not, the last two of them without a kernel of their own.
 const FLOAT: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::I8, DType::TQ2_0];
 
 fn all() -> impl Iterator<Item = DType> {
     INTEGER.into_iter().chain(FLOAT)
 }
 
-/// The bytes of a block's codes where the format has minima: with zeros there the numbers are the
-/// minima.
-fn codes_beside_minima(dtype: DType) -> std::ops::Range<usize> {
+fn code_bytes(dtype: DType) -> std::ops::Range<usize> {
     match dtype {
         DType::Q4_1 => 4..20,
         DType::Q5_1 => 4..24,
@@ -39,8 +36,8 @@ fn codes_beside_minima(dtype: DType) -> std::ops::Range<usize> {
     }
 }
 
-/// What the rounding errors of a row's product are proportional to: `Σ |w| |x|`, and with minima
-/// `Σ (|w| + 2 |m|) |x|`, which `|d c| + |m|` does not exceed.
+/// Scale of the rounding errors of a row's product: `Σ |w| |x|`, and with minima `Σ (|w| + 2 |m|)
+/// |x|`, an upper bound of `|d c| + |m|`.
 fn magnitude(dtype: DType, row: &[u8], x: &[f64]) -> f64 {
     let sum = |row: &[u8], factor: f64| {
         let mut numbers = vec![0.0; x.len()];
@@ -51,7 +48,7 @@ fn magnitude(dtype: DType, row: &[u8], x: &[f64]) -> f64 {
             .map(|(&w, x)| (f64::from(w) * x).abs());
         products.sum::<f64>() * factor
     };
-    let codes = codes_beside_minima(dtype);
+    let codes = code_bytes(dtype);
     let mut minima = row.to_vec();
     for block in minima.chunks_exact_mut(dtype.block_bytes()) {
         block[codes.clone()].fill(0);
@@ -64,8 +61,8 @@ fn magnitude(dtype: DType, row: &[u8], x: &[f64]) -> f64 {
         }
 }
 
-/// Fails unless `y` is `W x`: for quantised weights within rounding errors of the product with
-/// the quantised vector, and within half a step per number of the product with `x` itself.
+/// Checks `y = W x`: for quantised weights within rounding errors of the product with the quantised
+/// vector, and within half a step per number of the product with `x` itself.
 pub(super) fn check(w: Matrix<'_>, x: &[f32], y: &[f32], what: &str) {
     let (rows, dtype) = (w.rows(), w.dtype());
     let mut exact = vec![0.0; rows];
@@ -115,7 +112,7 @@ fn product(kernels: &'static Kernels, pool: &Arc<Pool>, w: Matrix<'_>, x: &[f32]
 }
 
 #[test]
-fn every_product_agrees_with_the_reference_on_any_number_of_threads() {
+fn products_match_the_reference_on_any_number_of_threads() {
     let mut random = Random(2);
     let pools = pools([1, 2, 3, 4]);
     for dtype in all() {
@@ -143,8 +140,8 @@ fn every_product_agrees_with_the_reference_on_any_number_of_threads() {
     }
 }
 
-/// A row may be longer than a task should be, as of a factor of low rank with a wide input, and than what a
-/// kernel prepares of a vector at a time.
+/// A row longer than a task, as in a low-rank factor of a wide input, and longer than a kernel
+/// prepares at a time.
 #[test]
 fn few_long_rows_agree_with_the_reference() {
     let mut random = Random(23);
@@ -162,7 +159,6 @@ fn few_long_rows_agree_with_the_reference() {
     }
 }
 
-/// The largest sums that integers have to hold: every code and every number at its extreme.
 #[test]
 fn extreme_codes_do_not_overflow() {
     let mut random = Random(24);
@@ -181,7 +177,7 @@ fn extreme_codes_do_not_overflow() {
 }
 
 #[test]
-fn a_number_that_is_not_finite_makes_products_nan() {
+fn non_finite_inputs_make_products_nan() {
     let mut random = Random(25);
     let [pool] = pools([1]);
     for dtype in all() {
@@ -200,8 +196,7 @@ fn a_number_that_is_not_finite_makes_products_nan() {
     }
 }
 
-/// Every slot by itself, in two products.
-fn one_by_one(
+fn project_separately(
     k: &'static Kernels,
     pool: &Arc<Pool>,
     x: &[f32],
@@ -220,10 +215,10 @@ fn one_by_one(
 }
 
 #[test]
-fn a_projection_is_its_slots_one_by_one_on_any_number_of_threads() {
+fn project_matches_separate_products_on_any_number_of_threads() {
     let mut random = Random(26);
     let cols = 512;
-    // Factors and slots of every mixture of types; a rank of whole blocks and one that is not.
+    // All mixtures of types; a rank of whole blocks and one that is not.
     let shapes = [
         (DType::Q8_0, 96, 96),
         (DType::F16, 64, 50),
@@ -296,7 +291,7 @@ fn a_projection_is_its_slots_one_by_one_on_any_number_of_threads() {
                     let rows = slot.0.rows();
                     for t in [0, n - 1] {
                         let x = &x[t * cols..][..cols];
-                        let alone = one_by_one(k, &pools[0], x, factors, slot);
+                        let alone = project_separately(k, &pools[0], x, factors, slot);
                         let found = &results[0][s][t * rows..][..rows];
                         if n == 1 {
                             assert_eq!(found, alone, "{} slot {s}", k.name);
@@ -319,7 +314,7 @@ fn a_projection_is_its_slots_one_by_one_on_any_number_of_threads() {
 }
 
 #[test]
-fn projections_that_do_not_fit_are_refused_before_anything_is_written() {
+fn mismatched_projections_are_rejected_before_writing() {
     let cpu = Cpu::with_threads(1).unwrap();
     let mut scratch = Scratch::new();
     let bytes = [0; 4 * 6];

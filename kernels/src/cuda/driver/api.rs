@@ -60,7 +60,6 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamSynchronize",
 ];
 
-/// Checks for an optional driver function. The driver must be initialised.
 pub(super) fn has(name: &str) -> bool {
     // SAFETY: the library is present; the function is looked up, not called.
     unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok()
@@ -112,7 +111,6 @@ pub(super) fn meaning(code: CUresult) -> String {
     }
 }
 
-/// Converts a code to an error that names the operation.
 pub(super) fn check(code: CUresult, doing: &'static str) -> Result<(), DeviceError> {
     if code == CUresult::CUDA_SUCCESS {
         return Ok(());
@@ -123,7 +121,6 @@ pub(super) fn check(code: CUresult, doing: &'static str) -> Result<(), DeviceErr
     })
 }
 
-/// Returns true if the code reports a failed kernel, possibly an earlier one.
 pub(super) fn is_of_a_kernel(code: CUresult) -> bool {
     matches!(
         code,

@@ -43,10 +43,6 @@ impl Found {
     }
 }
 
-/// Returns all devices, including unsupported ones.
-///
-/// # Errors
-/// [`DeviceError::Unavailable`] without a library, a driver, or any device.
 pub(super) fn all() -> Result<Vec<Found>, DeviceError> {
     api::start().map_err(DeviceError::Unavailable)?;
     let mut count: c_int = 0;
@@ -113,10 +109,6 @@ pub(super) fn handle(index: c_int) -> Result<sys::CUdevice, DeviceError> {
     }
 }
 
-/// Returns the selected device, if it is supported.
-///
-/// # Errors
-/// [`DeviceError::Unavailable`], or a driver error.
 pub(super) fn one(which: Which) -> Result<Found, DeviceError> {
     let all = all().map_err(|error| match (error, which) {
         // A driver without devices does not know the requested index.

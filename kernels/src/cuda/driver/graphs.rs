@@ -17,10 +17,8 @@ use crate::cuda::step::{Launch, Node, Step};
 /// draft model.
 const KEPT: usize = 8;
 
-/// Failures to create a graph after which no more are attempted.
 const REFUSALS: u32 = 3;
 
-/// A step and its graph.
 struct Kept {
     step: Step,
     /// The graph from which `graph` was instantiated; updates name its nodes.
@@ -58,7 +56,6 @@ pub(super) struct Graphs {
 }
 
 impl Graphs {
-    /// Returns the reason why graphs are no longer attempted, if so.
     pub(super) fn given_up(&self) -> Option<&DeviceError> {
         let given_up = self.refused >= REFUSALS;
         self.why.as_ref().filter(|_| given_up)
@@ -115,7 +112,6 @@ impl Shared {
         launched
     }
 
-    /// Moves the graph of the recorded step to the end of the cache.
     fn graph(&self, state: &mut State) -> Result<How, DeviceError> {
         let step = std::mem::take(&mut state.record.step);
         let how = self.graph_of(state, &step);
@@ -160,7 +156,6 @@ impl Shared {
         Ok(How::Made)
     }
 
-    /// Creates the graph of a step as a linear chain of launches and copies.
     fn make(&self, state: &mut State, step: &Step) -> Result<Kept, DeviceError> {
         let mut template: CUgraph = std::ptr::null_mut();
         // SAFETY: the context is current.
@@ -242,7 +237,6 @@ impl Shared {
         whole.inspect_err(|_| state.overlap &= !early)
     }
 
-    /// Updates the nodes of a graph with the same launches and returns the number of changes.
     fn change(&self, state: &mut State, like: &mut Kept, step: &Step) -> Result<u64, DeviceError> {
         let mut changed = 0;
         for at in step.changed_from(&like.step) {
@@ -272,7 +266,6 @@ impl Shared {
         Ok(changed)
     }
 
-    /// Returns the node parameters of a launch with the given arguments.
     fn node_of_launch(
         &self,
         state: &mut State,
@@ -347,12 +340,10 @@ fn nearest(kept: &[Kept], step: &Step) -> Option<usize> {
     nearest
 }
 
-/// Returns the parameter array of a launch, a single structure.
 fn arguments(step: &Step, launch: &Launch) -> [*mut c_void; 1] {
     [step.arguments(launch).as_ptr().cast_mut().cast()]
 }
 
-/// Returns the node parameters of a copy: a 3D copy with one row.
 fn node_of_copy(from: u64, to: u64, bytes: usize) -> CUDA_MEMCPY3D {
     CUDA_MEMCPY3D {
         srcXInBytes: 0,

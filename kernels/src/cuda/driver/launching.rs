@@ -8,7 +8,6 @@ use crate::cuda::device::DeviceError;
 use crate::cuda::step::{Launch, Node, Step};
 
 impl Shared {
-    /// Submits the recorded operations one by one. The context is current.
     pub(super) fn plainly(&self, state: &mut State) -> Result<(), DeviceError> {
         let step = std::mem::take(&mut state.record.step);
         let done = step
@@ -19,7 +18,6 @@ impl Shared {
         done
     }
 
-    /// Submits one operation. The context is current.
     fn node(&self, state: &mut State, step: &Step, node: &Node) -> Result<(), DeviceError> {
         match node {
             Node::Launch(launch) => self.launch(state, step, launch),
@@ -32,8 +30,6 @@ impl Shared {
         }
     }
 
-    /// Returns the function of a launch with its shared memory limit raised as needed. The context
-    /// is current.
     pub(super) fn function(
         &self,
         state: &mut State,
@@ -59,7 +55,6 @@ impl Shared {
         let before = std::mem::replace(&mut state.last, kernel);
         let [x, y, z] = launch.grid;
         let arguments = step.arguments(launch).as_ptr();
-        // A single structure parameter, copied by the driver before it returns.
         let mut parameters = [arguments.cast_mut().cast()];
         // SAFETY: the context is current. The caller of `Device::launch` guarantees the memory
         // accesses of the kernel, and the arguments are those passed with it; the driver reads the

@@ -20,10 +20,8 @@ use gram::CudaGram;
 use handles::Handles;
 use library::{check_blas, check_solver};
 
-/// Kernel name in errors of the libraries.
 const THEIRS: &str = "of cuSOLVER or cuBLAS";
 
-/// Element type of all matrices.
 const F64: solver::cudaDataType = solver::cudaDataType_t::CUDA_R_64F;
 
 /// Linear algebra on an NVIDIA GPU in the stream of its device. An operation ends an open step
@@ -32,7 +30,6 @@ pub struct CudaLinear {
     shared: Arc<Libraries>,
 }
 
-/// Library handles of a device.
 struct Libraries {
     name: String,
     /// Locked during a whole operation, so that concurrent operations allocate their memory one
@@ -68,7 +65,6 @@ impl Cuda {
     }
 }
 
-/// Workspace of a cuSOLVER call.
 struct Work {
     device: *mut c_void,
     device_bytes: usize,
@@ -78,7 +74,6 @@ struct Work {
 }
 
 impl Libraries {
-    /// Calls a library after all earlier operations of the device.
     fn call<R>(&self, call: impl FnOnce() -> R) -> Result<R, DeviceError> {
         let shared = &*self.device.shared;
         shared.bind()?;
@@ -89,8 +84,6 @@ impl Libraries {
         Ok(call())
     }
 
-    /// Runs a decomposition: queries the workspace sizes, allocates, executes and checks the info
-    /// code.
     fn decompose(
         &self,
         (doing, order): (&'static str, usize),
@@ -187,7 +180,6 @@ impl Libraries {
         Ok(triangle)
     }
 
-    /// Computes the SVD of `matrix [rows, order]` into `values` and `right`, all on the device.
     fn decompose_singular(
         &self,
         handles: &Handles,
@@ -409,7 +401,6 @@ fn check_finite(order: usize, values: &[f64]) -> Result<(), LinearError> {
     }
 }
 
-/// Converts a size to the type of the libraries.
 fn dimension(size: usize) -> Result<i64, ShapeError> {
     i64::try_from(size).map_err(|_| ShapeError {
         what: "rows or columns (at most)",
@@ -422,14 +413,12 @@ fn pointer(memory: &CudaMemory) -> *mut c_void {
     memory.address() as *mut c_void
 }
 
-/// Allocates and uploads numbers.
 fn put(device: &Cuda, numbers: &[f64]) -> Result<CudaMemory, LinearError> {
     let memory = device.allocate(size_of_val(numbers))?;
     overwrite(device, numbers, &memory)?;
     Ok(memory)
 }
 
-/// Copies numbers to the beginning of an allocation.
 fn overwrite(device: &Cuda, numbers: &[f64], to: &CudaMemory) -> Result<(), LinearError> {
     // SAFETY: the length is that of the slice, and floats have no padding.
     let bytes =
@@ -437,7 +426,6 @@ fn overwrite(device: &Cuda, numbers: &[f64], to: &CudaMemory) -> Result<(), Line
     Ok(device.upload(bytes, to, 0)?)
 }
 
-/// Returns the numbers of an allocation from `first` on, after all earlier operations.
 fn get(
     device: &Cuda,
     (from, first): (&CudaMemory, usize),

@@ -21,7 +21,6 @@ const UNASKED: usize = 48 << 10;
 /// Architecture from which compiled kernels wait for their predecessors, as in `dialect.cuh`.
 const WAITING: Architecture = Architecture { major: 9, minor: 0 };
 
-/// Log size of the driver's compiler in bytes.
 const LOG: usize = 8 << 10;
 
 /// Loaded modules.
@@ -37,7 +36,6 @@ pub(super) struct Modules {
 #[derive(Clone, Copy)]
 struct Function {
     handle: CUfunction,
-    /// Dynamic shared memory limit set so far.
     shared: usize,
 }
 
@@ -74,8 +72,6 @@ impl Modules {
         Ok(function.handle)
     }
 
-    /// Returns the number of resident blocks of a kernel per multiprocessor. The context is
-    /// current.
     pub(super) fn resident(
         &mut self,
         kernel: &'static str,
@@ -124,7 +120,6 @@ impl Modules {
     }
 }
 
-/// Loads the kernels for a device and returns their origin. The context is current.
 pub(super) fn load(
     device: Architecture,
     options: Options<'_>,

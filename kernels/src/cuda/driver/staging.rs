@@ -16,7 +16,6 @@ pub(super) const BYTES: usize = 8 << 20;
 struct Buffer {
     host: *mut u8,
     event: CUevent,
-    /// A copy may be reading it.
     used: bool,
 }
 

@@ -18,7 +18,6 @@ pub(super) const THREADS: u32 = 128;
 /// Maximum positions of a tile; each lane computes the weight of one.
 const TILE: usize = 32;
 
-/// Maximum query heads of a block.
 const TOGETHER: usize = 8;
 
 /// Minimum positions of a split and maximum splits of a context, as in `attention.cu`; the context
@@ -35,7 +34,6 @@ pub fn partial_numbers(rows: usize, heads: usize, size: usize) -> usize {
     rows.max(SPLITS * rows.min(FEW)) * heads * (2 + 2 * size)
 }
 
-/// Shared memory available to a block on every device.
 const SHARED: usize = 48 << 10;
 
 /// KV cache of a layer.
@@ -73,7 +71,6 @@ impl<D: Device> Default for AttentionRoom<D> {
 }
 
 impl<D: Device> AttentionRoom<D> {
-    /// Returns a buffer for the product of `numbers` elements.
     fn partial(&mut self, device: &D, numbers: &[usize]) -> Result<Arc<D::Memory>, DeviceError> {
         let needed = numbers
             .iter()
@@ -300,12 +297,10 @@ impl<D: Device> Joined<D> {
         shared_of_splits(self.splits)
     }
 
-    /// Returns a grid with one block per head of each row.
     pub(super) fn grid(&self) -> Result<[u32; 3], DeviceError> {
         Ok([count("heads of all rows", self.rows * self.heads)?, 1, 1])
     }
 
-    /// Returns the arguments of the reduction of full rows.
     pub(super) fn argument(&self, out: &D::Memory) -> Result<Join, DeviceError> {
         self.argument_with((Span::NONE, 0), out)
     }
@@ -330,7 +325,6 @@ impl<D: Device> Joined<D> {
         })
     }
 
-    /// Launches the reduction with optional coordinates, given by the basis and rank of the values.
     fn launch(
         &self,
         device: &D,
@@ -358,17 +352,14 @@ fn splits_of(start: usize, end: usize) -> usize {
     (start + 1..=end).map(of).max().unwrap_or(1)
 }
 
-/// Returns the shared memory of a block that combines splits: two elements per split.
 pub(super) fn shared_of_splits(splits: usize) -> usize {
     2 * splits * F32
 }
 
-/// Returns the shared memory of a block that attends to one split of full rows.
 pub(super) fn shared_of_a_split(group: usize, size: usize, numbers: KvNumbers) -> usize {
     Shared::most(group, size, [0, 0], numbers.row_bytes(size)[0]).bytes
 }
 
-/// Heads and positions processed by a block at a time, and its shared memory.
 struct Shared {
     together: usize,
     tile: usize,
@@ -394,7 +385,6 @@ impl Shared {
         fits.unwrap_or_else(|| of(1, 1))
     }
 
-    /// Returns the bytes of the layout in `attend`.
     fn bytes(together: usize, tile: usize, size: usize, ranks: [usize; 2], codes: usize) -> usize {
         const BLOCK: usize = 32;
         let side = |rank: usize| {
@@ -441,7 +431,6 @@ fn low_arguments<D: Device>(held: &Held<'_, D>) -> Result<LowArguments, DeviceEr
     Ok(arguments)
 }
 
-/// Checks the shapes and returns the number of query heads per kv head.
 fn check<D: Device>(
     held: &Held<'_, D>,
     queries: Queries,

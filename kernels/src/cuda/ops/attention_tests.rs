@@ -7,7 +7,6 @@ use super::*;
 use crate::cpu::Attention;
 use crate::cuda::{Emulated, EmulatedMemory};
 
-/// Rows of queries after a context.
 #[derive(Clone, Copy)]
 struct Case {
     numbers: KvNumbers,
@@ -19,9 +18,7 @@ struct Case {
     rows: usize,
     window: Option<usize>,
     softcap: Option<f32>,
-    /// Of keys and of values.
     magnitudes: [f32; 2],
-    /// Batch-invariant rows, without tiles.
     apart: bool,
 }
 
@@ -38,7 +35,6 @@ const SMALL: Case = Case {
     apart: false,
 };
 
-/// Cached keys and values, `[kv heads, positions, size]`.
 struct Filled {
     rows: [KvRows<Emulated>; 2],
     numbers: [Vec<f32>; 2],
@@ -90,7 +86,6 @@ impl Case {
         self.kv_heads * self.group * self.size
     }
 
-    /// Attends with `rows` rows of `q` from `at` on in one batch.
     fn attend(
         &self,
         device: &Emulated,
@@ -201,8 +196,6 @@ const NUMBERS: [KvNumbers; 4] = [
     KvNumbers::Q4_0,
 ];
 
-/// Batches that end within and at the ends of tiles of queries and of positions, with and without a
-/// context.
 #[test]
 fn tiled_attention_matches_reference_for_every_type() {
     for numbers in NUMBERS {
@@ -218,8 +211,6 @@ fn tiled_attention_matches_reference_for_every_type() {
     }
 }
 
-/// Head sizes with and without partial chunks and above the value columns of a block, and several
-/// heads.
 #[test]
 fn tiled_attention_matches_reference_for_any_heads() {
     for (kv_heads, group, size) in [
@@ -270,7 +261,6 @@ fn tiled_attention_applies_window_and_softcap() {
     }
 }
 
-/// Large keys and values, and small ones that are exact in half precision.
 #[test]
 fn tiled_attention_keeps_precision_of_cells() {
     for (numbers, magnitudes) in [
@@ -316,7 +306,6 @@ fn many_rows_use_the_tiled_kernel() {
     assert_eq!([few, apart].map(|case| case.kernel()), ["attend_split"; 2]);
 }
 
-/// A non-finite query affects its own output only.
 #[test]
 fn non_finite_query_affects_only_its_row() {
     let device = Emulated::new(8);
@@ -340,8 +329,6 @@ fn non_finite_query_affects_only_its_row() {
     }
 }
 
-/// A long context is split among blocks; a row has the same bits at any index of a batch of the
-/// same size.
 #[test]
 fn tiled_rows_are_independent_of_their_index() {
     let long = Case {
@@ -381,7 +368,6 @@ fn tiled_rows_are_independent_of_their_index() {
     }
 }
 
-/// Rows of one batch before and after the context length at which the split size doubles.
 #[test]
 fn long_context_has_longer_splits() {
     for (numbers, group, size, window) in [
@@ -404,7 +390,6 @@ fn long_context_has_longer_splits() {
     }
 }
 
-/// More heads than fit in a block, and heads too large for a whole tile.
 #[test]
 fn row_attention_matches_reference_for_any_heads() {
     for (group, size) in [(8, 8), (6, 20), (5, 12), (2, 256), (1, 1024)] {

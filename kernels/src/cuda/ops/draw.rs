@@ -121,7 +121,6 @@ mod tests {
         drawing.take(device).unwrap()
     }
 
-    /// Candidates in token order with their normalised weights.
     fn kept(x: &[f32], draw: Draw) -> Vec<(u32, f64)> {
         let mut ranked: Vec<(u32, f32)> = (0..).zip(x.iter().copied()).collect();
         ranked.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
@@ -149,8 +148,6 @@ mod tests {
         tokens.zip(weights.map(|weight| weight / sum)).collect()
     }
 
-    /// A random number in the middle of a token's interval draws that token, for few and many
-    /// candidates, with ties at the cutoff.
     #[test]
     fn each_candidate_is_drawn_by_its_weight() {
         let device = Emulated::new(11);

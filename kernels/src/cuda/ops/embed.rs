@@ -105,7 +105,6 @@ pub fn embed<D: Device>(
     }
 }
 
-/// Destination of the rows.
 #[derive(Clone, Copy)]
 struct Target {
     out: Span,
@@ -113,7 +112,6 @@ struct Target {
     factor: f32,
 }
 
-/// Groups source rows and their output indices by launch, with the number of rows per launch.
 fn launches(
     mut rows: impl Iterator<Item = (u32, u32)>,
 ) -> impl Iterator<Item = ([u32; ROWS], [u32; ROWS], u32)> {

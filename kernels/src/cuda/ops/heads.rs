@@ -10,7 +10,6 @@ use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 /// Maximum parts of a launch.
 pub const HEADS_PARTS: usize = 3;
 
-/// Shared memory available to a block on every device.
 const SHARED: usize = 48 << 10;
 
 /// Rows of heads of equal size.

@@ -4,7 +4,6 @@ use super::faults::Faults;
 use super::{F32, bytes, count, floats, get, misfit};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
-/// Elements per scale in block types.
 const BLOCK: usize = 32;
 
 /// Storage type of keys and values.
@@ -21,7 +20,6 @@ pub enum KvNumbers {
 }
 
 impl KvNumbers {
-    /// Returns the value of the constant in `kv.cuh`.
     fn code(self) -> u32 {
         match self {
             KvNumbers::F32 => 0,

@@ -6,7 +6,6 @@ use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
 /// Maximum k.
 pub const MOST_LARGEST: usize = 64;
 
-/// Elements per block.
 const BLOCK: usize = 4096;
 
 /// Index for "none".
@@ -146,8 +145,6 @@ mod tests {
         largest.take(device).unwrap()
     }
 
-    /// Compares with a full sort, in one and several passes, with ties, fewer elements than k, and
-    /// both zeros.
     #[test]
     fn top_k_matches_a_full_sort() {
         let device = Emulated::new(3);

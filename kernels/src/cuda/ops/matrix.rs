@@ -175,7 +175,6 @@ pub(super) fn in_pieces(
     failed.into_inner().map_or(Ok(()), Err)
 }
 
-/// Rounds up to the alignment of allocations.
 fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(256)
 }

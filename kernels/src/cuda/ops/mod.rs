@@ -91,7 +91,6 @@ pub fn get<D: Device>(device: &D, from: &D::Memory, count: usize) -> Result<Vec<
     Ok(numbers)
 }
 
-/// Returns the span of the product of `numbers` floats at the beginning of an allocation.
 fn floats(
     memory: &impl Memory,
     what: &'static str,
@@ -100,7 +99,6 @@ fn floats(
     bytes(memory, what, 0, numbers, F32)
 }
 
-/// Returns the span of a product of counts, each of `unit` bytes, from byte `start`.
 fn bytes(
     memory: &impl Memory,
     what: &'static str,
@@ -112,7 +110,6 @@ fn bytes(
     memory.span(what, start, total.unwrap_or(usize::MAX))
 }
 
-/// Returns the error of mismatched shapes.
 fn misfit(what: &'static str, expected: usize, found: usize) -> DeviceError {
     DeviceError::Shape(ShapeError {
         what,
@@ -121,7 +118,6 @@ fn misfit(what: &'static str, expected: usize, found: usize) -> DeviceError {
     })
 }
 
-/// Converts a count to the type of kernel arguments.
 fn count(what: &'static str, n: usize) -> Result<u32, DeviceError> {
     // Keeps twice the count a valid index.
     u32::try_from(n)

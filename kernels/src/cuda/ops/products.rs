@@ -42,7 +42,6 @@ pub struct Workspace<D: Device> {
     order: Order,
 }
 
-/// Launch strategy for products of factors and projections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Launches {
     /// One for factors, then one for projections.
@@ -114,7 +113,6 @@ fn zeros<'a, D: Device>(
     Ok(memory.insert(kept))
 }
 
-/// A growing allocation.
 #[derive(Debug)]
 struct Room<D: Device>(Option<D::Memory>);
 
@@ -161,7 +159,6 @@ pub struct Slot<'a, D: Device> {
 /// Rows per arrival counter in a launch that quantises its output.
 const COUNTED: usize = 32;
 
-/// Alignment of allocations.
 const ALIGNED: usize = 256;
 
 /// Computes `y [rows.len(), matrix.rows()]`, the products of a matrix with a range of rows of `x
@@ -241,7 +238,6 @@ pub fn project_behind<D: Device>(
         return before.map_or(Ok(()), |before| before.finish(device));
     };
     let x = bytes(x, "x", 0, &[n, width], F32)?;
-    // Inner vectors of the factors, each aligned as an allocation.
     let mut end = 0_usize;
     let places: Vec<usize> = factors
         .iter()
@@ -317,7 +313,6 @@ pub fn project_behind<D: Device>(
     of_launches.try_for_each(|groups| multiply(device, workspace.order, groups))
 }
 
-/// Returns the matrices of projections that read `input`, and their outputs.
 fn targets<'a, D: Device>(
     n: usize,
     slots: &[Slot<'a, D>],

@@ -11,7 +11,9 @@
 //!
 //! A rise in temperature takes effect immediately. A fall takes effect
 //!
-//! * only beyond the [hysteresis](LawOptions::hysteresis): the law is applied to `T'`, which is T pushed up by readings and held while T stays within `T' - h` (a one-sided play operator), so that sensor flicker has no effect;
+//! * only beyond the [hysteresis](LawOptions::hysteresis): the law is applied to `T'`, which is T
+//!   pushed up by readings and held while T stays within `T' - h` (a one-sided play operator), so
+//!   that sensor flicker has no effect;
 //! * and at a limited rate, [`LawOptions::recovery`] per second.
 //!
 //! Both make the fraction smaller than the law alone, never larger.
@@ -32,9 +34,22 @@
 //! can be saved is at most the width of the law, 53 °C per second for the defaults. Sensor lag acts
 //! like a longer `τ`.
 //!
-//! *T never exceeds T_high* if the second condition holds, the least fraction can hold the device there (`T_a + R P(r_min) ≤ T_high`) and it starts no warmer: for `T[n] ≤ T_high`, the recursion with the unclipped line is nondecreasing in T\[n\] and maps T_high to at most T_high; the clipped law is below the line for T < T_low, and smaller fractions give lower temperatures. Between two readings T moves monotonically towards an equilibrium. So hysteresis and recovery preserve the guarantee.
+//! Under the second condition *T never exceeds T_high*, provided that the least fraction can hold
+//! the device there (`T_a + R P(r_min) ≤ T_high`) and it starts no warmer: for `T[n] ≤ T_high`, the
+//! recursion with the unclipped line is nondecreasing in T\[n\] and maps T_high to at most T_high;
+//! the clipped law is below the line for T < T_low, and smaller fractions give lower temperatures.
+//! Between two readings T moves monotonically towards an equilibrium, so hysteresis and recovery
+//! preserve the guarantee.
 //!
-//! *It does not oscillate* at any gain: if the law alone has a limit cycle (`L > coth(τ/2RC)`), a fraction that fell rises by at most `recovery · τ` per poll, so it meets the law from below in steps of that size and stays within the play. The remaining ripple has that height. With a sensor that reports whole degrees, like NVML, it is at most the slope of the law for one degree under the second condition, and for two otherwise (0.0375 and 0.075 for the defaults; confirmed on 60,000 plants with time constants from 2 s to 10 min), and T_high may be exceeded by the unreported fraction of a degree. (A model that supports only some fractions alternates between two of them, at the pace of the recovery, if the law ends in between.) If the first condition is violated, the device is too fast for any law polled every `τ` seconds, and may be warmer than T_high for a while.
+//! The loop *does not oscillate* at any gain: if the law alone has a limit cycle (`L >
+//! coth(τ/2RC)`), a fraction that fell rises by at most `recovery · τ` per poll, so it meets the
+//! law from below in steps of that size and stays within the play. The remaining ripple has that
+//! height. With whole degrees, as from NVML, it is at most the slope of the law for one degree
+//! under the second condition, and for two otherwise (0.0375 and 0.075 for the defaults; confirmed
+//! on 60,000 plants with time constants from 2 s to 10 min), and T_high may be exceeded by less
+//! than a degree. (A model with few fractions alternates between two of them, at the pace of the
+//! recovery, if the law ends in between.) If the first condition is violated, the device is too
+//! fast for any law polled every `τ` seconds, and may exceed T_high for a while.
 //!
 //! # The power cap
 //!
@@ -70,7 +85,6 @@ pub const STEP: f64 = 1.0 / 256.0;
 
 /// Part of the budget above which the cap is lowered.
 const TOO_MUCH: f64 = 0.98;
-/// Target part of the budget.
 const AIM: f64 = 0.95;
 /// Part of the budget below which the cap recovers.
 const ENOUGH: f64 = 0.92;
@@ -127,14 +141,11 @@ pub struct Decision {
 #[derive(Clone, Debug)]
 pub struct Controller {
     law: Law,
-    /// Time of the latest reading.
     before: Option<Duration>,
     /// T', °C.
     held: Option<f64>,
-    /// Limits by temperature and by power cap, before rounding.
     thermal: f64,
     cap: f64,
-    /// Fraction in use.
     fraction: f64,
     has_temperature: bool,
     has_power: bool,

@@ -5,7 +5,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::live::sensor::sim::{Plant, SimOptions};
 
-/// Seconds between readings.
 const POLL: f64 = 0.5;
 
 fn law(options: LawOptions) -> Law {
@@ -123,7 +122,6 @@ fn invalid_parameters_are_rejected() {
     assert!(controller.set_least(0.0).is_err() && controller.set_least(f64::NAN).is_err());
     controller.set_least(0.5).unwrap();
     assert_eq!(controller.step(&reading(0.0, 100.0)).fraction, 0.5);
-    // A least fraction of 1 is a model without smaller fractions.
     controller.set_least(1.0).unwrap();
     assert_eq!(controller.step(&reading(1.0, 100.0)).fraction, 1.0);
 }
@@ -134,7 +132,6 @@ fn heating_acts_at_once_and_cooling_is_delayed() {
     let mut at = |seconds, celsius| controller.step(&reading(seconds, celsius)).fraction;
     assert_eq!(at(0.0, 75.0), 0.625);
     assert_eq!(at(0.5, 85.0), 0.25);
-    // Within the hysteresis of two kelvin nothing changes.
     assert_eq!(at(1.0, 84.0), 0.25);
     assert_eq!(at(1.5, 83.0), 0.25);
     // Beyond it the fraction rises by at most a hundredth per half second, rounded down.
@@ -172,13 +169,11 @@ fn missing_quantities_impose_no_limit_and_are_reported_once() {
         controller.miss(Duration::from_secs(8)).temperature,
         Sense::Lost
     );
-    // A quantity missing from the start is also lost.
     let first = Controller::new(usual()).step(&Reading::default());
     assert_eq!((first.temperature, first.fraction), (Sense::Lost, 1.0));
     assert_eq!(first.power, Sense::Unused);
 }
 
-/// A power-only law ignores the temperature.
 #[test]
 fn unused_temperature_imposes_no_limit() {
     let mut controller = Controller::new(law(LawOptions {
@@ -237,7 +232,6 @@ fn cap_and_temperature_work_independently() {
     assert_eq!((warm.fraction, warm.why), (0.625, Why::Temperature));
     let blind = at(2, None, None);
     assert_eq!((blind.fraction, blind.power), (1.0, Sense::Away));
-    // A cap that cannot be met is reported.
     for second in 3..30 {
         at(second, Some(20.0), Some(100.0));
     }
@@ -251,17 +245,14 @@ fn time_may_stand_still_or_go_back() {
     let mut controller = Controller::new(usual());
     let mut at = |seconds, celsius| controller.step(&reading(seconds, celsius)).fraction;
     assert_eq!(at(1e6, 85.0), 0.25);
-    // Without elapsed time there is no recovery, but rises in temperature take effect.
     assert_eq!(at(1e6, 20.0), 0.25);
     assert_eq!(at(0.0, 20.0), 0.25);
     assert_eq!(at(10.0, 20.0), 0.25);
     assert!(at(1e6 + 1.0, 20.0) > 0.25);
-    // A gap of a day does not cause a jump.
     assert!(at(2e6, 20.0) < 0.32);
     assert_eq!(at(5.0, 85.0), 0.25);
 }
 
-/// Trajectory of a closed loop.
 struct Run {
     fractions: Vec<f64>,
     /// At every poll, °C.
@@ -270,7 +261,6 @@ struct Run {
 }
 
 impl Run {
-    /// Returns the range of the fraction in the last third.
     fn ripple(&self) -> f64 {
         let last = &self.fractions[self.fractions.len() * 2 / 3..];
         let (least, most) = last
@@ -286,18 +276,13 @@ impl Run {
     }
 }
 
-/// Sensor distortions.
 #[derive(Clone, Copy, Debug, Default)]
 struct Distortion {
-    /// Whole degrees, like NVML.
     whole: bool,
-    /// Time constant of power averaging, s.
     average: f64,
-    /// Number of fractions supported by the model; 0 for any.
     steps: u32,
 }
 
-/// Runs a controller with a plant for ten time constants and at least ten minutes.
 fn run(
     mut decide: impl FnMut(&Reading) -> f64,
     mut plant: Plant,
@@ -350,7 +335,6 @@ fn controlled(law: Law, options: &SimOptions, distortion: Distortion) -> Run {
     )
 }
 
-/// Plants that stay within the sensor range at the default least fraction.
 fn plants() -> impl Strategy<Value = SimOptions> {
     let cold = |options: &SimOptions| options.plant().equilibrium(Some(0.25)) < 140.0;
     any_plants().prop_filter("beyond what sensors say", cold)
@@ -440,8 +424,6 @@ proptest! {
         prop_assert!(run.ripple() <= 0.03, "{}", run.ripple());
         let last = &run.watts[run.watts.len() / 3..];
         prop_assert!(last.iter().all(|watts| *watts <= budget));
-        // It reduces no more than needed: the cap, the temperature or the full fraction is the
-        // limit.
         let (fraction, watts) = (run.fractions[run.fractions.len() - 1], last[last.len() - 1]);
         let warm = run.temperatures[run.temperatures.len() - 1] > 62.9;
         prop_assert!(fraction == 1.0 || warm || watts > 0.9 * budget, "{fraction} {watts} {budget}");

@@ -100,7 +100,6 @@ pub struct Governor {
     patience: Duration,
 }
 
-/// State shared between the governor and its thread.
 #[derive(Debug)]
 struct Shared {
     orders: Mutex<Orders>,
@@ -113,10 +112,8 @@ struct Shared {
 struct Orders {
     stop: bool,
     law: Law,
-    /// Requested phase, and the number of requests.
     phase: Phase,
     asked: u64,
-    /// Number of completed requests.
     entered: u64,
     end: Option<End>,
 }
@@ -262,7 +259,6 @@ impl Governor {
         Ok(())
     }
 
-    /// Waits until a condition holds or the thread has ended.
     fn wait(
         &self,
         orders: MutexGuard<'_, Orders>,
@@ -293,7 +289,6 @@ impl Drop for Governor {
     }
 }
 
-/// State of the thread.
 struct Watch<F> {
     sensor: Box<dyn Sensor>,
     clock: Clock,
@@ -307,7 +302,6 @@ struct Watch<F> {
 }
 
 impl<F: FnMut(&Event)> Watch<F> {
-    /// Runs until stopped, and records the outcome.
     fn guarded(mut self, interval: Duration) {
         // After a panic only fields that are overwritten are used.
         let worked = catch_unwind(AssertUnwindSafe(|| self.work(interval)));
@@ -366,7 +360,6 @@ impl<F: FnMut(&Event)> Watch<F> {
         self.tell(&end, What::Stop);
     }
 
-    /// Takes a reading, applies it, and returns its time.
     fn look(&mut self) -> Duration {
         let (reading, decision, error) = match self.sensor.read() {
             Ok(reading) => {
@@ -446,7 +439,6 @@ impl<F: FnMut(&Event)> Watch<F> {
     }
 }
 
-/// Describes the implausible values of lost quantities.
 fn said(reading: &Reading, lost: &[Quantity]) -> String {
     let said = |quantity: &Quantity| {
         let (value, name) = match quantity {

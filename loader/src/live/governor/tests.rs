@@ -21,7 +21,6 @@ fn quick() -> GovernorOptions {
     }
 }
 
-/// Behaviour of a scripted sensor.
 enum Act {
     Say(f64),
     Fail,
@@ -30,7 +29,6 @@ enum Act {
     Hang(Receiver<()>),
 }
 
-/// A sensor that plays a script at one-second steps and repeats the last entry.
 struct Script {
     acts: VecDeque<Act>,
     clock: Clock,
@@ -125,7 +123,6 @@ fn lost_and_restored_sensor_is_reported_in_order() {
         "{lost:?}"
     );
     assert_eq!(lost.fraction, 1.0);
-    // One warning and one change, regardless of duration.
     assert_eq!(
         next(&events).what,
         What::Change {
@@ -235,7 +232,6 @@ fn panic_resets_the_fraction_and_is_reported() {
         Err(GovernorError::Panicked { .. })
     ));
     assert_eq!(follow.fraction(), 1.0);
-    // The same for a panic of the event callback.
     let follow = Follow::new();
     let bad = |_: &Event| panic!("on purpose");
     let governor = Governor::start(

@@ -25,7 +25,6 @@ const MOST: usize = 1024;
 /// All processors of the machine: the highest temperature, and the total power.
 #[derive(Debug)]
 pub struct Hwmon {
-    /// Files with thousandths of a degree.
     temperatures: Vec<PathBuf>,
     name: String,
     counters: Option<Rapl>,
@@ -49,7 +48,6 @@ impl Hwmon {
             Vec::new()
         };
         for folder in drivers {
-            // Drivers without a name are not for processors.
             let Ok(driver) = short_text(&folder.join("name")) else {
                 continue;
             };
@@ -93,13 +91,11 @@ impl Hwmon {
                  counters to root, who can show them to others (chmod a+r .../energy_uj)"
             )),
         }
-        // Fails early if the sensor cannot be read.
         hwmon.read()?;
         Ok(hwmon)
     }
 }
 
-/// Returns the file of the processor value of a driver, and its label.
 fn value_of(folder: &Path) -> Result<(PathBuf, Option<String>), SensorError> {
     let mut labels = Vec::new();
     for place in 1..MOST {
@@ -163,7 +159,6 @@ mod tests {
     use super::super::rapl::tests::counter;
     use super::*;
 
-    /// Creates a driver folder as on Linux.
     fn driver(root: &Path, place: &str, name: &str, values: &[(usize, &str, i64)]) {
         let folder = root.join(place);
         fs::create_dir_all(&folder).unwrap();
@@ -266,7 +261,6 @@ mod tests {
         set(1_000_000);
         let mut sensor = open(folder.path()).unwrap();
         assert_eq!(sensor.name(), "coretemp Package id 0; power of package-0");
-        // A power is available from the first reading on.
         assert_eq!(sensor.read().unwrap().power, Some(0.0));
         set(31_000_000);
         sensor.clock().advance(Duration::from_secs(2));
@@ -316,7 +310,6 @@ mod tests {
         );
         let other = open(folder.path()).unwrap_err().to_string();
         assert!(other.contains("acpitz"), "{other}");
-        // A sensor that vanishes, or has invalid content.
         let root = folder.path().join("hwmon");
         driver(&root, "hwmon1", "coretemp", &[(1, "Package id 0", 50_000)]);
         let mut sensor = open(folder.path()).unwrap();
@@ -324,7 +317,6 @@ mod tests {
         assert!(matches!(sensor.read(), Err(SensorError::Number { .. })));
         fs::remove_file(root.join("hwmon1/temp1_input")).unwrap();
         assert!(matches!(sensor.read(), Err(SensorError::Open(_))));
-        // A pipe instead of a value does not block.
         #[cfg(unix)]
         {
             let pipe = std::process::Command::new("mkfifo");

@@ -168,7 +168,6 @@ pub enum SensorError {
     },
 }
 
-/// Joins names for a message, truncated if there are many.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let shown: Vec<_> = names.iter().take(SHOWN).map(|name| escaped(name)).collect();
@@ -207,7 +206,6 @@ pub fn open(spec: &SensorSpec, follow: &Arc<Follow>) -> Result<Box<dyn Sensor>, 
     })
 }
 
-/// Reads a short system file, such as a sysfs value, without the line end.
 fn short_text(path: &Path) -> Result<String, SensorError> {
     const LONGEST: u64 = 128;
     let mut bytes = Vec::new();

@@ -96,7 +96,6 @@ impl Rapl {
         Ok((joules(self.microjoules), self.power))
     }
 
-    /// Returns the shortest time after opening for a power value.
     pub(super) const fn shortest() -> Duration {
         SHORTEST
     }
@@ -165,7 +164,6 @@ pub(super) mod tests {
         assert_eq!(rapl.read(seconds(3)).unwrap(), (60.0, Some(30.0)));
         // Without elapsed time the power is unchanged.
         assert_eq!(rapl.read(seconds(3)).unwrap(), (60.0, Some(30.0)));
-        // A clock that goes back causes no division by zero.
         assert_eq!(rapl.read(seconds(2)).unwrap(), (60.0, Some(30.0)));
     }
 

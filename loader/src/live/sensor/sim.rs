@@ -141,7 +141,6 @@ impl FromStr for SimOptions {
     }
 }
 
-/// Formats the parameters that differ from the defaults.
 impl fmt::Display for SimOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values = |of: &SimOptions| {

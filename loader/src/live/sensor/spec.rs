@@ -57,7 +57,6 @@ pub struct SpecError {
     pub reason: String,
 }
 
-/// Maximum length of a GPU UUID, as in NVML.
 const MAX_UUID: usize = 96;
 
 /// Maximum speed factor.

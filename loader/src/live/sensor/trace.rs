@@ -32,7 +32,6 @@ pub const MAX_LINE: usize = 4096;
 /// Maximum rows: twelve days at one per second, 64 MB in memory.
 pub const MAX_ROWS: usize = 1 << 20;
 
-/// Maximum columns; `nvidia-smi` knows about a hundred.
 const MAX_COLUMNS: usize = 512;
 
 /// Limit of a time in seconds, more than since the year 0.
@@ -45,7 +44,6 @@ pub struct Trace {
     readings: Vec<Reading>,
 }
 
-/// Column indices.
 #[derive(Clone, Copy, Debug)]
 struct Columns {
     count: usize,
@@ -119,7 +117,6 @@ impl Trace {
         }
     }
 
-    /// Returns the row valid at a time since the first.
     fn at(&self, time: Duration) -> Option<Reading> {
         let next = self.readings.partition_point(|row| row.at <= time);
         let row = self.readings.get(next.checked_sub(1)?)?;
@@ -138,7 +135,6 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// Returns the next line without its end; `None` at the end of the file.
     fn next(&mut self) -> Result<Option<String>, SensorError> {
         self.line += 1;
         let mut bytes = Vec::new();
@@ -211,7 +207,6 @@ impl Columns {
         }
     }
 
-    /// Parses a row and returns its time in seconds and its reading.
     fn row(&self, line: &str) -> Result<(f64, Reading), String> {
         let cells: Vec<&str> = line
             .split(',')
@@ -257,7 +252,6 @@ impl Columns {
     }
 }
 
-/// Returns the name of a column without a unit in brackets.
 fn name(cell: &str) -> String {
     let name = cell.split_once('[').map_or(cell, |(name, _)| name);
     name.trim().to_ascii_lowercase()
@@ -462,7 +456,6 @@ mod tests {
                 other => panic!("{other}"),
             }
         }
-        // Without any line end it fails after the first bytes.
         let fault = trace(&vec![b'1'; 1 << 24]).unwrap_err().to_string();
         assert!(fault.contains("line 1") && fault.len() < 300, "{fault}");
         let fault = trace(b"time,power\n1,\x1b[2J\n").unwrap_err().to_string();
@@ -512,7 +505,6 @@ mod tests {
             matches!(ended, SensorError::Ended { seconds: 4.0, .. }),
             "{ended}"
         );
-        // A single row is valid for a second.
         let mut single = TraceSensor::new(trace(b"time,power\n0,1\n").unwrap(), clock.clone());
         assert_eq!(single.read().unwrap().power, Some(1.0));
         clock.advance(Duration::from_millis(1001));

@@ -1,8 +1,8 @@
-//! The classes of characters that pre-tokenizers speak of.
+//! Character classes of pre-tokenizers.
 
 use unicode_general_category::{GeneralCategory, get_general_category};
 
-/// What a character is; several bits may be set.
+/// Bit set of classes.
 pub(super) type Class = u8;
 
 /// `\p{L}`
@@ -17,7 +17,7 @@ pub(super) const SYMBOL: Class = 1 << 3;
 pub(super) const MARK: Class = 1 << 4;
 /// `\s`
 pub(super) const SPACE: Class = 1 << 5;
-/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`: may stand before the small letters of a word.
+/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`: may precede the lower-case letters of a word.
 pub(super) const LEADING: Class = 1 << 6;
 /// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`: may end a word.
 pub(super) const TRAILING: Class = 1 << 7;
@@ -40,7 +40,7 @@ const ASCII: [Class; 128] = {
     table
 };
 
-/// The class of a character, by Unicode 16.
+/// Returns the class of a character in Unicode 16.
 pub(super) fn class(character: char) -> Class {
     use GeneralCategory::{
         ClosePunctuation, ConnectorPunctuation, CurrencySymbol, DashPunctuation, DecimalNumber,
@@ -69,10 +69,8 @@ pub(super) fn class(character: char) -> Class {
 mod tests {
     use super::*;
 
-    /// The standard library knows three of the classes (and newer characters), and the table of
-    /// ASCII is a copy.
     #[test]
-    fn classes_agree_with_their_other_sources() {
+    fn classes_match_the_standard_library_and_the_ascii_table() {
         for character in '\0'..=char::MAX {
             if get_general_category(character) == GeneralCategory::Unassigned {
                 continue;

@@ -1,24 +1,24 @@
-//! The expressions: how many bytes of a text match at its beginning, at least one.
+//! Pre-tokenizer expressions: each function returns the number of bytes matched at the start of a
+//! text, at least one.
 //!
-//! `\s+(?!\S)|\s+` stands at the end of most: whitespace, but for the last character where
-//! something follows, which goes with that.
+//! `\s+(?!\S)|\s+` ends most of them: whitespace, except the last character before a non-space,
+//! which belongs to the next match.
 
 use super::class::{
     Class, LEADING, LETTER, MARK, NUMBER, PUNCTUATION, SPACE, SYMBOL, TRAILING, class,
 };
 
-/// Bytes of the characters at the beginning of `text` for which `holds`.
+/// Returns the bytes of leading characters for which `holds`.
 fn run(text: &str, holds: impl Fn(char) -> bool) -> usize {
     text.find(|character| !holds(character))
         .unwrap_or(text.len())
 }
 
-/// As [`run`], of the characters in any of `classes`.
 fn run_of(text: &str, classes: Class) -> usize {
     run(text, |character| class(character) & classes != 0)
 }
 
-/// As [`run`], of at most `most` numbers.
+/// Same as [`run`] for at most `most` numbers.
 fn run_of_numbers(text: &str, most: usize) -> usize {
     let numbers = text.chars().take(most);
     numbers
@@ -46,7 +46,7 @@ fn contraction(text: &str, any_case: bool) -> Option<usize> {
     let mut next = || {
         let character = rest.next()?;
         Some(match character {
-            // The other small s, which the letter s matches in any case.
+            // The long s, which matches s case-insensitively.
             'ſ' if any_case => ('s', 2),
             _ if any_case => (character.to_ascii_lowercase(), 1),
             _ => (character, 1),
@@ -149,14 +149,14 @@ fn word_with_end(text: &str) -> Option<usize> {
     if trailing > 0 {
         return Some(leading + trailing);
     }
-    // Gives back what cannot end a word.
+    // Backtracks to a character that can end a word.
     let (at, last) = text[..leading]
         .char_indices()
         .rfind(|&(_, character)| class(character) & TRAILING != 0)?;
     Some(at + last.len_utf8())
 }
 
-/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*` where [`word_with_end`] fails.
+/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*` if [`word_with_end`] fails.
 fn word_without_end(text: &str) -> Option<usize> {
     some(run_of(text, LEADING))
 }
@@ -278,7 +278,7 @@ pub(super) fn letters_deep_seek_llm(text: &str) -> Option<usize> {
     })
 }
 
-/// The letters that DeepSeek LLM's expression lists, as ranges: those of scripts with capitals.
+/// Letters listed in DeepSeek LLM's expression, as ranges: those of scripts with capitals.
 #[rustfmt::skip]
 const LETTERS: &[(char, char)] = &[
     ('A', 'Z'), ('a', 'z'), ('\u{B5}', '\u{B5}'), ('\u{C0}', '\u{D6}'), ('\u{D8}', '\u{F6}'),

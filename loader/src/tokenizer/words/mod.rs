@@ -1,12 +1,10 @@
-//! Cutting a text into the words that byte-level merging works on.
+//! Pre-tokenizers: splitting of a text into words for byte-level merging.
 //!
-//! The models' files state regular expressions. There are few of them, and none needs more than a
-//! look at the next characters, so that each is a function here: the time is linear in the text
-//! whatever the text is, which an engine that backtracks does not give. Every function's
-//! documentation is its expression.
+//! Models specify regular expressions. Each of the few in use is implemented as a function,
+//! documented by its expression, in guaranteed linear time, unlike a backtracking engine.
 //!
-//! A pre-tokenizer is a sequence of stages. Each stage cuts the pieces that the one before has
-//! left, at what matches and between, and looks at nothing outside the piece.
+//! A pre-tokenizer is a sequence of stages. Each stage splits the pieces of the previous one into
+//! matches and the text between, without looking outside the piece.
 
 mod class;
 mod expressions;
@@ -18,10 +16,9 @@ use expressions::{
     number, numbers, punctuation, punctuation_deep_seek_llm, spaced_letters, tekken, three_numbers,
 };
 
-/// How a piece is cut.
 enum Stage {
-    /// By a function that says how many bytes match at the beginning of a text; `None` where
-    /// nothing does.
+    /// Function that returns the number of bytes matched at the start of a text; `None` without a
+    /// match.
     At(fn(&str) -> Option<usize>),
     /// `\s+$`
     TrailingSpace,
@@ -56,7 +53,7 @@ fn stages(pre: PreTokenizer) -> &'static [Stage] {
     }
 }
 
-/// Calls `word` with every word of `text`, in order; together they are the text.
+/// Calls `word` with every word of `text`, in order; their concatenation is the text.
 pub(super) fn for_each(pre: PreTokenizer, text: &str, word: &mut dyn FnMut(&str)) {
     cut(stages(pre), text, word);
 }

@@ -23,10 +23,8 @@ fn words(pre: PreTokenizer, text: &str) -> Vec<String> {
     words
 }
 
-/// The words that PyPI's `tokenizers` finds with the published expressions
-/// (`scripts/make_tokenizer_fixtures.py`).
 #[test]
-fn words_are_those_of_the_expressions() {
+fn words_match_the_published_expressions() {
     let fixture: Value =
         serde_json::from_str(include_str!("../../../tests/fixtures/words.json")).unwrap();
     let texts = fixture["texts"].as_array().unwrap();
@@ -41,8 +39,8 @@ fn words_are_those_of_the_expressions() {
     }
 }
 
-/// Texts that a matcher which backtracks takes quadratic time for: long runs of one class, with
-/// and without something behind them that does not fit.
+/// Quadratic cases of a backtracking matcher: long runs of one class, with and without a mismatch
+/// after them.
 #[test]
 fn runs_take_linear_time() {
     let runs = [
@@ -69,7 +67,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn words_are_the_text_and_none_is_empty(text in text()) {
+    fn words_are_non_empty_and_concatenate_to_the_text(text in text()) {
         for pre in ALL {
             let words = words(pre, &text);
             prop_assert!(words.iter().all(|word| !word.is_empty()));

@@ -219,7 +219,6 @@ impl<'b, 'a> Measuring<'b, 'a> {
         }
     }
 
-    /// Returns the perplexity of the subject over the baseline's, if a text is given.
     fn quality<E: Executor>(&self, executor: &E) -> Result<Option<Quality>, Failure> {
         let (Some(path), Some((baseline, _))) = (&self.bench.args.text, &self.bench.baseline)
         else {

@@ -154,7 +154,6 @@ impl State {
     }
 }
 
-/// Returns the adaptation of the draft, restored from its file if any, and that file.
 pub(super) fn adaptation(
     args: &RunArgs,
     models: &Models,

@@ -22,8 +22,8 @@ pub(super) struct Live {
 
 impl Live {
     /// Starts monitoring if requested; `session` uses at most the fraction `most` of its weights,
-    /// and runs on the GPU with this identifier, if any. `None` if nothing is requested or the
-    /// default sensor is missing, which is printed.
+    /// and runs on the GPU with this identifier, if any. `None`, with a warning, if the NVML or
+    /// hwmon sensor does not open.
     pub fn start<B: Backend>(
         args: &LiveArgs,
         session: &mut Session<B>,

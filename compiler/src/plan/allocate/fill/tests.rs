@@ -163,7 +163,6 @@ fn greedy_is_optimal_on_the_lagrangian_path() {
             }
         }
     }
-    // Off the path, the knapsack optimum may be missed.
     assert!(on_path > 3000 && off_path > 100, "{on_path} {off_path}");
 }
 
@@ -172,7 +171,6 @@ fn levels_follow_their_targets() {
     let ladders = vec![Ladder::of(&[2, 4, 6, 8, 10, 12, 14, 16, 18, 20]); 3];
     let targets = [1.0, 2.0, 3.0];
     assert_eq!(proportional(&ladders, &targets, 36), [2, 5, 8]);
-    // Two above proportional: the first unit furthest below its target, ties by index.
     assert_eq!(proportional(&ladders, &targets, 38), [3, 5, 8]);
     assert_eq!(proportional(&ladders, &targets, 39), [3, 5, 8]);
     assert_eq!(proportional(&ladders, &targets, 6), [0, 0, 0]);
@@ -194,8 +192,6 @@ fn round_up_never_rounds_down() {
     assert_eq!(round_up(3.0, 2), 3.0);
 }
 
-/// Of two units with equal gain and cost, the one that stores less climbs first; steps without
-/// additional bytes precede all others.
 #[test]
 fn bytes_break_ties_of_equal_cost() {
     let mut ladders = vec![

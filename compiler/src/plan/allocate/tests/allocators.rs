@@ -159,7 +159,6 @@ fn published_bounds_conflict_on_8b() {
     };
     let (floor, cap) = (2253, 1536);
     assert_eq!(made(&request), Err(PlanError::FloorAboveCap { floor, cap }));
-    // The floor alone leaves attention dense, with a note for every projection.
     request.allocation.cap = None;
     request.budget = Budget::Ratio(1.0);
     let plan = made(&request).unwrap();
@@ -172,7 +171,6 @@ fn published_bounds_conflict_on_8b() {
             unit.notes
         );
     }
-    // The cap alone: no projection exceeds it, and capped ones have a note.
     request.allocation.floor = None;
     request.allocation.cap = cap.into();
     let plan = made(&request).unwrap();
@@ -188,7 +186,6 @@ fn published_bounds_conflict_on_8b() {
         "{:?}",
         gate.notes
     );
-    // A projection whose full rank is below the cap may stay dense.
     assert_eq!(
         plan.unit_of(MatrixId::Slot {
             layer: 7,
@@ -330,7 +327,6 @@ fn rounding_loss_is_added_to_rank_loss() {
 
 #[test]
 fn branch_share_weighs_its_projections() {
-    // Equal spectra, so only the weights matter.
     let asked = request(Allocator::Whitened, Budget::Ratio(0.3));
     let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
     let spectrum = |u: &Unit| (0..u.full_rank()).map(|i| 0.9_f64.powi(i as i32)).collect();
@@ -367,7 +363,6 @@ fn scale_of_a_spectrum_has_no_effect() {
     let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
     let mut evidence = evidence(&mut rng, &units, 6);
     let first = known(Allocator::Whitened, &evidence, 0.5).unwrap();
-    // Powers of two keep the quotients bit-identical.
     for (i, spectrum) in evidence.whitened.iter_mut().flatten().enumerate() {
         let scale = 2.0_f64.powi(i as i32 * 20 - 400);
         spectrum.iter_mut().for_each(|s| *s *= scale);
@@ -410,8 +405,6 @@ fn diffplan_matches_waterfill_within_its_levels() {
     assert!(water <= soft && soft < uniform, "{water} {soft} {uniform}");
 }
 
-/// With a parameter budget the price compensates for any energy cost; without a budget each unit is
-/// at the least sum of loss and energy.
 #[test]
 fn energy_sets_the_total_only_without_a_budget() {
     let mut rng = Rng(8);
@@ -492,7 +485,6 @@ fn cachefit_rank_is_exact_to_the_byte() {
             unit.notes
         );
     }
-    // Other projections are read unchanged.
     let others = 32 * 2 * (4096 * 4096 + 3 * 4096 * 14336);
     let told = predict(&plan, MatrixId::Head, others, cache).to_string();
     assert_eq!(plan.notes, [told]);
@@ -547,12 +539,10 @@ fn a_roofline_counts_bytes() {
     let nothing_fits = predict(&plan, MatrixId::Head, 0, 1 << 20);
     assert_eq!(nothing_fits.streamed, before as f64 / after as f64);
     assert_eq!(nothing_fits.cached, nothing_fits.streamed);
-    // The factors fit, the dense matrix does not.
     let fits = predict(&plan, MatrixId::Head, 0, after * 4 / 3 + 4);
     assert_eq!(fits.streamed, nothing_fits.streamed);
     let expected = fits.streamed * L2_SPEEDUP;
     assert!((fits.cached - expected).abs() < 1e-9, "{fits:?}");
-    // Other weights add equally to both.
     let others = predict(&plan, MatrixId::Head, 32 * before, 1 << 20);
     let expected = 2.0 / (1.0 + after as f64 / before as f64);
     assert!((others.streamed - expected).abs() < 1e-12, "{others:?}");

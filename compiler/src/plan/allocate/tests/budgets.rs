@@ -58,7 +58,6 @@ impl Case {
             effort: Default::default(),
         };
         let Ok(units) = units(&hyper, &request, |_, _| source) else {
-            // Shapes that share no basis.
             return Case::random(rng, allocator);
         };
         let share = rng.unit() * 1.1;
@@ -139,7 +138,6 @@ impl Case {
                     if self.request.allocation.floor.is_none() {
                         assert!(!notes.contains("--rank-floor"), "{notes}");
                     } else if rung == 0 && rank > 8 && rank - 8 >= floor {
-                        // First multiple of a step within the floor.
                         assert!(ladder.rungs.len() == 1 || rank - floor < 256, "{rank}");
                     }
                 }
@@ -177,7 +175,6 @@ fn every_allocator_meets_budgets_from_below() {
         let mut case = Case::random(&mut rng, allocator);
         let plain = case.request.allocation == Allocation::default();
         if plain && matches!(case.request.budget, Budget::Ratio(_)) {
-            // The uniform allocator for a ratio has separate tests.
             continue;
         }
         match case.make() {

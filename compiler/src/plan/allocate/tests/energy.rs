@@ -14,9 +14,6 @@ fn measured(joules_per_byte: f64) -> Option<MeasuredEnergy> {
     })
 }
 
-/// If all elements have equal size and there is no static power, the measured slope is equivalent
-/// to tokens per joule of the dense model. Factors of half the bytes cost half, which tokens per
-/// joule cannot express.
 #[test]
 fn measured_energy_pays_for_bytes() {
     let mut rng = Rng(8);
@@ -72,7 +69,6 @@ fn measured_energy_pays_for_bytes() {
     ] {
         assert!(said.contains(word), "{said}");
     }
-    // The constant cost of a token has no effect.
     let mut beside = by_bytes.clone();
     beside.energy.as_mut().unwrap().joules_of_no_bytes = 0.0;
     assert_eq!(made(&asked, &beside).units, other.units);

@@ -155,7 +155,6 @@ fn published_spectra_are_allocated_within_the_time_limit() {
                 let bytes: u64 = plan.units.iter().map(UnitPlan::bytes_after).sum();
                 match budget {
                     Budget::Bytes(most) => assert!(bytes <= most, "{allocator}: {bytes}"),
-                    // Its caps may leave part of the budget.
                     _ if allocator == Allocator::CacheFit => assert!(plan.ratio() <= 0.6),
                     _ => assert!(plan.ratio() <= 0.6 && plan.ratio() > 0.599, "{allocator}"),
                 }

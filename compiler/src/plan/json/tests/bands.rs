@@ -60,8 +60,6 @@ fn codes_of_column_groups_round_trip() {
     }
 }
 
-/// Rows of 172 elements are five column groups and a padded one; the plan has exactly one note on
-/// it, for any input.
 #[test]
 fn padding_note_appears_once() {
     let hyper = HyperParameters {

@@ -358,7 +358,6 @@ fn projections_of_a_basis_must_share_their_input() {
             "{text}"
         );
     }
-    // In any order, and fewer.
     let fewer = parsed(&text.replacen(slots, "[\"v\",\"q\"]", 1)).unwrap();
     assert_eq!(fewer.units[0].label(), "layer 0: q+v");
     let error = parsed(&text.replace("\"grc\"", "\"gp\"")).unwrap_err();

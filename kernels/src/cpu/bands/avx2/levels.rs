@@ -60,7 +60,7 @@ pub(super) fn dot<const BITS: usize>(
             .zip(factors)
             .zip(sums.as_chunks_mut::<8>().0)
         {
-            // SAFETY: all accesses stay within the array.
+            // SAFETY: in bounds.
             unsafe {
                 let sum = _mm256_loadu_ps(sums.as_ptr());
                 let factor = _mm256_mul_ps(scale, factor);
@@ -89,7 +89,6 @@ const fn entries(bits: usize) -> [i8; 64] {
     entries
 }
 
-/// Prefetch distance in bytes.
 const AHEAD: usize = 1024;
 
 /// Codes of the vector, the four of a quad repeated in each lane.
@@ -109,7 +108,7 @@ impl Codes {
         for (quad, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
             let four = _mm256_set1_epi32(i32::from_le_bytes(codes.map(i8::cast_unsigned)));
             let (signed, magnitudes) = (&mut words.signed[quad], &mut words.magnitudes[quad]);
-            // SAFETY: the writes stay within the arrays.
+            // SAFETY: in bounds.
             unsafe {
                 _mm256_storeu_si256(signed.as_mut_ptr().cast(), four);
                 _mm256_storeu_si256(magnitudes.as_mut_ptr().cast(), _mm256_abs_epi8(four));
@@ -200,7 +199,7 @@ fn magnitudes<const BITS: usize>(table: &Table, chunk: &[u8], half: usize) -> __
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn words(words: &[i32; 8]) -> __m256i {
-    // SAFETY: the read stays within the array.
+    // SAFETY: in bounds.
     unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }
 
@@ -210,7 +209,7 @@ fn words(words: &[i32; 8]) -> __m256i {
 pub(super) fn factors(packed: &[u8; SCALE_BYTES]) -> [__m256; GROUP_ROWS / 8] {
     let mut bytes = [0; 16];
     bytes[..SCALE_BYTES].copy_from_slice(packed);
-    // SAFETY: the read stays within the array.
+    // SAFETY: in bounds.
     let packed = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
     let low = _mm_unpacklo_epi64(packed, _mm_srli_epi16::<4>(packed));
     let low = _mm_and_si128(low, _mm_set1_epi8(15));

@@ -20,7 +20,6 @@ pub(super) type Orders = [Tables; 4];
 /// Index of the [`TRELLIS_TABLES`] that are sums by nibbles.
 pub(super) const TABLES: usize = 1;
 
-/// Another version of the tables would need kernels, too.
 const _: () = assert!(TABLES + 1 == TRELLIS_TABLES.len());
 
 /// Tables for 2 to 5 bits.
@@ -66,7 +65,6 @@ fn across<const UPPER: i8, const LOWER: i8>(byte: __m256i, next: __m256i) -> __m
     _mm256_or_si256(upper, _mm256_and_si256(next, _mm256_set1_epi8(LOWER)))
 }
 
-/// Looks up table `TABLE` by the nibbles that begin at bit `BIT`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn entries<const TABLE: usize, const BIT: usize>(orders: &Orders, planes: &[__m256i]) -> __m256i {
@@ -82,7 +80,7 @@ fn entries<const TABLE: usize, const BIT: usize>(orders: &Orders, planes: &[__m2
         _ => across::<8, 7>(byte, planes[BIT / 8 + 1]),
     };
     let table = &orders[(BIT % 8).saturating_sub(4)][TABLE];
-    // SAFETY: the read stays within the array.
+    // SAFETY: in bounds.
     let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
     _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibble)
 }

@@ -12,7 +12,6 @@ use htc_formats::bands::{BAND, CHUNK, QUADS};
 use super::super::{Group, Part};
 use super::{Group16, load};
 
-/// Vectors whose sums fit the registers.
 const TILE: usize = 6;
 
 /// Row groups that are widened together, to stay in the L1 cache with their vectors.
@@ -72,7 +71,7 @@ fn widen(group: &Group, wide: &mut Wide) {
             ];
             for (wide, pair) in wide.iter_mut().zip(both) {
                 let numbers = _mm256_cvtepi8_epi16(pair);
-                // SAFETY: the write stays within the array.
+                // SAFETY: in bounds.
                 unsafe { _mm256_storeu_si256(wide[half].as_mut_ptr().cast(), numbers) };
             }
         }
@@ -92,7 +91,7 @@ fn tile<const T: usize>(
     let mut codes = [[0_i16; BAND]; T];
     for t in 0..T {
         for (half, codes) in codes[t].as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            // SAFETY: all accesses stay within the arrays.
+            // SAFETY: in bounds.
             unsafe {
                 let bytes = _mm_loadu_si128(vectors[t].codes.as_ptr().add(16 * half).cast());
                 _mm256_storeu_si256(codes.as_mut_ptr().cast(), _mm256_cvtepi8_epi16(bytes));
@@ -105,7 +104,7 @@ fn tile<const T: usize>(
             let rows = group[pair].each_ref();
             let mut weights = [_mm256_setzero_si256(); 2];
             for half in 0..2 {
-                // SAFETY: the read stays within the array.
+                // SAFETY: in bounds.
                 weights[half] = unsafe { _mm256_loadu_si256(rows[half].as_ptr().cast()) };
             }
             for t in 0..T {
@@ -125,7 +124,7 @@ fn tile<const T: usize>(
             for (half, (sums, factors)) in
                 sums.iter_mut().zip(factors.as_chunks::<8>().0).enumerate()
             {
-                // SAFETY: all accesses stay within the arrays.
+                // SAFETY: in bounds.
                 unsafe {
                     let factor = _mm256_mul_ps(scale, _mm256_loadu_ps(factors.as_ptr()));
                     let sum = _mm256_loadu_ps(sums.as_ptr());

@@ -27,7 +27,6 @@ use crate::cpu::blocks::prefetch;
 /// them.
 const STREAM: usize = 2 * STRIP_ROWS + 32;
 
-/// Bytes between planes of three and five bits.
 const PLANE: usize = STRIP_ROWS + 32;
 
 const _: () = assert!(QUADS * STREAM <= Room::BYTES && QUADS / 2 * 5 * PLANE <= Room::BYTES);
@@ -74,7 +73,6 @@ pub(super) fn dot<const BITS: usize>(
     }
 }
 
-/// Prefetches a part of the next column group.
 #[inline(always)]
 fn fetch(next: *const u8, from: usize, count: usize) {
     for at in (from..from + count).step_by(64) {
@@ -82,7 +80,6 @@ fn fetch(next: *const u8, from: usize, count: usize) {
     }
 }
 
-/// Streams of a column group, restricted to some row groups.
 struct Streams<'a> {
     band: &'a [u8],
     start: usize,
@@ -106,7 +103,6 @@ impl<'a> Streams<'a> {
     }
 }
 
-/// Copies the streams, each followed by the next byte.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn copies(streams: &Streams<'_>, room: &mut Room) {
@@ -128,7 +124,7 @@ fn pairs(streams: &Streams<'_>, room: &mut Room) {
         let (a, b) = (streams.of(2 * pair), streams.of(2 * pair + 1));
         let rows = a.as_chunks::<16>().0.iter().zip(b.as_chunks::<16>().0);
         for ((a, b), out) in rows.zip(room.as_chunks_mut::<32>().0) {
-            // SAFETY: all accesses stay within the arrays.
+            // SAFETY: in bounds.
             unsafe {
                 let a = _mm_loadu_si128(a.as_ptr().cast());
                 let b = _mm_loadu_si128(b.as_ptr().cast());
@@ -191,7 +187,7 @@ fn planes<const BITS: usize>(streams: &Streams<'_>, room: &mut Room) {
 #[target_feature(enable = "avx2,fma")]
 fn store(to: &mut [u8], v: __m128i) {
     let to = &mut to[..16];
-    // SAFETY: the write stays within the slice.
+    // SAFETY: in bounds.
     unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), v) }
 }
 
@@ -243,7 +239,7 @@ impl Digits {
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn new(codes: &[i8; BAND], within: bool) -> Digits {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         let codes = unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) };
         let (ones, eights) = (_mm256_set1_epi8(1), _mm256_set1_epi8(8));
         let fifteens = _mm256_set1_epi8(15);
@@ -263,13 +259,13 @@ impl Digits {
         let mut pairs = [[0_i16; BAND / 2]; 2];
         for (pairs, digits) in pairs.iter_mut().zip([first, second]) {
             let digits = _mm256_shuffle_epi8(digits, order);
-            // SAFETY: the write stays within the array.
+            // SAFETY: in bounds.
             unsafe { _mm256_storeu_si256(pairs.as_mut_ptr().cast(), digits) };
         }
         let mut digits = Digits([[[0; 16]; 2]; BAND / 2]);
         for (i, both) in digits.0.iter_mut().enumerate() {
             for (digits, pairs) in both.iter_mut().zip(&pairs) {
-                // SAFETY: the write stays within the array.
+                // SAFETY: in bounds.
                 unsafe {
                     let pair = _mm256_set1_epi16(pairs[i]);
                     _mm256_storeu_si256(digits.as_mut_ptr().cast(), pair);
@@ -283,12 +279,11 @@ impl Digits {
 /// Sums of up to eight products of both digits in sixteen bits.
 type Sums = [__m256i; 2];
 
-/// Adds the products of weights and a pair of columns.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn multiply(sums: &mut Sums, weights: __m256i, digits: &[[i16; 16]; 2]) {
     for (sum, digits) in sums.iter_mut().zip(digits) {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         let digits = unsafe { _mm256_loadu_si256(digits.as_ptr().cast()) };
         *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(weights, digits));
     }
@@ -417,7 +412,6 @@ fn thirty_two<const BITS: usize>(
     [[a, c], [b, d]]
 }
 
-/// Returns the lower halves together, and the upper ones.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn in_order([a, b]: [__m256i; 2]) -> [__m256i; 2] {
@@ -431,7 +425,7 @@ fn in_order([a, b]: [__m256i; 2]) -> [__m256i; 2] {
 #[target_feature(enable = "avx2,fma")]
 fn add(totals: [__m256i; 2], scale: __m256, sums: &mut Group16) {
     for (total, sums) in totals.into_iter().zip(sums.as_chunks_mut::<8>().0) {
-        // SAFETY: all accesses stay within the array.
+        // SAFETY: in bounds.
         unsafe {
             let sum = _mm256_loadu_ps(sums.as_ptr());
             let sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), scale, sum);

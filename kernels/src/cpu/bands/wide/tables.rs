@@ -271,7 +271,6 @@ impl Blocks {
     }
 }
 
-/// Returns byte indices of eight-byte words that begin every `apart` bytes.
 const fn word_bytes(apart: usize) -> Bytes {
     let mut bytes = NO_BYTES;
     let mut i = 0;

@@ -11,13 +11,11 @@ const ALTERNATING: [[i32; 16]; 4] = [
 
 const NIBBLES: [[i32; 16]; 2] = [lanes([0, 2, 4, 6]), lanes([1, 3, 5, 7])];
 
-/// Weights of the codes of q4_k, alternating by runs of 32, and of minima.
 const SIXTEENTHS: [f32; 16] = [
     1.0, 0.0625, 1.0, 0.0625, 1.0, 0.0625, 1.0, 0.0625, //
     -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0,
 ];
 
-/// Weights of the codes of q5_k, and of minima.
 const MINIMA: [f32; 16] = [
     1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, //
     -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0,
@@ -38,7 +36,6 @@ product!(
 );
 
 avx512! {
-    /// Four bits in place: those of every second block count sixteen times.
     fn q4_k_codes([b]: &[[u8; 144]; 1]) -> [__m512i; 4] {
         let mask = _mm512_set1_epi8(-16);
         let (first, second) = (load_512(part(b, 16)), load_512(part(b, 80)));
@@ -58,7 +55,6 @@ avx512! {
         scales_and_minima(part(b, 0), x, minima)
     }
 
-    /// Four bits and a fifth.
     fn q5_k_codes([b]: &[[u8; 176]; 1]) -> [__m512i; 4] {
         let (first, second) = (load_512(part(b, 48)), load_512(part(b, 112)));
         let mut codes = [low(first), high(first), low(second), high(second)];
@@ -74,7 +70,6 @@ avx512! {
         scales_and_minima(part(b, 0), x, minima)
     }
 
-    /// Four low bits and two high ones.
     fn q6_k_codes([b]: &[[u8; 210]; 1]) -> [__m512i; 4] {
         let (first, second) = (load_512(part(b, 0)), load_512(part(b, 64)));
         let mut codes = [low(first), high(first), low(second), high(second)];
@@ -86,7 +81,6 @@ avx512! {
         codes
     }
 
-    /// An eight-bit scale per 16 numbers.
     fn q6_k_factors([b]: &[[u8; 210]; 1], x: &Part, _: &mut __m512) -> __m512 {
         let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_128(part(b, 192))));
         _mm512_mul_ps(_mm512_mul_ps(half(part(b, 208)), scales), x.scales)
@@ -97,7 +91,6 @@ avx512! {
         [levels(low(first)), levels(high(first)), levels(low(second)), levels(high(second))]
     }
 
-    /// A six-bit scale per 32 numbers.
     fn iq4_xs_factors([b]: &[[u8; 136]; 1], x: &Part, _: &mut __m512) -> __m512 {
         let low = _mm256_set1_epi32(i32::from_le_bytes(*part(b, 4)));
         let low = _mm256_srlv_epi32(low, _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));

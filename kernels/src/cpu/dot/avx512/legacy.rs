@@ -9,7 +9,6 @@ const PAIRS: [[i32; 16]; 4] = [
     lanes([6, 6, 7, 7]),
 ];
 
-/// For eight blocks in the order of halves.
 const HALVES: [[i32; 16]; 2] = [FOURS[0], FOURS[1]];
 
 product!(
@@ -79,7 +78,6 @@ avx512! {
         [levels(a), levels(b), levels(c), levels(d)]
     }
 
-    /// Returns the lower and upper halves of sixteen bytes of four blocks, then of the other four.
     fn nibbles<const N: usize>(b: &[[u8; N]; BLOCKS], words: &[i16; 32]) -> [__m512i; 4] {
         let (first, second) = (brought(b, 0, words), brought(b, 1, words));
         [low(first), high(first), low(second), high(second)]
@@ -108,16 +106,14 @@ avx512! {
         codes
     }
 
-    /// Gathers words of the blocks from `4 i`.
     fn brought<const N: usize>(b: &[[u8; N]; BLOCKS], i: usize, words: &[i16; 32]) -> __m512i {
         let bytes = b.as_flattened();
         let (first, last) = (part(bytes, 4 * N * i), part(bytes, 4 * N * (i + 1) - 64));
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
         _mm512_permutex2var_epi16(load_512(first), words, load_512(last))
     }
 
-    /// Returns the f16 at byte `at` of every block.
     fn of_blocks<const N: usize>(b: &[[u8; N]; BLOCKS], at: usize) -> __m512 {
         let mut halves = 0;
         for (k, block) in b.iter().enumerate() {

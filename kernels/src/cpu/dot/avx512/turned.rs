@@ -100,7 +100,7 @@ avx512! {
                 *codes = _mm512_mask_blend_epi32(mask, *codes, blocks[j ^ r]);
             }
         }
-        // SAFETY: the reads stay within the arrays.
+        // SAFETY: in bounds.
         let (of_blocks, halves) = unsafe {
             (
                 _mm256_loadu_ps(x.scales.as_ptr()),
@@ -123,7 +123,6 @@ avx512! {
         }
     }
 
-    /// Returns the sums of each run's products, rotating the lanes between registers.
     fn totals(offsets: __m512i, codes: [__m512i; 4], x: &Part) -> __m512i {
         let b = _mm512_dpbusd_epi32(offsets, codes[3], x.codes[3]);
         let b = _mm512_dpbusd_epi32(_mm512_shuffle_epi32::<0b10_11_00_01>(b), codes[2], x.codes[2]);
@@ -173,8 +172,7 @@ avx512! {
     /// in the second; swapped in the other register.
     fn q3_k_codes(b: &[u8; 110]) -> [__m512i; 4] {
         let (bits, high) = (load_512(part(b, 32)), twice(part(b, 0)));
-        // Shifts for each 32-bit word of a lane that bring pairs, and single bits, to their
-        // positions.
+        // Lookup tables that place two pairs of bits, or two single bits, in a byte.
         let pairs = _mm_setr_epi8(0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35, 48, 49, 50, 51);
         let singles = _mm_setr_epi8(0, 4, 64, 68, 0, 4, 64, 68, 0, 4, 64, 68, 0, 4, 64, 68);
         let mut both = [_mm512_setzero_si512(); 2];

@@ -17,18 +17,14 @@ use crate::cpu::blocks::{part, prefetch, row_groups};
 use crate::cpu::neon::widened;
 use crate::matrix::Matrix;
 
-/// Eight numbers, one per block of a super-block.
 type Eight = [float32x4_t; 2];
 
-/// Super-block of the vector.
 struct Part<'a> {
     strip: &'a Strip,
     scales: Eight,
-    /// Sum of the numbers of each block.
     sums: Eight,
 }
 
-/// Super-block of a row: twice sixteen codes of every block, and the factor of its product.
 struct Unpacked {
     codes: [[int8x16_t; 2]; BLOCKS],
     factors: Eight,
@@ -63,7 +59,6 @@ macro_rules! integer_products {
             format_product!($features, q3_k, 110, 1, unpack_q3_k, add_runs);
             format_product!($features, q6_k, 210, 1, unpack_q6_k, add_runs);
 
-            /// Adds the product of a super-block.
             #[inline]
             #[target_feature(enable = $features)]
             fn add(row: Unpacked, x: &Strip, sums: &mut [float32x4_t; 2]) {
@@ -77,7 +72,6 @@ macro_rules! integer_products {
                 }
             }
 
-            /// Same as [`add`] with an additional integer factor per sixteen codes.
             #[inline]
             #[target_feature(enable = $features)]
             fn add_runs(
@@ -109,7 +103,6 @@ macro_rules! format_product {
 
             row_groups!($features, dot, Strip);
 
-            /// Computes the products of `R` rows; the order of summation does not depend on `R`.
             #[inline]
             #[target_feature(enable = $features)]
             fn rows<const R: usize>(rows: [&[u8]; R], x: &[Strip], ahead: usize) -> [f32; R] {
@@ -134,14 +127,12 @@ macro_rules! format_product {
                 results
             }
 
-            /// Adds the product of a super-block.
             #[inline]
             #[target_feature(enable = $features)]
             fn strip(blocks: &[u8; STRIP_BYTES], x: &Part<'_>, sums: &mut [float32x4_t; 2]) {
                 $add($unpack(blocks, x, sums), x.strip, sums);
             }
 
-            /// Adds the product of an incomplete super-block, padded with blocks of scale zero.
             #[target_feature(enable = $features)]
             fn last_strip(blocks: &[u8], x: &Part<'_>, sums: &mut [float32x4_t; 2]) {
                 let mut filled = [0; STRIP_BYTES];
@@ -214,41 +205,40 @@ neon! {
     }
 
     fn load(numbers: &[f32; 4]) -> float32x4_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { vld1q_f32(numbers.as_ptr()) }
     }
 
     fn load_integers(numbers: &[i32; 4]) -> int32x4_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { vld1q_s32(numbers.as_ptr()) }
     }
 
     fn load_128(bytes: &[u8; 16]) -> uint8x16_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { vld1q_u8(bytes.as_ptr()) }
     }
 
     fn load_64(bytes: &[u8; 8]) -> uint8x8_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { vld1_u8(bytes.as_ptr()) }
     }
 
     fn codes(codes: &[i8; 32]) -> [int8x16_t; 2] {
         let [first, second] = [codes.as_ptr(), codes.as_ptr().wrapping_add(16)];
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         unsafe { [vld1q_s8(first), vld1q_s8(second)] }
     }
 
     fn numbers(eight: Eight) -> [f32; BLOCKS] {
         let mut numbers = [0.0; BLOCKS];
         for (s, numbers) in numbers.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            // SAFETY: the write stays within the array.
+            // SAFETY: in bounds.
             unsafe { vst1q_f32(numbers.as_mut_ptr(), eight[s]) };
         }
         numbers
     }
 
-    /// Widens sixteen signed bytes.
     fn integers(bytes: int8x16_t) -> [i32; 16] {
         let low = vmovl_s8(vget_low_s8(bytes));
         let high = vmovl_high_s8(bytes);
@@ -256,13 +246,12 @@ neon! {
         for (i, part) in integers.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             let half = if i < 2 { low } else { high };
             let wide = if i % 2 == 0 { vmovl_s16(vget_low_s16(half)) } else { vmovl_high_s16(half) };
-            // SAFETY: the write stays within the array.
+            // SAFETY: in bounds.
             unsafe { vst1q_s32(part.as_mut_ptr(), wide) };
         }
         integers
     }
 
-    /// Widens eight unsigned bytes.
     fn wide(bytes: uint8x8_t) -> [int32x4_t; 2] {
         let wide = vreinterpretq_s16_u16(vmovl_u8(bytes));
         [vmovl_s16(vget_low_s16(wide)), vmovl_high_s16(wide)]
@@ -276,19 +265,17 @@ neon! {
         [vmulq_f32(a, c), vmulq_f32(b, d)]
     }
 
-    /// Broadcasts an f16.
     fn half(bytes: &[u8; 2]) -> Eight {
         let number = widened(vdup_n_u16(u16::from_le_bytes(*bytes)));
         [number, number]
     }
 
-    /// Returns the f16 at byte `at` of every block.
     fn halves<const BYTES: usize>(blocks: &[[u8; BYTES]], at: usize) -> Eight {
         let mut halves = [0; BLOCKS];
         for (half, block) in halves.iter_mut().zip(blocks) {
             *half = u16::from_le_bytes(*part(block, at));
         }
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         let halves = unsafe { vld1q_u16(halves.as_ptr()) };
         [widened(vget_low_u16(halves)), widened(vget_high_u16(halves))]
     }

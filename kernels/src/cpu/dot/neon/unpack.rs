@@ -13,7 +13,6 @@ use crate::cpu::activations::BLOCKS;
 use crate::cpu::blocks::{part, six_bit_scales};
 use crate::cpu::dot::LEVELS;
 
-/// Index of each of four integers.
 const PLACES: [i32; 4] = [0, 1, 2, 3];
 
 macro_rules! neon {
@@ -27,18 +26,15 @@ macro_rules! neon {
 }
 
 neon! {
-    /// Returns the low halves of sixteen bytes, then the high ones.
     fn nibbles(bytes: &[u8; 16]) -> [uint8x16_t; 2] {
         let bytes = load_128(bytes);
         [vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes)]
     }
 
-    /// Subtracts `centre` from the codes.
     fn centred(codes: uint8x16_t, centre: i8) -> int8x16_t {
         vsubq_s8(vreinterpretq_s8_u8(codes), vdupq_n_s8(centre))
     }
 
-    /// Expands bit `i` of 32 to the fifth bit of byte `i`.
     fn fifth_bits(bits: &[u8; 4]) -> [uint8x16_t; 2] {
         const OWN: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
         let [a, b, c, d] = *bits;
@@ -48,9 +44,8 @@ neon! {
         [vandq_u8(vtstq_u8(first, own), fifth), vandq_u8(vtstq_u8(second, own), fifth)]
     }
 
-    /// Looks up codebook values.
     fn levels(indices: uint8x16_t) -> int8x16_t {
-        // SAFETY: the read stays within the array.
+        // SAFETY: in bounds.
         vqtbl1q_s8(unsafe { vld1q_s8(LEVELS.as_ptr()) }, indices)
     }
 
@@ -155,14 +150,12 @@ neon! {
         Unpacked { codes, factors: times(scales, x.scales) }
     }
 
-    /// Adds the products with minima.
     fn add_minima(minima: Eight, x: &Part<'_>, sums: &mut [float32x4_t; 2]) {
         for s in 0..2 {
             sums[s] = vfmaq_f32(sums[s], minima[s], x.sums[s]);
         }
     }
 
-    /// Returns the factors of a q4_k or q5_k block and subtracts its minima.
     fn factors_of_32(
         supers: &[u8; 4],
         packed: &[u8; 12],
@@ -208,7 +201,6 @@ neon! {
         Unpacked { codes, factors }
     }
 
-    /// Returns two bits of each byte from bit `2 k`, for the `k` of each of four blocks.
     fn pairs_of_bits(bytes: uint8x16_t) -> [uint8x16_t; 4] {
         let mask = vdupq_n_u8(3);
         [

@@ -42,7 +42,6 @@ impl CudaGram {
         })
     }
 
-    /// Uploads vectors.
     fn bring(&mut self, vectors: &[f64]) -> Result<&CudaMemory, LinearError> {
         let needed = size_of_val(vectors);
         let room = match self.vectors.take() {

@@ -24,9 +24,7 @@ pub(super) struct Handles {
 unsafe impl Send for Handles {}
 
 impl Handles {
-    /// Creates the handles. The libraries must be loaded.
     pub(super) fn new(shared: &Arc<Shared>) -> Result<Handles, LinearError> {
-        // From here on, dropping it releases all resources.
         let mut handles = Handles {
             shared: Arc::clone(shared),
             blas: std::ptr::null_mut(),

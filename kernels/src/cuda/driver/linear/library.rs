@@ -26,7 +26,6 @@ const BLAS_FUNCTIONS: &[&str] = &[
     "cublasSetStream_v2",
 ];
 
-/// The same for cuSOLVER.
 const SOLVER_FUNCTIONS: &[&str] = &[
     "cusolverDnCreate",
     "cusolverDnCreateParams",
@@ -82,7 +81,6 @@ fn load() -> Result<(), LinearError> {
     Ok(())
 }
 
-/// Returns the versions, e.g. `cuSOLVER 11.7.5, cuBLAS 12.8.4`. The libraries must be loaded.
 pub(super) fn versions() -> Result<String, LinearError> {
     use blas::libraryPropertyType_t as OfBlas;
     use solver::libraryPropertyType_t as OfSolver;
@@ -130,7 +128,6 @@ pub(super) fn blas_meaning(code: cublasStatus_t) -> String {
     }
 }
 
-/// Returns a description of a cuSOLVER code, for which the library has none.
 pub(super) fn solver_meaning(code: cusolverStatus_t) -> String {
     let words = match code {
         cusolverStatus_t::CUSOLVER_STATUS_NOT_INITIALIZED => "the library was not initialized",
@@ -145,7 +142,6 @@ pub(super) fn solver_meaning(code: cusolverStatus_t) -> String {
     format!("{words} ({code:?})")
 }
 
-/// Converts a code to an error that names the operation.
 pub(super) fn check_blas(code: cublasStatus_t, doing: &'static str) -> Result<(), LinearError> {
     if code == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
         return Ok(());
@@ -156,7 +152,6 @@ pub(super) fn check_blas(code: cublasStatus_t, doing: &'static str) -> Result<()
     })
 }
 
-/// Converts a code to an error that names the operation.
 pub(super) fn check_solver(code: cusolverStatus_t, doing: &'static str) -> Result<(), LinearError> {
     if code == cusolverStatus_t::CUSOLVER_STATUS_SUCCESS {
         return Ok(());

@@ -59,7 +59,6 @@ pub(in super::super) struct Tile {
 pub(super) struct Tiles {
     tile: Tile,
     splits: usize,
-    /// Positions of a split, and the first position.
     split: usize,
     first: usize,
 }
@@ -70,7 +69,6 @@ impl Tile {
         if size > MOST_SIZE {
             return None;
         }
-        // 16-bit parts of queries, and of keys and values.
         let (names, [parts, kv_parts]) = match numbers {
             KvNumbers::F16 => (
                 ["attend_tiles_of_halves_64", "attend_tiles_of_halves_128"],
@@ -92,7 +90,6 @@ impl Tile {
         })
     }
 
-    /// Returns the number of blocks per split.
     fn blocks(&self, queries: Queries, size: usize) -> usize {
         queries.rows.div_ceil(QUERIES) * queries.heads * size.div_ceil(self.wide)
     }
@@ -116,7 +113,6 @@ impl Tiles {
         if tile.shared > device.shared_of_block() {
             return None;
         }
-        // Starts at the window of the first row.
         let window = attention.window.unwrap_or(usize::MAX);
         let seen = (held.start + 1).saturating_sub(window);
         let first = seen / POSITIONS * POSITIONS;

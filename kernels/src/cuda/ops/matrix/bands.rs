@@ -13,7 +13,6 @@ use crate::cuda::device::{Device, DeviceError, Memory, Span};
 /// Rows of a tile, one per lane of a warp.
 const TILE: usize = 32;
 
-/// Class of a row and its index in the class.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Place {
     pub class: u8,
@@ -37,7 +36,6 @@ pub(in super::super) struct Tiles {
     table_bytes: u32,
 }
 
-/// The rows of a matrix that have the same codes.
 pub(in super::super) struct BandsPart<D: Device> {
     memory: D::Memory,
     layout: Layout,
@@ -48,7 +46,6 @@ pub(in super::super) struct BandsPart<D: Device> {
     pub scaled: bool,
 }
 
-/// Offsets and contents of the parts of an allocation.
 #[derive(Debug)]
 struct Layout {
     /// For each column group its first word in a tile and its kernel code.
@@ -60,7 +57,6 @@ struct Layout {
     bytes: usize,
 }
 
-/// Trellis flag in a kernel code.
 const TRELLIS: u32 = 16;
 
 /// Row scales of a codebook column group in a tile, in 32-bit words.
@@ -133,12 +129,10 @@ fn table(code: Code) -> Vec<u8> {
     }
 }
 
-/// Returns the size in bytes that a matrix will have on a device.
 pub(super) fn bytes_of(source: Bands<'_>, has_places: bool) -> usize {
     Layout::new(source.codes(), source.rows(), has_places).bytes
 }
 
-/// Returns class and index of all rows of a matrix with classes.
 pub(super) fn places(classes: &ClassedBands<'_>) -> Result<Vec<Place>, DeviceError> {
     let mut counts = [0_u32; MAX_CLASSES];
     let rows: Vec<usize> = classes.classes().map(|class| class.rows()).collect();
@@ -164,7 +158,6 @@ pub(super) fn places(classes: &ClassedBands<'_>) -> Result<Vec<Place>, DeviceErr
     Ok(places)
 }
 
-/// Returns the matrix rows that belong to a class.
 pub(super) fn rows_of_class(places: &[Place], class: usize, rows: usize) -> Vec<u32> {
     let mut of_class = Vec::with_capacity(rows);
     for (row, place) in (0..).zip(places) {
@@ -176,7 +169,6 @@ pub(super) fn rows_of_class(places: &[Place], class: usize, rows: usize) -> Vec<
 }
 
 impl<D: Device> BandsPart<D> {
-    /// Uploads the rows, some tiles at a time.
     pub(super) fn new(
         pool: Option<&Pool>,
         device: &D,
@@ -271,7 +263,6 @@ impl<D: Device> BandsPart<D> {
         }
     }
 
-    /// Returns the size of the lookup tables in bytes.
     pub(in super::super) fn table_bytes(&self) -> usize {
         self.layout.tables.len()
     }
@@ -281,7 +272,6 @@ fn le_bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Returns the scales of all columns, 1 for column groups without.
 fn column_scales(source: Bands<'_>) -> Vec<u8> {
     let mut scales = Vec::with_capacity(2 * BAND * source.codes().len());
     for band in 0..source.codes().len() {
@@ -293,7 +283,6 @@ fn column_scales(source: Bands<'_>) -> Vec<u8> {
     scales
 }
 
-/// Packs a tile into zero-initialised words.
 fn lay_out(source: Bands<'_>, layout: &Layout, tile: usize, out: &mut [u32]) {
     let first = tile * TILE;
     let (strip, in_strip) = (first / STRIP_ROWS, first % STRIP_ROWS);
@@ -343,7 +332,6 @@ fn trellis_field(band: &[u8], bits: usize, row: usize, quad: usize) -> u32 {
     word >> (bit % 8) & ((1 << (QUAD * bits)) - 1)
 }
 
-/// Returns the concatenated codes of four weights of a row.
 fn level_field(band: &[u8], groups: usize, bits: usize, row: usize, quad: usize) -> u32 {
     let chunk = row / GROUP_ROWS * QUADS + quad;
     let bytes = CHUNK * bits / 8;

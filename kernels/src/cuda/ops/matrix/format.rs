@@ -263,7 +263,6 @@ impl Format {
     }
 }
 
-/// Unpacks each block of 256 to its 16 bytes of scales and 128 bytes of codes.
 fn each<const BYTES: usize>(
     bytes: &[u8],
     codes: &mut [u8],

@@ -13,10 +13,8 @@ use htc_formats::block::decode;
 use super::format::undecodable;
 use crate::cuda::device::DeviceError;
 
-/// Elements per group.
 const GROUP: usize = 16;
 
-/// Codes, scale and minimum of a group.
 struct Group {
     codes: [i8; GROUP],
     scale: f32,
@@ -97,7 +95,6 @@ fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Returns a group of a block of q4_1, q5_1 or q2_k.
 fn with_minimum(dtype: DType, block: &[u8], index: usize) -> Group {
     let first = index * GROUP;
     let group = |scale: f32, minimum: f32, code: &dyn Fn(usize) -> u8| Group {

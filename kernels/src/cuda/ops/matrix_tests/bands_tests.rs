@@ -5,7 +5,6 @@ use htc_formats::bands::{Banded, Bands, Code, Codes, Kind, Layout, Packer, QUAD,
 use super::*;
 use crate::reference;
 
-/// Packs a matrix of random codes with moderate scales.
 pub(super) fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
     let mut packer = Packer::new(codes, rows);
     for row in 0..rows {
@@ -143,7 +142,6 @@ fn column_group_rows_are_dequantised_exactly() {
     }
 }
 
-/// With more tiles than blocks, a block processes several.
 #[test]
 fn a_block_processes_several_tiles() {
     let mut random = Random(14);
@@ -216,7 +214,6 @@ fn class_rows_give_products_of_their_class() {
     }
 }
 
-/// A non-finite input makes every product NaN, also in the last column.
 #[test]
 fn non_finite_input_makes_column_group_products_nan() {
     let mut random = Random(16);
@@ -237,7 +234,6 @@ fn non_finite_input_makes_column_group_products_nan() {
     }
 }
 
-/// Uploads a matrix in several pieces and checks the first and last row of each.
 #[test]
 fn large_column_group_matrix_is_packed_by_any_threads() {
     let mut random = Random(16);

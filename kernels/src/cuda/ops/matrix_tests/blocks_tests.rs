@@ -6,8 +6,6 @@ use htc_formats::block::{decode, encode, writable};
 use super::*;
 use crate::{Matrix, reference};
 
-/// Returns rows of random codes with moderate scales: encoded from random numbers for writable
-/// types, otherwise random bytes with moderate values.
 pub(super) fn matrix(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..rows * cols / dtype.block_len() {
@@ -103,7 +101,6 @@ fn products_of_every_type_agree_with_the_reference() {
     }
 }
 
-/// Includes matrices with several warps per row.
 #[test]
 fn block_rows_are_independent_of_the_batch() {
     let mut random = Random(2);
@@ -146,7 +143,6 @@ fn block_rows_are_dequantised_exactly() {
     }
 }
 
-/// More rows than a launch takes.
 #[test]
 fn more_rows_than_a_launch_are_dequantised() {
     let mut random = Random(4);
@@ -196,7 +192,6 @@ fn non_finite_input_makes_products_non_finite() {
     }
 }
 
-/// With all codes and values at their extremes, integer sums stay exact.
 #[test]
 fn extremes_do_not_overflow() {
     let mut workspace = Workspace::default();
@@ -260,8 +255,6 @@ fn products_are_independent_of_thread_order() {
     assert!(found.all(|other| other == first));
 }
 
-/// Matrices of several pieces, with each number of arrays and with padding: checks the first and
-/// last row of each piece.
 #[test]
 fn large_block_matrix_is_packed_by_any_threads() {
     let mut random = Random(15);

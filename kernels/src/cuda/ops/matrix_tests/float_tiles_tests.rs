@@ -17,7 +17,6 @@ fn stored(dtype: DType, numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(to).collect()
 }
 
-/// Checks each product to within `PRODUCT` of its sum of magnitudes and returns them.
 fn check(dtype: DType, [rows, cols]: [usize; 2], w: &[f32], x: &[f32], what: &str) -> Vec<f32> {
     let bytes = stored(dtype, w);
     let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
@@ -48,7 +47,6 @@ fn check(dtype: DType, [rows, cols]: [usize; 2], w: &[f32], x: &[f32], what: &st
     y
 }
 
-/// Sizes below, at and above the ends of tiles of rows and vectors and of the chunk length.
 #[test]
 fn tiled_float_products_match_double_precision() {
     let mut random = Random(41);
@@ -69,8 +67,6 @@ fn tiled_float_products_match_double_precision() {
     }
 }
 
-/// Large and small values, adjacent and apart, including values outside the range of half
-/// precision.
 #[test]
 fn split_precision_keeps_values_of_any_magnitude() {
     let mut random = Random(42);
@@ -121,7 +117,6 @@ fn split_precision_keeps_values_of_any_magnitude() {
     }
 }
 
-/// Integers whose sums are exact in single precision give exact products.
 #[test]
 fn integer_valued_products_are_exact() {
     let mut random = Random(43);
@@ -143,8 +138,6 @@ fn integer_valued_products_are_exact() {
     }
 }
 
-/// Rows beyond the rank are zero, leading rows and columns act as a separate matrix, products
-/// accumulate, and several matrices share a launch.
 #[test]
 fn factored_float_projections_match_separate_products() {
     let mut random = Random(44);

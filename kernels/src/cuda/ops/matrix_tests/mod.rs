@@ -15,7 +15,6 @@ use super::*;
 use crate::Pool;
 use crate::cuda::{Emulated, EmulatedMemory};
 
-/// Types stored without conversion, floats first.
 const OWN: [DType; 8] = [
     DType::F32,
     DType::F16,
@@ -27,7 +26,6 @@ const OWN: [DType; 8] = [
     DType::Q6K,
 ];
 
-/// Number of float types in `OWN`; the others use integer products.
 const FLOATS: usize = 3;
 
 /// Error of a float product relative to `Σ |w x|`.
@@ -44,7 +42,6 @@ impl Random {
         (self.0 >> 33) as u32
     }
 
-    /// Uniform in -1 to 1.
     fn number(&mut self) -> f32 {
         self.bits() as f32 / (1_u32 << 30) as f32 - 1.0
     }
@@ -66,7 +63,6 @@ fn get(device: &Emulated, memory: &EmulatedMemory, numbers: usize) -> Vec<f32> {
     crate::cuda::ops::get(device, memory, numbers).unwrap()
 }
 
-/// Allocates a buffer with a marker value that shows missing writes.
 fn room(device: &Emulated, numbers: usize) -> EmulatedMemory {
     put(device, &vec![-77.0; numbers])
 }
@@ -84,7 +80,6 @@ fn products(
     get(device, &y, n * matrix.rows())
 }
 
-/// Checks that each row of a batch has the same bits as alone.
 fn rows_are_the_same_in_any_batch(
     device: &Emulated,
     matrix: &DeviceMatrix<Emulated>,

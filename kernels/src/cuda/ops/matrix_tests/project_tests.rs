@@ -27,8 +27,6 @@ fn held(
     (bytes, held)
 }
 
-/// A projection after a factor is a product with its leading columns, which act as a separate
-/// matrix.
 #[test]
 fn projections_match_separate_products_at_any_rank() {
     let mut random = Random(21);
@@ -122,7 +120,6 @@ fn projections_are_products(
     }
 }
 
-/// Several factors, several projections per factor, and a column-group matrix.
 #[test]
 fn projections_of_several_factors_are_independent() {
     let mut random = Random(22);
@@ -242,8 +239,6 @@ fn projections_share_launches() {
     assert_eq!(launches(&[factor], &behind), 3);
 }
 
-/// Both dependent products in one launch give the bits of two launches in any block order, also
-/// together with projections of the input; otherwise two launches are used.
 #[test]
 fn pair_launch_gives_identical_bits() {
     let mut random = Random(26);
@@ -357,8 +352,6 @@ fn mismatched_projections_are_rejected() {
     assert!(run(1, 64, 64, 64, 0, 5).is_err());
 }
 
-/// Accumulation gives the bits of a separate sum after the product for any number of vectors, alone
-/// and in shared launches; rows that are not requested stay unchanged.
 #[test]
 fn accumulated_products_match_separate_sums() {
     let mut random = Random(27);
@@ -369,7 +362,6 @@ fn accumulated_products_match_separate_sums() {
     let bytes = bands_tests::matrix(&mut random, &codes, 11);
     let banded = Banded::Whole(Bands::new(&codes, 11, &bytes).unwrap());
     let mut matrices = vec![DeviceMatrix::new(&device, Source::Bands(banded)).unwrap()];
-    // Alternating rows of two classes, scattered to their positions.
     let of_rows: Vec<u8> = (0..11).map(|row| row % 2).collect();
     let classes = [(6, &codes), (5, &others)];
     let of_classes = classes.map(|(rows, codes)| bands_tests::matrix(&mut random, codes, rows));

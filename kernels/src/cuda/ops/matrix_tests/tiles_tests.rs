@@ -17,8 +17,6 @@ pub(super) fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Below and at the minimum number of vectors, across tiles of vectors and rows, with full and
-/// partial tiles, and with one, four and more blocks per row.
 #[test]
 fn tiled_products_match_the_reference() {
     let mut random = Random(31);
@@ -67,7 +65,6 @@ fn tiled_column_group_products_match_the_reference() {
     }
 }
 
-/// Checks that rows of `x` have the same bits in batches of these sizes, each after other rows.
 fn rows_are_the_same_in_large_batches(
     device: &Emulated,
     matrix: &DeviceMatrix<Emulated>,
@@ -125,8 +122,6 @@ fn tiled_rows_are_independent_of_the_large_batch() {
     }
 }
 
-/// Batch-invariant rows have the bits of single steps in a batch of any size; drafted tokens have
-/// them by default.
 #[test]
 fn batch_invariant_rows_match_single_steps() {
     let mut random = Random(34);
@@ -156,7 +151,6 @@ fn batch_invariant_rows_match_single_steps() {
     }
 }
 
-/// A non-finite value in one of many vectors affects all products of that vector and no others.
 #[test]
 fn non_finite_value_affects_only_its_vector() {
     let mut random = Random(35);
@@ -181,7 +175,6 @@ fn non_finite_value_affects_only_its_vector() {
     }
 }
 
-/// With all codes and values at their extremes, integer sums stay exact.
 #[test]
 fn extremes_do_not_overflow_in_tiles() {
     let mut workspace = Workspace::default();
@@ -215,8 +208,6 @@ fn extremes_do_not_overflow_in_tiles() {
     }
 }
 
-/// Rows of an inner vector beyond the rank are zero, leading rows and columns act as a separate
-/// matrix, and no write exceeds its range.
 #[test]
 fn factored_projections_match_in_tiles() {
     let mut random = Random(37);

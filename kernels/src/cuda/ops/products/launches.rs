@@ -9,7 +9,6 @@ use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 /// Elements per quantisation step of a vector.
 pub(super) const BLOCK: usize = 32;
 
-/// Maximum vectors per read of the weights.
 const TOGETHER: usize = 8;
 
 /// Minimum number of vectors for tensor cores, whose tiles hold twice as many: weights are read and
@@ -46,7 +45,6 @@ pub(super) struct Target {
     pub adds: bool,
 }
 
-/// Quantised output written by the launch that computes it.
 #[derive(Clone, Copy)]
 pub(super) struct Rounded {
     /// Zeroed arrival counters, one per 32 rows.
@@ -57,7 +55,6 @@ pub(super) struct Rounded {
 /// Matrices and their outputs.
 pub(super) type Targets<'a, D> = Vec<(&'a DeviceMatrix<D>, Target)>;
 
-/// `n` input vectors of `width` elements, and their quantised forms.
 pub(super) struct Vectors {
     n: usize,
     width: usize,
@@ -202,12 +199,10 @@ struct BandsProduct {
 // SAFETY: layout as `Product` in `bands.cu`, without padding.
 unsafe impl Arguments for BandsProduct {}
 
-/// Returns true if a column-group matrix needs its own quantised form of the input.
 fn has_own<D: Device>(part: &BandsPart<D>) -> bool {
     part.scaled || part.rotated
 }
 
-/// Returns the parts of a column-group matrix.
 fn parts_of<D: Device>(matrix: &DeviceMatrix<D>) -> &[BandsPart<D>] {
     match matrix.held() {
         Held::Blocks(_) => &[],
@@ -215,7 +210,6 @@ fn parts_of<D: Device>(matrix: &DeviceMatrix<D>) -> &[BandsPart<D>] {
     }
 }
 
-/// Allocates the quantised forms that the matrices read.
 pub(super) fn lay<D: Device>(
     device: &D,
     vectors: &mut Vectors,
@@ -259,7 +253,6 @@ pub(super) fn round<D: Device>(
     before.map_or(Ok(()), |before| before.finish(device))
 }
 
-/// Allocates quantised vectors for blocks (`None`) or for column-group parts.
 fn places<D: Device>(
     device: &D,
     vectors: &Vectors,
@@ -292,7 +285,6 @@ fn places<D: Device>(
     parts.iter().enumerate().map(place).collect()
 }
 
-/// Quantises vectors into at most four forms.
 fn quantise<D: Device>(
     device: &D,
     vectors: &Vectors,
@@ -325,7 +317,6 @@ pub(super) struct Terms<'a, D: Device> {
     pub in_bands: Vec<(&'a BandsPart<D>, Integers, Target)>,
 }
 
-/// Checks the columns and returns the matrices of all groups.
 pub(super) fn terms<'a, D: Device>(
     groups: &'a [(Vectors, Targets<'_, D>)],
 ) -> Result<Terms<'a, D>, DeviceError> {
@@ -403,17 +394,15 @@ pub(super) fn multiply<D: Device>(
 /// Summation order for batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
-    /// That of single rows for small batches, tiled otherwise.
+    /// Single-row order for small batches, tiled otherwise.
     #[default]
     OfMany,
-    /// Always that of single rows.
+    /// Single-row order for any batch.
     OfOne,
 }
 
-/// A block-quantised matrix, its vectors, warps per row, and its output.
 pub(super) type Term<'a, D> = (&'a Blocks<D>, &'a Vectors, u32, Target);
 
-/// Returns the number of vectors processed together (1, 2, 4 or 8) as index and number.
 fn together(n: usize) -> (usize, usize) {
     match n {
         0 | 1 => (0, 1),
@@ -443,7 +432,6 @@ fn split_of<D: Device>(matrix: &DeviceMatrix<D>, format: Format) -> u32 {
     }
 }
 
-/// Returns the kernel argument for the first four matrices of a format.
 pub(super) fn product_of<D: Device>(
     n: usize,
     tiled: bool,
@@ -516,7 +504,6 @@ fn multiply_blocks<D: Device>(
     unsafe { device.launch(&kernel, grid, 0, &arguments) }
 }
 
-/// Kernels of column-group matrices with one, two, four and eight vectors.
 pub(in super::super) const BANDS: [&str; 4] = ["bands_1", "bands_2", "bands_4", "bands_8"];
 
 /// Returns the shared memory of their blocks: lookup tables, and per vector two sums for each part

@@ -94,7 +94,6 @@ struct JoinQuantise {
 unsafe impl Arguments for JoinQuantise {}
 
 impl<D: Device> Producer<'_, D> {
-    /// Returns true if the output is `x` with this shape and can be quantised in the same launch.
     pub(super) fn fits(&self, x: Span, [n, width]: [usize; 2]) -> bool {
         let begins = |memory| floats(memory, "x", &[n, width]).is_ok_and(|at| at == x);
         match self {
@@ -110,7 +109,6 @@ impl<D: Device> Producer<'_, D> {
         }
     }
 
-    /// Produces rows for which [`fits`](Self::fits) holds and quantises them into up to four forms.
     pub(super) fn launch(
         &self,
         device: &D,
