@@ -39,14 +39,12 @@ struct Run {
     rate: f64,
 }
 
-/// -
 struct Done {
     seconds: f64,
     joules: f64,
     warmest: f64,
     mean: f64,
     beyond: bool,
-    /// -
     tokens: BTreeMap<u32, f64>,
 }
 

@@ -113,7 +113,6 @@ fn full_rank_gives_the_logits_of_the_source() {
     }
 }
 
-/// -
 #[test]
 fn rank_fraction_equals_artifact_of_that_rank() {
     let scratch = Scratch::new();

@@ -235,7 +235,6 @@ fn summarise(plan: &PlanRecord, slot: Slot) -> SlotSummary {
     }
 }
 
-/// -
 fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
     let Request {
         method,

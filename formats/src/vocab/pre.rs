@@ -82,7 +82,6 @@ impl PreTokenizer {
         matches!(self, PreTokenizer::Llama3 | PreTokenizer::Tekken)
     }
 
-    /// -
     pub(super) fn adds_bos(self) -> bool {
         matches!(self, PreTokenizer::Llama3 | PreTokenizer::Tekken)
     }
